@@ -1,0 +1,28 @@
+"""A profiler for numerical error between a PyTorch module and its Flax NNX port."""
+
+from typing import TYPE_CHECKING, Any
+
+from parity.errors import InputError
+
+if TYPE_CHECKING:
+    from parity.pipeline import compare, run_pair
+    from parity.records import Case, Clip, Pair, Rung
+    from parity.report import Report
+
+__all__ = ["Case", "Clip", "InputError", "Pair", "Report", "Rung", "compare", "run_pair"]
+
+_HOMES = {
+    "compare": "parity.pipeline",
+    "run_pair": "parity.pipeline",
+    "Report": "parity.report",
+    **dict.fromkeys(("Case", "Clip", "Pair", "Rung"), "parity.records"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    # torch and jax take seconds to import: only when they are needed
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'parity' has no attribute {name!r}")

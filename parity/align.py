@@ -1,0 +1,259 @@
+"""Which call and leaf of the port corresponds to which of the reference, and what has none."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from parity import layout as layout_rules
+from parity.records import Call, Coverage, Leaf, LeafMatch, Match, ModuleInfo, Trace
+
+CONTAINER = "holds modules and never runs"
+IDLE = "ran on neither side with these inputs"
+SPARE_BUFFERS = frozenset({"num_batches_tracked"})
+"""Buffers that evaluation does not read and ports leave out."""
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Matched calls in the order of completion of the reference, and the coverage."""
+
+    matches: tuple[Match, ...]
+    coverage: Coverage
+
+
+def align(
+    ref: Trace, port: Trace, *, rename: Mapping[str, str], declared: Mapping[str, str]
+) -> Alignment:
+    """Match by path and call number.
+
+    A call that receives other shapes than the reference's is dissolved: its code counts as that
+    of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
+    reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
+    why they need no counterpart.
+    """
+    by_key = {(call.path, call.number): call for call in port.calls}
+    matches: list[Match] = []
+    missing: list[str] = []
+    dissolved: dict[str, str] = {}
+    kept: set[int] = set()
+    for call in ref.calls:
+        path = renamed(call.path, rename)
+        partner = by_key.pop((path, call.number), None)
+        if partner is None:
+            if why(call.path, declared) is None:
+                missing.append(f"{call.path or '<root>'} call {call.number}: the port made no such call")
+            continue
+        inputs = match_inputs(call.inputs, partner.inputs)
+        other = next((m.problem for m in inputs if m.problem.startswith("shape")), "")
+        if other and call.parent != -1:
+            dissolved.setdefault(call.path, f"receives another {other}")
+            continue
+        outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
+        matches.append(Match(call, partner, inputs, outputs, call.parent))
+        kept.add(call.order)
+    extra = [
+        f"{path or '<root>'} call {number}: the reference made no such call"
+        for path, number in by_key
+        if why(path, declared) is None and path in set(_partners(ref.modules, rename))
+    ]
+    matches = [_adopt(match, ref.calls, kept) for match in matches]
+    coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], rename, declared)
+    return Alignment(tuple(matches), coverage)
+
+
+def renamed(path: str, rename: Mapping[str, str]) -> str:
+    """The port's path for a reference path; each `*` of the target repeats what the glob's held."""
+    for pattern, target in rename.items():
+        expression = re.escape(pattern).replace(r"\*", "(.*)")
+        found = re.fullmatch(expression, path)
+        if found:
+            parts = iter(found.groups())
+            return re.sub(r"\*", lambda _: next(parts, ""), target)
+    return path
+
+
+def why(name: str, declared: Mapping[str, str]) -> str | None:
+    """The reason given for the first glob that matches `name`, if one does."""
+    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
+
+
+def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, ...]:
+    """Pair arguments by parameter name, the remaining ones by order.
+
+    Only leaves that both sides have are returned: what the port alone has keeps its value.
+    """
+    theirs, ours = _by_parameter(ref), _by_parameter(port)
+    pairs = [(theirs.pop(name), ours.pop(name)) for name in list(theirs) if name in ours]
+    pairs += list(zip(theirs.values(), ours.values(), strict=False))
+    found: list[LeafMatch] = []
+    for group, partners in pairs:
+        found += _pair_leaves(group, partners)
+    return tuple(found)
+
+
+def match_outputs(
+    path: str, ref: Sequence[Leaf], port: Sequence[Leaf], declared: Mapping[str, str]
+) -> tuple[LeafMatch, ...]:
+    """Pair output leaves by name; a bare array stands for the first leaf of a nested output."""
+    partners = {leaf.name: leaf for leaf in port}
+    if not {leaf.name for leaf in ref} & set(partners):
+        partners = {a.name: b for a, b in zip(ref, port, strict=False)}
+    found: list[LeafMatch] = []
+    for leaf in ref:
+        partner = partners.pop(leaf.name, None)
+        reason = why(f"{path}#{leaf.name}", declared)
+        if partner is None or (partner.buffer is None) != (leaf.buffer is None):
+            if leaf.buffer is not None or (partner is not None and partner.buffer is not None):
+                problem = "the port does not return it" if leaf.buffer is not None else (
+                    "only the port returns an array here"
+                )  # fmt: skip
+                found.append(LeafMatch(leaf, partner, problem=problem, declared=reason is not None))
+            continue
+        match = _pair(leaf, partner)
+        if match is not None:
+            found.append(match)
+    names = {leaf.name for leaf in ref}
+    for leaf in port:
+        if leaf.name in partners and leaf.name not in names and leaf.buffer is not None:
+            reason = why(f"{path}#{leaf.name}", declared)
+            problem = "only the port returns it"
+            found.append(LeafMatch(leaf, leaf, problem=problem, declared=reason is not None))
+    return tuple(found)
+
+
+def _by_parameter(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
+    groups: dict[str, list[Leaf]] = defaultdict(list)
+    for leaf in leaves:
+        groups[leaf.name.split(".")[0]].append(leaf)
+    # A parameter that holds `None` or settings only has nothing to force.
+    return {name: group for name, group in groups.items() if any(x.buffer for x in group)}
+
+
+def _pair_leaves(ref: Sequence[Leaf], port: Sequence[Leaf]) -> list[LeafMatch]:
+    """Pair the leaves of two arguments by what follows the parameter's name."""
+    partners = {_suffix(leaf): leaf for leaf in port if leaf.buffer}
+    found = []
+    for leaf in ref:
+        partner = partners.get(_suffix(leaf)) if leaf.buffer else None
+        match = _pair(leaf, partner) if partner else None
+        if match is not None:
+            found.append(match)
+    return found
+
+
+def _suffix(leaf: Leaf) -> str:
+    return leaf.name.partition(".")[2]
+
+
+def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
+    """Compare what can be told without the values: shape, class of dtype, layout."""
+    if ref.buffer is None or port.buffer is None:
+        if isinstance(ref.value, (bool, int, float, complex, str)) and ref.value != port.value:
+            return LeafMatch(ref, port, problem=f"value {port.value!r} instead of {ref.value!r}")
+        return None
+    theirs, ours = ref.buffer.shape, port.buffer.shape
+    undo = False
+    if theirs != ours:
+        undo = ref.moved and not ref.sure and layout_rules.unmoved(theirs) == ours
+        if not undo:
+            return LeafMatch(ref, port, problem=f"shape {ours} instead of {theirs}")
+    elif ref.moved and not ref.sure and layout_rules.unmoved(theirs) == theirs:
+        problem = (
+            f"layout: axis 1 of {theirs} may be the channel or not; "
+            "say so with layout={'<path>': 'move' or 'keep'}"
+        )
+        return LeafMatch(ref, port, problem=problem)
+    if _dtype_class(ref.buffer.dtype.name) != _dtype_class(port.buffer.dtype.name):
+        problem = f"dtype {port.buffer.dtype} instead of {ref.buffer.dtype}"
+        return LeafMatch(ref, port, problem=problem)
+    return LeafMatch(ref, port, undo=undo)
+
+
+def _dtype_class(name: str) -> str:
+    # JAX without x64 has no 64-bit types: only the class can be compared.
+    return name.rstrip("0123456789_").removeprefix("b") if name != "bool" else "bool"
+
+
+def _adopt(match: Match, calls: Sequence[Call], kept: set[int]) -> Match:
+    from dataclasses import replace
+
+    parent = match.parent
+    while parent != -1 and parent not in kept:
+        parent = calls[parent].parent
+    return replace(match, parent=parent)
+
+
+def _partners(modules: Iterable[str], rename: Mapping[str, str]) -> list[str]:
+    return [renamed(path, rename) for path in modules]
+
+
+def _coverage(
+    ref: Trace,
+    port: Trace,
+    matches: Sequence[Match],
+    dissolved: Mapping[str, str],
+    unmatched_calls: list[str],
+    rename: Mapping[str, str],
+    declared: Mapping[str, str],
+) -> Coverage:
+    compared = {match.ref.path for match in matches}
+    called = {call.path for call in ref.calls}
+    busy = {call.path for call in port.calls}
+    settled: dict[str, str] = {}
+    unmatched: list[str] = []
+    for path, info in ref.modules.items():
+        if path in compared or path in dissolved:
+            continue
+        reason = why(path, declared)
+        if reason is None and info.container:
+            reason = CONTAINER
+        if reason is None and path not in called and renamed(path, rename) not in busy:
+            reason = IDLE
+        if reason is None:
+            unmatched.append(path)
+        else:
+            settled[path] = reason
+    tensors = _tensors(ref.modules, port.modules, settled, rename)
+    return Coverage(
+        modules=len(ref.modules),
+        matched=tuple(path for path in ref.modules if path in compared),
+        declared=settled,
+        unmatched=tuple(unmatched),
+        dissolved={path: reason for path, reason in dissolved.items() if path not in compared},
+        calls=len(ref.calls),
+        matched_calls=len(matches),
+        unmatched_calls=tuple(unmatched_calls),
+        **tensors,
+    )
+
+
+def _tensors(
+    ref: Mapping[str, ModuleInfo],
+    port: Mapping[str, ModuleInfo],
+    settled: Mapping[str, str],
+    rename: Mapping[str, str],
+) -> dict[str, int | tuple[str, ...]]:
+    """Count the tensors whose owner has a counterpart that holds as many values of that kind."""
+    totals = {"parameters": 0, "buffers": 0}
+    matched = {"parameters": 0, "buffers": 0}
+    missing: list[str] = []
+    for path, info in ref.items():
+        partner = port.get(renamed(path, rename))
+        for group in totals:
+            theirs = {k: n for k, n in getattr(info, group).items() if k not in SPARE_BUFFERS}
+            ours = getattr(partner, group) if partner else {}
+            totals[group] += len(theirs)
+            if sorted(theirs.values()) == sorted(ours.values()):
+                matched[group] += len(theirs)
+            elif theirs and path not in settled:
+                held = dict(ours) if partner else "no such module"
+                missing.append(f"{path or '<root>'}: {theirs} against {held}")
+    return {
+        "parameters": totals["parameters"],
+        "matched_parameters": matched["parameters"],
+        "buffers": totals["buffers"],
+        "matched_buffers": matched["buffers"],
+        "unmatched_tensors": tuple(missing),
+    }

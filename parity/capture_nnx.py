@@ -1,0 +1,241 @@
+"""Record one run of the NNX side: every call of every submodule, eager or under `jit`.
+
+`nnx.capture` records outputs only and skips an inherited `__call__`, so the classes' `__call__`
+is wrapped for the run. Inside `jit` the modules are clones and the arrays tracers: each module
+carries a static stamp, which clones keep, which makes `jit` trace anew, and which no later run
+shares; the arrays reach the record by ordered callbacks.
+"""
+
+import functools
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.experimental import io_callback
+
+from parity.errors import InputError
+from parity.recorder import Recorder, bind, join
+from parity.records import Leaf, ModuleInfo, Trace
+from parity.store import Store
+from parity.tree import Flat, flatten
+
+Method = str | Callable[..., Any]
+
+STAMP = "_parity_stamp"
+_runs = itertools.count()
+_patching = threading.Lock()
+
+
+def record(
+    module: nnx.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    store: Store,
+    prefix: str = "",
+    depth: int | None = None,
+) -> Trace:
+    """Run `module` and record all calls; classes and stamps are restored whatever happens.
+
+    `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
+    model; `depth` 0 records no submodule.
+
+    Raises:
+        InputError: another comparison is running in this process.
+    """
+    found = submodules(module)
+    observer = _Observer(store)
+    args, kwargs = arrays(tuple(args)), arrays(dict(kwargs))
+    inner = {path: child for path, child in found.items() if path} if depth != 0 else {}
+    with _observed({join(prefix, path): child for path, child in inner.items()}, observer):
+        observer.begin(prefix, flatten(bind(target(module, method), args, kwargs)))
+        output = invoke(module, method, args, kwargs)
+        name = method if isinstance(method, str) else "__call__"
+        observer.end(type(module).__name__, name, flatten(output))
+    info = {join(prefix, path): module_info(path, child) for path, child in found.items()}
+    if depth == 0:
+        info = {prefix: info[prefix]}
+    return Trace(observer.recorder.finish(), info)
+
+
+def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
+    """Every module by dotted path, the root as `""`; a shared module under its first path."""
+    found: dict[str, nnx.Module] = {}
+    seen: set[int] = set()
+
+    def visit(value: Any, path: str) -> None:
+        if not isinstance(value, (nnx.Module, list, tuple, dict)) or id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, nnx.Module):
+            if not isinstance(value, (nnx.List, nnx.Dict)):
+                found[path] = value
+            items: Any = vars(value).items()  # List and Dict keep their items as attributes too
+        else:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, child in items:
+            visit(child, join(path, str(name)))
+
+    visit(root, "")
+    return found
+
+
+def module_info(path: str, module: nnx.Module) -> ModuleInfo:
+    """Class name and own tensors of a module; random state is neither parameter nor buffer."""
+    own = {k: v for k, v in vars(module).items() if isinstance(v, nnx.Variable)}
+    sizes = {k: int(np.size(v[...])) for k, v in own.items() if not isinstance(v, nnx.RngState)}
+    return ModuleInfo(
+        path,
+        type(module).__name__,
+        container=not _callable(type(module)),
+        parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
+        buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
+    )
+
+
+def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:
+    """Call a method by name, or a callable with the module in front."""
+    return target(module, method)(*args, **kwargs)
+
+
+def arrays(values: Any) -> Any:
+    """The same nested values with JAX arrays for NumPy arrays."""
+    if isinstance(values, np.ndarray):
+        return jnp.asarray(values)
+    if isinstance(values, (tuple, list)):
+        return type(values)(arrays(value) for value in values)
+    if isinstance(values, dict):
+        return {key: arrays(value) for key, value in values.items()}
+    return values
+
+
+def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
+    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    if not isinstance(method, str):
+        return functools.partial(method, module)
+    bound: Callable[..., Any] = getattr(module, method)
+    return bound
+
+
+def _callable(cls: type) -> bool:
+    return inspect.getattr_static(cls, "__call__", None) is not None
+
+
+@contextmanager
+def _observed(modules: Mapping[str, nnx.Module], observer: "_Observer") -> Iterator[None]:
+    """Stamp the modules and wrap `__call__` of their classes, and of no others, inside the block."""
+    if not _patching.acquire(blocking=False):
+        raise InputError("another comparison is running in this process; run them one by one")
+    run = f"{next(_runs)}:"
+    classes = [cls for cls in {type(m): None for m in modules.values()} if _callable(cls)]
+    own = {cls: cls.__dict__.get("__call__") for cls in classes}
+    try:
+        for path, module in modules.items():
+            setattr(module, STAMP, run + path)
+        for cls in classes:
+            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer))  # noqa: B010
+        yield
+    finally:
+        for cls, original in own.items():
+            if original is None:
+                if "__call__" in cls.__dict__:
+                    delattr(cls, "__call__")
+            else:
+                setattr(cls, "__call__", original)  # noqa: B010
+        for module in modules.values():
+            if hasattr(module, STAMP):
+                delattr(module, STAMP)
+        _patching.release()
+
+
+def _wrapper(original: Callable[..., Any], run: str, observer: "_Observer") -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
+        stamp = getattr(self, STAMP, "")
+        # A subclass that calls super().__call__ reaches a second wrapper: one call, not two.
+        if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
+            return original(self, *args, **kwargs)
+        path = stamp.removeprefix(run)
+        with observer.entered(stamp, original):
+            arguments = bind(functools.partial(original, self), args, kwargs)
+            observer.begin(path, flatten(arguments))
+            output = original(self, *args, **kwargs)
+            observer.end(type(self).__name__, "__call__", flatten(output))
+        return output
+
+    return call
+
+
+class _Observer:
+    """Turns calls into recorded ones, at once or from inside a compiled program."""
+
+    def __init__(self, store: Store) -> None:
+        self.recorder = Recorder()
+        self._store = store
+        self._stack: list[tuple[str, Callable[..., Any]]] = []
+        self._outside = _trace_state()
+
+    @contextmanager
+    def entered(self, stamp: str, function: Callable[..., Any]) -> Iterator[None]:
+        self._stack.append((stamp, function))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
+    def inside_base_of(self, stamp: str, function: Callable[..., Any]) -> bool:
+        return bool(self._stack) and self._stack[-1][0] == stamp and self._stack[-1][1] != function
+
+    def begin(self, path: str, given: Flat) -> None:
+        # Objects passed along under jit (a module, random streams) hold tracers: not to be kept.
+        kept = not (self._tracing() and any(map(_stateful, given.statics)))
+        arguments = given.skeleton if kept else None
+
+        def event(*values: Any) -> None:
+            self.recorder.begin(path, self._leaves(given, values), arguments)
+
+        self._emit(event, given)
+
+    def end(self, kind: str, method: str, output: Flat) -> None:
+        traced = self._tracing()
+
+        def event(*values: Any) -> None:
+            self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
+
+        self._emit(event, output)
+
+    def _tracing(self) -> bool:
+        return bool(_trace_state() != self._outside)
+
+    def _emit(self, event: Callable[..., None], flat: Flat) -> None:
+        values = [value for _, value in flat.arrays]
+        if self._tracing():
+            io_callback(event, None, *values, ordered=True)
+        else:
+            jax.effects_barrier()  # events of compiled programs that ran before this one
+            event(*values)
+
+    def _leaves(self, flat: Flat, values: tuple[Any, ...]) -> tuple[Leaf, ...]:
+        return (
+            *(Leaf(name, value=static) for name, static in flat.statics),
+            *(
+                Leaf(name, self._store.put(np.asarray(value)))
+                for (name, _), value in zip(flat.arrays, values, strict=True)
+            ),
+        )
+
+
+def _trace_state() -> Any:
+    return jax.core.get_opaque_trace_state(convention="nnx")
+
+
+def _stateful(leaf: tuple[str, Any]) -> bool:
+    return isinstance(leaf[1], (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable))

@@ -1,0 +1,157 @@
+"""Record one run of the PyTorch side: every call of every submodule, by forward hooks."""
+
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from parity import layout as layout_rules
+from parity.recorder import Recorder, bind, join, settle
+from parity.records import Leaf, ModuleInfo, Trace
+from parity.store import Buffer, Store
+from parity.tree import Flat, flatten
+
+Method = str | Callable[..., Any]
+
+
+def record(
+    module: torch.nn.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    store: Store,
+    layout: Mapping[str, str],
+    prefix: str = "",
+    depth: int | None = None,
+) -> Trace:
+    """Run `module` without gradients and record all calls; hooks are removed whatever happens.
+
+    `args` and `kwargs` may hold NumPy arrays. The called module's own row is made here, since a
+    method other than `forward` runs no hook. `prefix` is the module's path in its model; `depth`
+    0 records no submodule.
+    """
+    observer = _Observer(module, store, layout, prefix)
+    handles: list[Any] = []
+    try:
+        for child in module.modules():
+            if child is not module and depth != 0:
+                handles.append(child.register_forward_pre_hook(observer.before, with_kwargs=True))
+                handles.append(child.register_forward_hook(observer.after, with_kwargs=True))
+        with torch.no_grad():
+            args, kwargs = tensors(tuple(args)), tensors(dict(kwargs))
+            observer.begin(module, bind(target(module, method), args, kwargs))
+            output = invoke(module, method, args, kwargs)
+            observer.end(module, method if isinstance(method, str) else "__call__", output)
+    finally:
+        for handle in handles:
+            handle.remove()
+    info = {join(prefix, path): value for path, value in modules(module).items()}
+    if depth == 0:
+        info = {prefix: info[prefix]}
+    return Trace(settle(observer.recorder.finish()), info)
+
+
+def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
+    """Every entry of `named_modules()`; a container is a module without a `forward` of its own."""
+    return {
+        path: ModuleInfo(
+            path,
+            type(module).__name__,
+            container=not _can_run(module),
+            parameters={n: p.numel() for n, p in module.named_parameters(recurse=False)},
+            buffers={n: b.numel() for n, b in module.named_buffers(recurse=False)},
+        )
+        for path, module in root.named_modules()
+    }
+
+
+def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> Any:
+    """Call a method by name, or a callable with the module in front."""
+    if not isinstance(method, str):
+        return method(module, *args, **kwargs)
+    return module(*args, **kwargs) if method == "__call__" else getattr(module, method)(*args, **kwargs)
+
+
+def tensors(values: Any) -> Any:
+    """The same nested values with tensors for NumPy arrays."""
+    if isinstance(values, np.ndarray):
+        return torch.from_numpy(np.ascontiguousarray(values).copy())
+    if isinstance(values, (tuple, list)):
+        return type(values)(tensors(value) for value in values)
+    if isinstance(values, dict):
+        return {key: tensors(value) for key, value in values.items()}
+    return values
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A contiguous NumPy array with the tensor's values; bfloat16 as ml_dtypes has it."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
+    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    if not isinstance(method, str):
+        return functools.partial(method, module)
+    forward: Callable[..., Any] = module.forward if method == "__call__" else getattr(module, method)
+    return forward
+
+
+def _can_run(module: torch.nn.Module) -> bool:
+    nn = torch.nn
+    return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict))
+
+
+class _Observer:
+    """Turns hook events into recorded calls."""
+
+    def __init__(
+        self, root: torch.nn.Module, store: Store, layout: Mapping[str, str], prefix: str
+    ) -> None:
+        self.recorder = Recorder()
+        self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
+        self._store, self._layout = store, layout
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
+
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        self.begin(module, bind(module.forward, args, kwargs))
+
+    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.end(module, "__call__", output)
+
+    def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
+        given = flatten(arguments)
+        self.recorder.begin(self._paths[id(module)], self._leaves(module, given), given.skeleton)
+
+    def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
+        self.recorder.end(type(module).__name__, method, self._leaves(module, flatten(output)))
+
+    def _leaves(self, module: torch.nn.Module, flat: Flat) -> tuple[Leaf, ...]:
+        path = self._paths[id(module)]
+        kinds = [cls.__name__ for cls in type(module).__mro__]
+        leaves = [Leaf(name, value=static) for name, static in flat.statics]
+        for name, array in flat.arrays:
+            tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
+            floating = tensor.is_floating_point() or tensor.is_complex()
+            how = layout_rules.reading(path, name, kinds, tensor.ndim, floating, self._layout)
+            buffer = self._put(tensor, how.move, cache=tensor is array)
+            leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
+        return tuple(leaves)
+
+    def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
+        # The same tensor passes through many hooks: hash it once, unless it was written to since.
+        known = self._seen.get(id(tensor)) if cache else None
+        if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
+            return known[3]
+        detached = tensor.detach()
+        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
+        if cache:
+            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
+        return buffer

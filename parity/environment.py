@@ -1,0 +1,67 @@
+"""What a figure depends on besides the code: recorded in every report."""
+
+import importlib.metadata
+import os
+import platform
+import resource
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
+
+
+def describe(seed: int) -> Mapping[str, Any]:
+    """Command, commit, versions, devices, precision and seed, as plain values."""
+    import jax
+    import torch
+
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "commit": commit(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "torch_device": "cpu",
+        "jax_device": str(jax.devices()[0]),
+        "jax_default_matmul_precision": str(jax.config.jax_default_matmul_precision),
+        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        "seed": seed,
+    }
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this file is in, `-dirty` if it has changes."""
+    here = Path(__file__).resolve()
+    try:
+        # an installed copy may lie inside somebody else's checkout
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

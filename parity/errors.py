@@ -1,0 +1,8 @@
+"""What the harness raises when it is used wrongly; a failed comparison is a verdict, not an error."""
+
+
+class InputError(ValueError):
+    """The user's input cannot be used: one line with what was expected, found, and what to do.
+
+    The command line prints the message and exits with 2.
+    """

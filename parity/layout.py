@@ -1,0 +1,74 @@
+"""Which axis of a PyTorch array is the channel axis: by rank and kind, never by the error.
+
+A JAX port is channel-last. Picking the permutation with the smallest error would hide exactly
+the bugs that the harness looks for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from parity.errors import InputError
+
+CHANNEL_LAST = frozenset(
+    {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
+)
+"""PyTorch classes whose arrays are channel-last already."""
+
+CHANNEL_FIRST = frozenset(
+    {
+        *(f"{name}{rank}d" for rank in (1, 2, 3) for name in ("Conv", "ConvTranspose", "BatchNorm")),
+        *(f"{name}{rank}d" for rank in (1, 2, 3) for name in ("InstanceNorm", "MaxPool", "AvgPool")),
+        *(f"Adaptive{name}Pool{rank}d" for rank in (1, 2, 3) for name in ("Max", "Avg")),
+        *(f"{name}Pad{rank}d" for rank in (1, 2, 3) for name in ("Reflection", "Replication")),
+        *("GroupNorm", "PixelShuffle", "PixelUnshuffle", "Upsample"),
+    }
+)
+"""PyTorch classes whose arrays have their channels on axis 1 at every rank from 3 on."""
+
+OVERRIDES = ("move", "keep")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an array is read: `move` axis 1 to last or not; `sure` if kind or declaration says so."""
+
+    move: bool
+    sure: bool
+
+
+def check(layout: Mapping[str, str]) -> None:
+    """Refuse an override that is not one of `OVERRIDES`."""
+    for pattern, wanted in layout.items():
+        if wanted not in OVERRIDES:
+            raise InputError(
+                f"layout[{pattern!r}] is {wanted!r}; expected one of {', '.join(OVERRIDES)}"
+            )
+
+
+def reading(
+    path: str, leaf: str, kinds: Sequence[str], rank: int, floating: bool, layout: Mapping[str, str]
+) -> Reading:
+    """How to read the array `leaf` of a call of the module at `path`.
+
+    `kinds` are the names of the module's class and its bases. `layout` maps globs of `path` or
+    `path#leaf` to `"move"` or `"keep"`, the last one that matches counts.
+    """
+    for pattern, wanted in reversed(layout.items()):
+        if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
+            return Reading(wanted == "move", sure=True)
+    if rank <= 2 or not floating or CHANNEL_LAST.intersection(kinds):
+        return Reading(move=False, sure=True)
+    if CHANNEL_FIRST.intersection(kinds):
+        return Reading(move=True, sure=True)
+    return Reading(move=rank >= 4, sure=False)
+
+
+def moved(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with axis 1 moved to last."""
+    return (shape[0], *shape[2:], shape[1])
+
+
+def unmoved(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """`shape` with the last axis moved to 1."""
+    return (shape[0], shape[-1], *shape[1:-1])

@@ -1,0 +1,381 @@
+"""The spine: inputs -> capture -> align -> measure -> attribute -> grade -> localise -> report."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from flax import nnx
+
+from parity import capture_nnx, capture_torch, environment
+from parity import layout as layout_rules
+from parity.align import Alignment, align
+from parity.attribute import measure_inclusive
+from parity.errors import InputError
+from parity.grade import fail_limit, grade, judge
+from parity.inputs import load_clip
+from parity.localise import find_faults
+from parity.measure import measure_free
+from parity.progress import Progress
+from parity.records import Case, Coverage, Fault, LeafMatch, Match, Pair, Row, Rung
+from parity.report import Report
+from parity.store import Store
+from parity.tree import flatten, rebuild
+
+MODES = ("free", "inclusive")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is asked of every case of a run."""
+
+    rungs: tuple[Rung, ...] = ()
+    declared: Mapping[str, str] | None = None
+    rename: Mapping[str, str] | None = None
+    layout: Mapping[str, str] | None = None
+    inclusive: bool = True
+    wanted: str | None = None
+
+
+def compare(
+    torch_module: torch.nn.Module,
+    nnx_module: nnx.Module,
+    torch_args: tuple[Any, ...],
+    nnx_args: tuple[Any, ...] | None = None,
+    torch_kwargs: Mapping[str, Any] | None = None,
+    nnx_kwargs: Mapping[str, Any] | None = None,
+    method: str | Mapping[str, Any] = "__call__",
+    layout: Mapping[str, str] | None = None,
+    rename: Mapping[str, str] | None = None,
+    ignore: Sequence[str] = (),
+    modes: Sequence[str] = MODES,
+    noise_floor: bool = True,
+) -> Report:
+    """Compare a PyTorch module with its NNX port, submodule by submodule.
+
+    Args:
+        torch_module: the reference; run without gradients, in the mode that it is in.
+        nnx_module: the port, channel-last, with the same submodule names up to `rename`.
+        torch_args: NumPy arrays or tensors, channel-first.
+        nnx_args: the same for the port, channel-last; by default made from `torch_args`.
+        torch_kwargs: keyword arguments of the reference.
+        nnx_kwargs: keyword arguments of the port; by default made from `torch_kwargs`.
+        method: name of the method to call, or `{"torch": ..., "nnx": ...}` with a name or a
+            callable `(module, *args) -> nested arrays` each.
+        layout: globs of `path` or `path#leaf` to `"move"` (axis 1 is the channel) or `"keep"`.
+        rename: globs of reference paths to paths of the port.
+        ignore: globs of `path` or `path#leaf` that need no counterpart.
+        modes: `"free"` and, unless one table of outputs is enough, `"inclusive"`.
+        noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
+            call; otherwise only where the relative error alone does not settle the verdict.
+
+    Raises:
+        InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
+    """
+    unknown = set(modes) - set(MODES)
+    if unknown or "free" not in modes:
+        raise InputError(f"modes {tuple(modes)}: expected 'free', or 'free' and 'inclusive'")
+    methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
+    if set(methods) != {"torch", "nnx"}:
+        raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    case = Case(
+        name=methods["torch"] if isinstance(methods["torch"], str) else "call",
+        args=tuple(torch_args),
+        kwargs=dict(torch_kwargs or {}),
+        torch=methods["torch"],
+        nnx=methods["nnx"],
+        floor=noise_floor,
+    )
+    rules = Rules(
+        declared={glob: "ignored by the caller" for glob in ignore},
+        rename=rename or {},
+        layout=layout or {},
+        inclusive="inclusive" in modes,
+    )
+    own_args = None if nnx_args is None else tuple(nnx_args)
+    own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
+    start = time.monotonic()
+    outcome = run_case(
+        case, torch_module, nnx_module, rules, Progress(), nnx_args=own_args, nnx_kwargs=own_kwargs
+    )
+    facts = {"seconds": round(time.monotonic() - start, 1)}
+    name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
+    return _report(name, [outcome], rules, facts, seed=None)
+
+
+def run_pair(
+    pair: Pair,
+    *,
+    video: str | None = None,
+    frames: int = 17,
+    size: tuple[int, int] = (64, 64),
+    weights: str | None = None,
+    config: str | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    port: nnx.Module | None = None,
+) -> Report:
+    """Run a pair's ladder on a clip and on its synthetic inputs.
+
+    `port` replaces the pair's own port (which a test of the gate has changed). Raises
+    `InputError` for whatever cannot be used.
+    """
+    progress = progress or Progress()
+    start = time.monotonic()
+    progress.stage("reading the clip")
+    clip = load_clip(video, frames, size, seed)
+    progress.stage("making the reference")
+    reference = pair.make_torch(weights, config, seed)
+    progress.stage("making the port")
+    port = pair.make_nnx(weights, config, reference) if port is None else port
+    progress.stage("making the inputs")
+    cases = pair.cases(reference, clip, seed)
+    rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
+    outcomes = []
+    for case in cases:
+        progress.title(case.name if not case.path else f"{case.name} {case.path}")
+        outcomes.append(run_case(case, reference, port, rules, progress))
+    facts = {
+        "input": clip.source,
+        "weights": weights or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
+        "config": config or ("of the weights" if weights else "default"),
+        "parameters": sum(p.numel() for p in reference.parameters()),
+        "seconds": round(time.monotonic() - start, 1),
+        "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
+    }
+    return _report(pair.name, outcomes, rules, facts, seed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case gave."""
+
+    rows: tuple[Row, ...]
+    faults: tuple[Fault, ...]
+    coverage: Coverage
+
+
+def run_case(
+    case: Case,
+    torch_root: torch.nn.Module,
+    nnx_root: nnx.Module,
+    rules: Rules,
+    progress: Progress,
+    nnx_args: tuple[Any, ...] | None = None,
+    nnx_kwargs: dict[str, Any] | None = None,
+) -> Outcome:
+    """Run both sides on one input, and measure, judge and locate."""
+    layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
+    layout_rules.check(layout)
+    torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
+    torch_args = tuple(case.args)
+    with Store() as store:
+        progress.stage("reference")
+        ref = capture_torch.record(
+            torch_module, case.torch, torch_args, case.kwargs,
+            store=store, layout=layout, prefix=case.path, depth=case.depth,
+        )  # fmt: skip
+        given, given_kwargs = _port_arguments(case, torch_module, layout)
+        progress.stage("port")
+        port = capture_nnx.record(
+            nnx_module,
+            case.nnx,
+            given if nnx_args is None else nnx_args,
+            given_kwargs if nnx_kwargs is None else nnx_kwargs,
+            store=store,
+            prefix=case.path if not rename else _renamed(case.path, rename),
+            depth=case.depth,
+        )
+        alignment = align(ref, port, rename=rename, declared=declared)
+        _check_inputs(alignment)
+        free = measure_free(alignment.matches, store, progress)
+        inclusive = {}
+        if rules.inclusive:
+            inclusive = measure_inclusive(
+                alignment.matches,
+                _joined(case.path, dict(torch_module.named_modules())),
+                _joined(_renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
+                case.torch,
+                store,
+                None if case.floor else fail_limit,
+                progress,
+            )
+    rows, own = _rows(case, alignment, free, inclusive, rules)
+    return Outcome(tuple(rows), find_faults(rows, own), alignment.coverage)
+
+
+def _called(
+    case: Case, torch_root: torch.nn.Module, nnx_root: nnx.Module, rename: Mapping[str, str]
+) -> tuple[torch.nn.Module, nnx.Module]:
+    if not case.path:
+        return torch_root, nnx_root
+    found = capture_nnx.submodules(nnx_root)
+    path = _renamed(case.path, rename)
+    if path not in found:
+        raise InputError(f"the port has no module {path!r}, counterpart of {case.path!r}; use rename=")
+    return torch_root.get_submodule(case.path), found[path]
+
+
+def _renamed(path: str, rename: Mapping[str, str]) -> str:
+    from parity.align import renamed
+
+    return renamed(path, rename)
+
+
+def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
+    from parity.recorder import join
+
+    return {join(prefix, path): module for path, module in modules.items()}
+
+
+def _port_arguments(
+    case: Case, module: torch.nn.Module, layout: Mapping[str, str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The reference's arguments in the port's layout."""
+    kinds = [cls.__name__ for cls in type(module).__mro__]
+    function = capture_torch.target(module, case.torch)
+    names = list(capture_torch.bind(function, tuple(case.args), case.kwargs))
+
+    def convert(name: str, value: Any) -> Any:
+        flat = flatten(value)
+        arrays = []
+        for leaf, array in flat.arrays:
+            plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
+            full = f"{name}.{leaf}" if leaf else name
+            floating = plain.dtype.kind in "fcV"
+            how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
+            moved = np.moveaxis(plain, 1, -1) if how.move else plain
+            arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
+        return rebuild(flat.skeleton, arrays)
+
+    args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
+    return args, {name: convert(name, value) for name, value in case.kwargs.items()}
+
+
+def _check_inputs(alignment: Alignment) -> None:
+    """Refuse root inputs of the port that are not the reference's after layout."""
+    for match in alignment.matches:
+        if match.ref.parent != -1:
+            continue
+        for leaf in match.inputs:
+            theirs, ours = leaf.ref.buffer, leaf.port.buffer if leaf.port else None
+            if leaf.problem or (theirs and ours and not leaf.undo and theirs != ours):
+                what = leaf.problem or "other values"
+                raise InputError(
+                    f"nnx_args are not torch_args after layout: argument {leaf.ref.name!r} has {what}; "
+                    "leave nnx_args out, or say how to read the axes with layout="
+                )
+
+
+def _rows(
+    case: Case,
+    alignment: Alignment,
+    free: Mapping[Any, Any],
+    inclusive: Mapping[Any, Any],
+    rules: Rules,
+) -> tuple[list[Row], list[bool]]:
+    rows: list[Row] = []
+    own: list[bool] = []
+    by_kind = {kind: rung for rung in rules.rungs for kind in rung.kinds}
+    for match in alignment.matches:
+        rung = by_kind.get(match.ref.kind)
+        for leaf in match.outputs:
+            if leaf.declared:
+                continue
+            key = (match.ref.order, leaf.ref.name)
+            measured, error = free.get(key), inclusive.get(key)
+            if measured is None and not leaf.problem:
+                continue  # equal values that are no arrays
+            verdict = judge(
+                match.ref.kind, leaf, measured, error,
+                rung=rung, wanted=rules.wanted, r_limit=case.r_limit,
+            )  # fmt: skip
+            rows.append(_row(case, match, leaf, measured, error, rung, verdict))
+            own.append(verdict.own and verdict.verdict == "FAIL")
+    return rows, own
+
+
+def _row(
+    case: Case, match: Match, leaf: LeafMatch, free: Any, error: Any, rung: Rung | None, judged: Any
+) -> Row:
+    buffer = leaf.ref.buffer
+    figures = error if error is not None else free
+    return Row(
+        rung=rung.name if rung else "",
+        case=case.name,
+        path=match.ref.path,
+        nnx_path=match.port.path,
+        kind=match.ref.kind,
+        call=match.ref.number,
+        leaf=leaf.ref.name,
+        shape=buffer.shape if buffer else (),
+        dtype=buffer.dtype.name if buffer else type(leaf.ref.value).__name__,
+        metrics=free,
+        inclusive=error,
+        grade=grade(figures.mae) if figures is not None else "",
+        verdict=judged.verdict,
+        reason=judged.reason,
+        order=match.ref.order,
+        parent=match.parent,
+        limited=case.r_limit is None,
+    )
+
+
+def _report(
+    name: str,
+    outcomes: Sequence[Outcome],
+    rules: Rules,
+    facts: Mapping[str, Any],
+    seed: int | None,
+) -> Report:
+    return Report(
+        name=name,
+        rows=tuple(row for outcome in outcomes for row in outcome.rows),
+        faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
+        coverage=_merged_coverage([outcome.coverage for outcome in outcomes]),
+        environment=environment.describe(seed),
+        facts=facts,
+        rungs=rules.rungs,
+    )
+
+
+def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """One fault per module: its first, with the number of calls over all cases."""
+    merged: dict[str, Fault] = {}
+    for fault in faults:
+        first = merged.get(fault.path)
+        merged[fault.path] = (
+            fault if first is None else replace(first, calls=first.calls + fault.calls)
+        )
+    return tuple(merged.values())
+
+
+def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
+    """Coverage of several cases: a module is matched if one case matched it.
+
+    Module and tensor counts are those of the widest case.
+    """
+    widest = max(parts, key=lambda part: part.modules)
+    matched = {path: None for part in parts for path in part.matched}
+    unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
+    dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
+    declared = {path: why for part in parts for path, why in part.declared.items()}
+    return replace(
+        widest,
+        matched=tuple(matched),
+        unmatched=tuple(unmatched),
+        declared={
+            path: why
+            for path, why in declared.items()
+            if path not in matched and path not in unmatched and path not in dissolved
+        },
+        dissolved={path: why for path, why in dissolved.items() if path not in matched},
+        calls=sum(part.calls for part in parts),
+        matched_calls=sum(part.matched_calls for part in parts),
+        unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
+        unmatched_tensors=tuple(
+            {text: None for part in parts for text in part.unmatched_tensors}
+        ),
+    )

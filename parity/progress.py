@@ -1,0 +1,33 @@
+"""How far a long run is: told to whoever listens; nobody by default."""
+
+import threading
+from collections.abc import Callable
+
+
+class Progress:
+    """Counts steps of one stage at a time; `listener(stage, done, total)` hears of each."""
+
+    def __init__(self, listener: Callable[[str, int, int], None] | None = None) -> None:
+        self._listener = listener
+        self._lock = threading.Lock()
+        self._title, self._stage, self._done, self._total = "", "", 0, 0
+
+    def title(self, title: str) -> None:
+        """Name what the following stages belong to."""
+        self._title = title
+
+    def stage(self, name: str, total: int = 1) -> None:
+        """A stage of `total` steps begins."""
+        self._stage = f"{self._title}: {name}" if self._title else name
+        self._done, self._total = 0, total
+        self._tell()
+
+    def advance(self) -> None:
+        """A step is done; may be called from several threads."""
+        with self._lock:
+            self._done += 1
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            self._listener(self._stage, self._done, self._total)

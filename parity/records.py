@@ -1,0 +1,258 @@
+"""The frozen records that the stages hand to one another."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from parity.store import Buffer
+from parity.tree import Skeleton
+
+Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a call's arguments or outputs.
+
+    `buffer` is set for arrays, `value` for everything else. `moved` says that the channel axis
+    of a PyTorch array was moved from 1 to last when it was recorded, `sure` that its kind or a
+    declaration decided so.
+    """
+
+    name: str
+    buffer: Buffer | None = None
+    value: Any = None
+    moved: bool = False
+    sure: bool = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one module.
+
+    `number` counts the calls of this module, `order` the calls of the run by completion,
+    `parent` is the `order` of the enclosing call (-1 for the root). `traced` says that the port
+    ran it under a JAX transformation. `arguments` rebuilds the port's own arguments.
+    """
+
+    path: str
+    kind: str
+    method: str
+    number: int
+    order: int
+    parent: int
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    traced: bool = False
+    arguments: Skeleton | None = None
+
+
+@dataclass(frozen=True)
+class ModuleInfo:
+    """A module of either side: class name, whether it can run, names and sizes of its own tensors."""
+
+    path: str
+    kind: str
+    container: bool
+    parameters: Mapping[str, int]
+    buffers: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything recorded in one run of one side, calls in the order of completion."""
+
+    calls: tuple[Call, ...]
+    modules: Mapping[str, ModuleInfo]
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Distance of a port's array from the reference's, in float64.
+
+    `nonfinite` counts the entries that are NaN or infinite on one side only, or differently.
+    """
+
+    mae: float
+    mse: float
+    max_abs: float
+    rel_mae: float
+    rel_l2: float
+    rel_linf: float
+    p999: float
+    ulp_p99: float
+    cosine: float
+    ref_rms: float
+    worst_index: tuple[int, ...]
+    nonfinite: int
+
+
+@dataclass(frozen=True)
+class Inclusive:
+    """Error of a subtree fed with the reference's inputs.
+
+    `floor_rel_l2` and `r` are NaN where the float64 run was not needed to decide (see `noise`).
+    """
+
+    mae: float
+    rel_l2: float
+    nonfinite: int
+    floor_rel_l2: float = float("nan")
+    r: float = float("nan")
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class LeafMatch:
+    """A leaf of the reference and the port's leaf that corresponds to it.
+
+    `undo` says that the reference's array is to be read in its own layout after all. `problem`
+    is why the two cannot be compared (`""` if they can).
+    """
+
+    ref: Leaf
+    port: Leaf | None
+    undo: bool = False
+    problem: str = ""
+    declared: bool = False
+
+
+@dataclass(frozen=True)
+class Match:
+    """A reference call, the port's call that corresponds to it, and their leaves."""
+
+    ref: Call
+    port: Call
+    inputs: tuple[LeafMatch, ...]
+    outputs: tuple[LeafMatch, ...]
+    parent: int
+    """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What was compared. `declared` maps what need not match to the reason."""
+
+    modules: int
+    matched: tuple[str, ...]
+    declared: Mapping[str, str]
+    unmatched: tuple[str, ...]
+    dissolved: Mapping[str, str]
+    calls: int
+    matched_calls: int
+    parameters: int
+    matched_parameters: int
+    buffers: int
+    matched_buffers: int
+    unmatched_calls: tuple[str, ...] = ()
+    unmatched_tensors: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether something was compared, and nothing is missing that was not declared."""
+        return bool(self.matched) and not (
+            self.unmatched or self.unmatched_calls or self.unmatched_tensors
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: an output leaf of a matched call."""
+
+    rung: str
+    case: str
+    path: str
+    nnx_path: str
+    kind: str
+    call: int
+    leaf: str
+    shape: tuple[int, ...]
+    dtype: str
+    metrics: Metrics | None
+    inclusive: Inclusive | None
+    grade: str
+    verdict: Verdict
+    reason: str
+    order: int
+    parent: int
+    limited: bool = True
+    """Whether limits on MAE apply: they do not to inputs of a large mean."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The deepest call whose inclusive error fails while those of its children hold."""
+
+    path: str
+    call: int
+    leaf: str
+    case: str
+    kind: str
+    evidence: str
+    calls: int = 1
+    """How many calls of this module fail so."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run of both sides on shared inputs.
+
+    `name` is method/input. `args` are NumPy arrays, channel-first. `path` is the module that is
+    called (`""`: the root). `torch` and `nnx` are method names or callables
+    `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. `floor` asks
+    for R on every call rather than only where it is needed to decide, `r_limit` replaces the
+    limits on R and on MAE: only the distance from float64 counts.
+    """
+
+    name: str
+    args: tuple[Any, ...]
+    path: str = ""
+    torch: str | Callable[..., Any] = "__call__"
+    nnx: str | Callable[..., Any] = "__call__"
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    depth: int | None = None
+    floor: bool = False
+    r_limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of a ladder: which reference classes it holds, and its limit on MAE."""
+
+    name: str
+    kinds: tuple[str, ...]
+    limit: float
+    free: bool = False
+    """Whether the limit applies to the free-running error of these modules too."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Video frames shared by both sides: float32 in [-1, 1], channel-first, and where they are from."""
+
+    frames: Float[np.ndarray, "1 3 t h w"]
+    source: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
+
+    `make_torch(weights, config, seed)` makes the reference, `make_nnx(weights, config, torch_module)`
+    the port with the same weights; both may raise `InputError`. `cases(torch_module, clip, seed)`
+    makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
+    reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
+    `"move"` or `"keep"`.
+    """
+
+    name: str
+    make_torch: Callable[[str | None, str | None, int], Any]
+    make_nnx: Callable[[str | None, str | None, Any], Any]
+    cases: Callable[[Any, Clip, int], tuple[Case, ...]]
+    rungs: tuple[Rung, ...]
+    declared: Mapping[str, str] = field(default_factory=dict)
+    rename: Mapping[str, str] = field(default_factory=dict)
+    layout: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,104 @@
+"""A report as Markdown: the verdict first, then what it rests on."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from parity.report.report import Report
+from parity.report.table import RungSummary, record, summarise
+
+WORST = 20
+"""How many of the worst rows are listed."""
+
+
+def as_markdown(report: Report) -> str:
+    """Summary, faults, rungs, coverage, the worst rows, environment."""
+    parts = [f"# {report.name}: {report.verdict}", ""]
+    parts += [f"- {key}: {_text(value)}" for key, value in report.facts.items()]
+    parts += ["", *_faults(report), *_notes(report)]
+    if report.rungs:
+        parts += ["## Rungs", "", rung_table(summarise(report.rows, report.rungs)), ""]
+    parts += ["## Worst inclusive errors", "", _worst(report), ""]
+    parts += ["## Coverage", "", *coverage_lines(report), ""]
+    parts += ["## Environment", ""]
+    parts += [f"- {key}: {_text(value)}" for key, value in report.environment.items()]
+    return "\n".join(parts) + "\n"
+
+
+def rung_table(lines: Sequence[RungSummary]) -> str:
+    """The ladder, one line per rung."""
+    head = ("rung", "rows", "limit", "worst inclusive MAE", "of", "worst free-running MAE",
+            "worst relative", "worst R", "grade", "verdict")  # fmt: skip
+    body = [
+        (x.rung, str(x.rows), f"{x.limit:g}", number(x.incl_mae), f"`{x.worst}`",
+         number(x.free_mae), number(x.rel_l2), number(x.r), x.grade, x.verdict)
+        for x in lines
+    ]  # fmt: skip
+    return _table(head, body)
+
+
+def coverage_lines(report: Report) -> list[str]:
+    """What was compared and what was not, and why."""
+    c = report.coverage
+    lines = [
+        f"- modules: {len(c.matched)} matched + {len(c.declared)} declared of {c.modules}",
+        f"- calls: {c.matched_calls} of {c.calls} compared",
+        f"- parameters: {c.matched_parameters} of {c.parameters} tensors",
+        f"- buffers: {c.matched_buffers} of {c.buffers}",
+    ]
+    reasons: dict[str, list[str]] = {}
+    for path, reason in c.declared.items():
+        reasons.setdefault(reason, []).append(path)
+    lines += [f"- declared, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
+    lines += [f"- dissolved: {path} {why}" for path, why in c.dissolved.items()]
+    lines += [f"- **unmatched module**: {path}" for path in c.unmatched]
+    lines += [f"- **unmatched call**: {text}" for text in c.unmatched_calls[:WORST]]
+    lines += [f"- **unmatched tensors**: {text}" for text in c.unmatched_tensors[:WORST]]
+    return lines
+
+
+def number(value: float) -> str:
+    """Three digits, a dash for what was not measured."""
+    if value != value or value == float("-inf"):
+        return "–"  # noqa: RUF001
+    return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
+
+
+def _faults(report: Report) -> list[str]:
+    if not report.faults:
+        return []
+    lines = ["## Faults", ""]
+    for fault in report.faults:
+        where = f"`{fault.path or '<root>'}` ({fault.kind}), call {fault.call} of {fault.case}"
+        more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
+        leaf = f", output `{fault.leaf}`" if fault.leaf else ""
+        lines.append(f"1. {where}{leaf}{more}: {fault.evidence}")
+    return [*lines, ""]
+
+
+def _notes(report: Report) -> list[str]:
+    return [f"Note: {note}\n" for note in report.notes]
+
+
+def _worst(report: Report) -> str:
+    rows = [row for row in report.rows if row.inclusive is not None]
+    rows.sort(key=lambda row: row.inclusive.rel_l2 if row.inclusive else 0.0, reverse=True)
+    columns = ("rung", "case", "path", "call", "leaf", "mae", "incl_mae", "incl_rel_l2", "R",
+               "grade", "verdict")  # fmt: skip
+    body = []
+    for row in rows[:WORST]:
+        values = record(row)
+        cells = [values[column] for column in columns]
+        body.append([number(cell) if isinstance(cell, float) else str(cell) for cell in cells])
+    return _table(columns, body)
+
+
+def _table(head: Iterable[str], body: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return f"`{value}`" if isinstance(value, str) else str(value)

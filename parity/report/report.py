@@ -1,0 +1,103 @@
+"""`Report`: what a comparison found."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.records import Coverage, Fault, Row, Rung, Verdict
+from parity.report.table import to_frame, worst_verdict
+from parity.report.write import write_all, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `parity.compare` or of a ladder.
+
+    `facts` says what was run (inputs, weights, seconds, memory), `environment` on what.
+    """
+
+    name: str
+    rows: tuple[Row, ...]
+    faults: tuple[Fault, ...]
+    coverage: Coverage
+    environment: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    rungs: tuple[Rung, ...] = ()
+
+    def __bool__(self) -> bool:
+        """True only if every gate held and the coverage is complete."""
+        return self.verdict in ("PASS", "WARN")
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """FAIL if a row fails or something has no counterpart; PASS needs everything observed.
+
+        A leaf that one side does not return makes it a WARN, a call that could not be judged at
+        all UNKNOWN.
+        """
+        if not self.coverage.complete or not self.rows:
+            return "FAIL"
+        seen: list[Verdict] = []
+        for row in self.rows:
+            one_sided = row.verdict == "UNKNOWN" and "return" in row.reason
+            seen.append("WARN" if one_sided or self.notes else row.verdict)
+            if row.verdict == "FAIL":
+                return "FAIL"
+        return worst_verdict(seen)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader should know before trusting a PASS."""
+        from parity.align import IDLE
+
+        idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
+        return (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
+
+    @property
+    def first_fault(self) -> Fault | None:
+        """The fault whose call completes first."""
+        return self.faults[0] if self.faults else None
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """One line per call and output leaf; see `COLUMNS`."""
+        return to_frame(self.rows)
+
+    def to_csv(self, path: str | Path) -> None:
+        """Write the table."""
+        write_text(Path(path), csv(self.table))
+
+    def to_json(self, path: str | Path) -> None:
+        """Write everything, in the form that `schema.json` beside this file describes."""
+        from parity.report.as_json import as_json
+
+        write_text(Path(path), as_json(self))
+
+    def to_markdown(self, path: str | Path) -> None:
+        """Write a summary for people."""
+        from parity.report.markdown import as_markdown
+
+        write_text(Path(path), as_markdown(self))
+
+    def write(self, folder: str | Path) -> Sequence[Path]:
+        """Write `layers.csv`, one CSV per rung, `report.json` and `report.md`, all or nothing."""
+        from parity.report.as_json import as_json
+        from parity.report.markdown import as_markdown
+
+        files = {"layers.csv": csv(self.table)}
+        for rung in self.rungs:
+            files[f"{rung.name}.csv"] = csv(self.table[self.table["rung"] == rung.name])
+        files["report.md"] = as_markdown(self)
+        files["report.json"] = as_json(self)
+        write_all(Path(folder), files)
+        return [Path(folder) / name for name in files]
+
+
+def csv(table: "pd.DataFrame") -> str:
+    """The table as CSV, with enough digits to read the same numbers back."""
+    return table.to_csv(index=False, lineterminator="\n")

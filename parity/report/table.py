@@ -1,0 +1,110 @@
+"""Rows as a pandas table, and the summary of a ladder."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from parity.grade import grade
+from parity.records import Row, Rung, Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype",
+    "mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine",
+    "ref_rms", "incl_mae", "incl_rel_l2", "floor_rel_l2", "R", "grade", "verdict",
+    "worst_index", "nonfinite",
+)  # fmt: skip
+"""The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive."""
+
+SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
+"""Verdicts, the worst last."""
+
+
+def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
+    """One line per row, columns as in `COLUMNS`; what was not measured is NaN."""
+    import pandas as pd
+
+    return pd.DataFrame([record(row) for row in rows], columns=list(COLUMNS))
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row as plain values by column."""
+    nan = math.nan
+    free, inclusive = row.metrics, row.inclusive
+    figures = ("mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99")
+    return {
+        "rung": row.rung,
+        "case": row.case,
+        "path": row.path,
+        "nnx_path": row.nnx_path,
+        "kind": row.kind,
+        "call": row.call,
+        "leaf": row.leaf,
+        "shape": "x".join(map(str, row.shape)),
+        "dtype": row.dtype,
+        **{name: getattr(free, name) if free else nan for name in (*figures, "cosine", "ref_rms")},
+        "incl_mae": inclusive.mae if inclusive else nan,
+        "incl_rel_l2": inclusive.rel_l2 if inclusive else nan,
+        "floor_rel_l2": inclusive.floor_rel_l2 if inclusive else nan,
+        "R": inclusive.r if inclusive else nan,
+        "grade": row.grade,
+        "verdict": row.verdict,
+        "worst_index": ",".join(map(str, free.worst_index)) if free else "",
+        "nonfinite": max(free.nonfinite if free else 0, inclusive.nonfinite if inclusive else 0),
+    }
+
+
+@dataclass(frozen=True)
+class RungSummary:
+    """The worst of a rung; errors cover the rows that its limit applies to."""
+
+    rung: str
+    limit: float
+    rows: int
+    incl_mae: float
+    worst: str
+    free_mae: float
+    rel_l2: float
+    r: float
+    grade: str
+    verdict: Verdict
+
+
+def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, ...]:
+    """One line per rung that has rows."""
+    lines = []
+    for rung in rungs:
+        own = [row for row in rows if row.rung == rung.name]
+        if own:
+            lines.append(_summary(rung, own))
+    return tuple(lines)
+
+
+def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
+    """The most severe of several."""
+    return max(verdicts, key=SEVERITY.index, default="UNKNOWN")
+
+
+def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
+    limited = [row for row in rows if row.limited and row.inclusive is not None]
+    worst = max(limited, key=lambda row: _number(row.inclusive and row.inclusive.mae), default=None)
+    error = worst.inclusive.mae if worst is not None and worst.inclusive is not None else math.nan
+    return RungSummary(
+        rung=rung.name,
+        limit=rung.limit,
+        rows=len(rows),
+        incl_mae=error,
+        worst=f"{worst.case} {worst.path or '<root>'}" if worst is not None else "",
+        free_mae=max((_number(r.metrics and r.metrics.mae) for r in limited), default=math.nan),
+        rel_l2=max((_number(r.inclusive and r.inclusive.rel_l2) for r in limited), default=math.nan),
+        r=max((_number(r.inclusive and r.inclusive.r) for r in rows), default=math.nan),
+        grade=grade(error),
+        verdict=worst_verdict([row.verdict for row in rows]),
+    )
+
+
+def _number(value: float | None) -> float:
+    return -math.inf if value is None or math.isnan(value) else value

@@ -1,0 +1,65 @@
+"""A report on a terminal, and progress while it is made."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from parity.progress import Progress
+from parity.report.markdown import coverage_lines, number
+from parity.report.report import Report
+from parity.report.table import summarise
+
+COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Progress]:
+    """Progress as a bar on a terminal, as a line per stage elsewhere."""
+    if not console.is_terminal:
+        seen: set[str] = set()
+
+        def line(stage: str, done: int, total: int) -> None:
+            if stage not in seen:
+                seen.add(stage)
+                console.print(stage, markup=False, highlight=False)
+
+        yield Progress(line)
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield Progress(
+            lambda stage, done, total: bar.update(
+                task, description=stage, completed=done, total=total
+            )
+        )
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the ladder, the faults, the coverage and the verdict."""
+    if report.rungs:
+        table = Table(title=report.name, title_justify="left")
+        heads = ("rung", "rows", "limit", "incl MAE", "worst module", "free MAE", "rel L2", "R")
+        for head in (*heads, "grade", "verdict"):
+            left = head in ("rung", "worst module", "grade", "verdict")
+            table.add_column(head, justify="left" if left else "right", overflow="fold")
+        for x in summarise(report.rows, report.rungs):
+            table.add_row(
+                x.rung, str(x.rows), f"{x.limit:g}", number(x.incl_mae), Text(x.worst),
+                number(x.free_mae), number(x.rel_l2), number(x.r), x.grade,
+                Text(x.verdict, style=COLOURS[x.verdict]),
+            )  # fmt: skip
+        console.print(table)
+    for line in coverage_lines(report):
+        console.print(Text(line.replace("**", "")))
+    for note in report.notes:
+        console.print(Text(f"note: {note}"))
+    for fault in report.faults:
+        where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
+        console.print(Text(f"fault: {where}: {fault.evidence}", style="red"))
+    console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

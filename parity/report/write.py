@@ -1,0 +1,27 @@
+"""Files that are whole or not there: written beside their place, then moved into it."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace the file at `path` in one step."""
+    write_all(path.parent, {path.name: text})
+
+
+def write_all(folder: Path, files: Mapping[str, str]) -> None:
+    """Write all files to a temporary folder on the same disk, then move each into `folder`.
+
+    A run that is killed while it works leaves the files of the run before untouched.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:
+        for name, text in files.items():
+            with (Path(staging) / name).open("w", encoding="utf-8", newline="") as handle:
+                handle.write(text)
+                handle.flush()
+                os.fsync(handle.fileno())
+        for name in files:
+            (Path(staging) / name).replace(folder / name)

@@ -1,0 +1,113 @@
+"""Nested arguments and outputs <-> a list of named arrays and a hashable skeleton.
+
+Knows no framework: anything with `shape` and `dtype` is an array. Leaf names are dotted keys
+(`1.conv1`); a bare array has the name `""`.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """The place of array number `index` in a skeleton."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Static:
+    """A leaf that is no array: `None`, a number, a string, any other object."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """A container: its type, the keys of its children, the children."""
+
+    kind: type
+    keys: tuple[Any, ...]
+    children: tuple["Skeleton", ...]
+
+
+Skeleton = Slot | Static | Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Flat:
+    """A flattened value.
+
+    `arrays` and `statics` pair each leaf's dotted name with the leaf; `skeleton` rebuilds the
+    value from other arrays in the same order, and is hashable if every static leaf is.
+    """
+
+    skeleton: Skeleton
+    arrays: tuple[tuple[str, Any], ...]
+    statics: tuple[tuple[str, Any], ...]
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` is an array or tensor of any framework."""
+    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+
+
+def flatten(value: Any) -> Flat:
+    """Flatten dicts, lists, tuples, named tuples and dataclasses, keeping `None` as a leaf."""
+    arrays: list[tuple[str, Any]] = []
+    statics: list[tuple[str, Any]] = []
+
+    def visit(item: Any, name: str) -> Skeleton:
+        if is_array(item):
+            arrays.append((name, item))
+            return Slot(len(arrays) - 1)
+        children = tuple(_children(item))
+        if not children and not isinstance(item, (Mapping, list, tuple)):
+            statics.append((name, item))
+            return Static(item)
+        inner = tuple(visit(child, f"{name}.{key}" if name else str(key)) for key, child in children)
+        return Node(type(item), tuple(key for key, _ in children), inner)
+
+    skeleton = visit(value, "")
+    return Flat(skeleton, tuple(arrays), tuple(statics))
+
+
+def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
+    """The value that `flatten` took apart, with `arrays` in place of the original ones."""
+    match skeleton:
+        case Slot(index):
+            return arrays[index]
+        case Static(value):
+            return value
+        case Node(kind, keys, children):
+            values = [rebuild(child, arrays) for child in children]
+            return _assemble(kind, keys, values)
+
+
+def _children(item: Any) -> Iterator[tuple[Any, Any]]:
+    if isinstance(item, Mapping):
+        yield from item.items()
+    elif isinstance(item, tuple) and hasattr(item, "_fields"):
+        yield from zip(item._fields, item, strict=True)
+    elif isinstance(item, (list, tuple)):
+        yield from enumerate(item)
+    elif dataclasses.is_dataclass(item) and not isinstance(item, type):
+        for field in dataclasses.fields(item):
+            yield field.name, getattr(item, field.name)
+
+
+def _assemble(kind: type, keys: tuple[Any, ...], values: list[Any]) -> Any:
+    if issubclass(kind, Mapping):
+        # a dataclass that is a mapping too (diffusers' outputs) takes its fields by keyword
+        pairs = dict(zip(keys, values, strict=True))
+        return kind(**pairs) if dataclasses.is_dataclass(kind) else kind(pairs)
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        return kind(*values)
+    if issubclass(kind, (list, tuple)):
+        return kind(values)
+    # bypass __init__ and __post_init__: the fields already hold their final values
+    made = object.__new__(kind)
+    for key, value in zip(keys, values, strict=True):
+        object.__setattr__(made, key, value)
+    return made
