@@ -54,10 +54,12 @@ def reading(
     `kinds` are the names of the module's class and its bases. `layout` maps globs of `path` or
     `path#leaf` to `"move"` or `"keep"`, the last one that matches counts.
     """
+    if rank <= 2:
+        return Reading(move=False, sure=True)
     for pattern, wanted in reversed(layout.items()):
         if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
             return Reading(wanted == "move", sure=True)
-    if rank <= 2 or not floating or CHANNEL_LAST.intersection(kinds):
+    if not floating or CHANNEL_LAST.intersection(kinds):
         return Reading(move=False, sure=True)
     if CHANNEL_FIRST.intersection(kinds):
         return Reading(move=True, sure=True)

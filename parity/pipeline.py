@@ -115,21 +115,21 @@ def run_pair(
     config: str | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    port: nnx.Module | None = None,
 ) -> Report:
-    """Run a pair's ladder on a clip and on its synthetic inputs.
+    """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
-    `port` replaces the pair's own port (which a test of the gate has changed). Raises
-    `InputError` for whatever cannot be used.
+    `weights` and `config` are what the pair takes them for. Raises `InputError` for whatever
+    cannot be used.
     """
     progress = progress or Progress()
     start = time.monotonic()
     progress.stage("reading the clip")
     clip = load_clip(video, frames, size, seed)
-    progress.stage("making the reference")
+    progress.stage("making both models")
+    # With weights of its own the port is made first: its reader says what is wrong with them.
+    loaded = pair.make_nnx(weights, config, None) if weights else None
     reference = pair.make_torch(weights, config, seed)
-    progress.stage("making the port")
-    port = pair.make_nnx(weights, config, reference) if port is None else port
+    port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)

@@ -1,0 +1,138 @@
+"""The command `parity`: exit 0 pass, 1 parity failure, 2 usage or input error."""
+
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from parity.errors import InputError
+
+if TYPE_CHECKING:
+    from parity.records import Pair
+
+GROUP = "parity.pairs"
+
+
+class Size(click.ParamType):
+    """Height and width in pixels, as in 64x64."""
+
+    name = "HxW"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Parse; at least one pixel each way."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).lower().split("x")
+        if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not HEIGHTxWIDTH, as in 64x64", param, ctx)
+        return int(parts[0]), int(parts[1])
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jaxvae", prog_name="parity")
+def cli() -> None:
+    """A profiler for numerical error between PyTorch and Flax NNX."""
+
+
+@cli.command()
+@click.argument("pair", default="cogvideox")
+@click.option("--video", metavar="FILE", help="Clip to use: a video or an .npy (T, H, W, 3).")
+@click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
+@click.option("--size", type=Size(), default="64x64", show_default=True, help="Window, in pixels.")
+@click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
+@click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
+def run(
+    pair: str,
+    video: str | None,
+    frames: int,
+    size: tuple[int, int],
+    weights: str | None,
+    config: str | None,
+    seed: int,
+    out: str | None,
+) -> None:
+    """Run the ladder of PAIR: a registered name, or module:attribute of one of yours."""
+    from rich.console import Console
+
+    chosen = find_pair(pair)
+    folder = writable(Path(out or f"reports/{chosen.name}"))
+    if weights and config:
+        raise InputError("--weights brings its own configuration: leave --config out")
+
+    from parity.pipeline import run_pair
+    from parity.report.terminal import show, shown_progress
+
+    with shown_progress(Console(stderr=True)) as progress:
+        report = run_pair(
+            chosen,
+            video=video,
+            frames=frames,
+            size=size,
+            weights=weights,
+            config=config,
+            seed=seed,
+            progress=progress,
+        )
+    written = report.write(folder)
+    show(report, Console())
+    click.echo(f"wrote {len(written)} files to {folder}")
+    sys.exit(0 if report else 1)
+
+
+def find_pair(name: str) -> "Pair":
+    """The pair registered under `name`, or the attribute that module:attribute names."""
+    from importlib import import_module
+
+    from parity.records import Pair
+
+    registered = {entry.name: entry for entry in entry_points(group=GROUP)}
+    try:
+        if name in registered:
+            found = registered[name].load()
+        else:
+            module, colon, attribute = name.partition(":")
+            if not colon:
+                raise InputError(
+                    f"no pair {name!r}; registered: {', '.join(sorted(registered)) or 'none'}; "
+                    "or give module:attribute"
+                )
+            found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"pair {name!r} cannot be loaded: {error}") from error
+    if not isinstance(found, Pair):
+        raise InputError(f"{name!r} is a {type(found).__name__}, expected a parity.Pair")
+    return found
+
+
+def writable(folder: Path) -> Path:
+    """Make the folder now: a run of minutes should not end in an error about it."""
+    import os
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made ({error.strerror}); choose another --out") from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{folder}: cannot be written to; choose another --out")
+    return folder
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        cli.main(standalone_mode=False)
+    except InputError as error:
+        click.echo(f"parity: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("parity: interrupted", err=True)
+        sys.exit(130)
