@@ -4,21 +4,23 @@ The only file of the package that imports torch, diffusers and parity.
 """
 
 import contextlib
+import functools
 import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax
 import torch
-from parity.errors import InputError
-from parity.inputs import LARGE_MEAN, normal
-from parity.records import Case, Clip, Pair, Rung
+from flax import nnx
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
 from jaxvae.weights import WeightsError, from_torch_state
+from parity.errors import InputError
+from parity.inputs import LARGE_MEAN, normal
+from parity.records import Case, Clip, Pair, Rung
 
 SMALL = CogVideoXVAEConfig(
     down_block_types=(DOWN_BLOCK,) * 3,
@@ -55,7 +57,7 @@ UNUSED_CACHE = (
     "a kernel of size 1 in time needs no cache; PyTorch keeps its input and never reads it"
 )
 
-DECLARED = {glob: UNUSED_CACHE for glob in ("*.conv_y#1", "*.conv_b#1", "*#*conv_y", "*#*conv_b")}
+DECLARED = dict.fromkeys(("*.conv_y#1", "*.conv_b#1", "*#*conv_y", "*#*conv_b"), UNUSED_CACHE)
 
 R_LIMIT = 2.0
 """On inputs of a large mean the port is at most twice as far from float64 as PyTorch."""
@@ -70,7 +72,7 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
     with _quiet():
         import diffusers
 
-        reference = diffusers.AutoencoderKLCogVideoX
+        reference: Any = diffusers.AutoencoderKLCogVideoX
         if weights is not None:
             try:
                 loaded = reference.from_pretrained(
@@ -223,11 +225,9 @@ def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
 
 
 def _case(path: str, method: str, name: str, args: tuple[Any, ...], mean: float) -> Case:
-    reference, port = METHODS.get(method, ("__call__", "__call__"))
-    if method == "zq":  # (inputs, zq) of a resnet or block, whose second parameter is temb
-        reference = port = _with_zq
+    reference, port = METHODS.get(method, (_call_torch, _call_nnx))
     return Case(
-        f"{'call' if method in ('call', 'zq') else method}/{name}",
+        f"{method}/{name}",
         args,
         path=path,
         torch=reference,
@@ -238,8 +238,26 @@ def _case(path: str, method: str, name: str, args: tuple[Any, ...], mean: float)
     )
 
 
-def _with_zq(module: Any, inputs: Any, zq: Any) -> Any:
-    return module(inputs, None, zq)
+def _call_torch(module: Any, inputs: Any, zq: Any = None) -> Any:
+    return module(*_arguments(type(module).__name__.removeprefix("CogVideoX"), inputs, zq))
+
+
+def _call_nnx(module: Any, inputs: Any, zq: Any = None) -> Any:
+    # Compiled: op by op, each shape of each operation would be compiled on its own.
+    graph, state = nnx.split(module)
+    return _compiled(graph, state, _arguments(type(module).__name__, inputs, zq))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compiled(graph: Any, state: Any, arguments: tuple[Any, ...]) -> Any:
+    return nnx.merge(graph, state)(*arguments)
+
+
+def _arguments(kind: str, inputs: Any, zq: Any) -> tuple[Any, ...]:
+    """Resnets and blocks have `temb` between the two; the model never uses it."""
+    if zq is None:
+        return (inputs,)
+    return (inputs, zq) if kind == "SpatialNorm3D" else (inputs, None, zq)
 
 
 def _signature(module: torch.nn.Module) -> str:
@@ -287,8 +305,10 @@ def _shapes(module: Any, odd: bool) -> dict[str, tuple[tuple[int, ...], ...]] | 
     if kind == "CogVideoXDecoder3D":
         return {"call": (video(module.conv_in.conv.in_channels, latent_frames, 4),)}
     if kind == "AutoencoderKLCogVideoX":
-        sample = video(module.config.in_channels, side=16)
-        latent = video(module.config.latent_channels, latent_frames, 4)
+        # What encode makes of the sample has the shape of `latent`: the whole reuses both programs.
+        side = 16 >> (len(module.config.block_out_channels) - 1)
+        sample = video(module.config.in_channels, 9 if odd else 8, 16)
+        latent = video(module.config.latent_channels, latent_frames, max(side, 1))
         return {"encode": (sample,), "decode": (latent,), "forward": (sample,)}
     return None
 
@@ -298,7 +318,7 @@ def _conditioned(
 ) -> dict[str, tuple[tuple[int, ...], ...]]:
     if resnet.spatial_norm_dim is None:
         return {"call": (inputs,)}
-    return {"zq": (inputs, video(resnet.spatial_norm_dim, latent_frames, 4))}
+    return {"call": (inputs, video(resnet.spatial_norm_dim, latent_frames, 4))}
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from parity import layout as layout_rules
@@ -43,7 +43,9 @@ def align(
         partner = by_key.pop((path, call.number), None)
         if partner is None:
             if why(call.path, declared) is None:
-                missing.append(f"{call.path or '<root>'} call {call.number}: the port made no such call")
+                missing.append(
+                    f"{call.path or '<root>'} call {call.number}: the port made no such call"
+                )
             continue
         inputs = match_inputs(call.inputs, partner.inputs)
         other = next((m.problem for m in inputs if m.problem.startswith("shape")), "")
@@ -53,10 +55,11 @@ def align(
         outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
+    known = {renamed(path, rename) for path in ref.modules}
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
         for path, number in by_key
-        if why(path, declared) is None and path in set(_partners(ref.modules, rename))
+        if why(path, declared) is None and path in known
     ]
     matches = [_adopt(match, ref.calls, kept) for match in matches]
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], rename, declared)
@@ -69,8 +72,9 @@ def renamed(path: str, rename: Mapping[str, str]) -> str:
         expression = re.escape(pattern).replace(r"\*", "(.*)")
         found = re.fullmatch(expression, path)
         if found:
-            parts = iter(found.groups())
-            return re.sub(r"\*", lambda _: next(parts, ""), target)
+            for part in found.groups():
+                target = target.replace("*", part, 1)
+            return target
     return path
 
 
@@ -177,16 +181,10 @@ def _dtype_class(name: str) -> str:
 
 
 def _adopt(match: Match, calls: Sequence[Call], kept: set[int]) -> Match:
-    from dataclasses import replace
-
     parent = match.parent
     while parent != -1 and parent not in kept:
         parent = calls[parent].parent
     return replace(match, parent=parent)
-
-
-def _partners(modules: Iterable[str], rename: Mapping[str, str]) -> list[str]:
-    return [renamed(path, rename) for path in modules]
 
 
 def _coverage(
@@ -215,7 +213,7 @@ def _coverage(
             unmatched.append(path)
         else:
             settled[path] = reason
-    tensors = _tensors(ref.modules, port.modules, settled, rename)
+    totals, held, missing = _tensors(ref.modules, port.modules, settled, rename)
     return Coverage(
         modules=len(ref.modules),
         matched=tuple(path for path in ref.modules if path in compared),
@@ -225,7 +223,11 @@ def _coverage(
         calls=len(ref.calls),
         matched_calls=len(matches),
         unmatched_calls=tuple(unmatched_calls),
-        **tensors,
+        parameters=totals["parameters"],
+        matched_parameters=held["parameters"],
+        buffers=totals["buffers"],
+        matched_buffers=held["buffers"],
+        unmatched_tensors=missing,
     )
 
 
@@ -234,8 +236,11 @@ def _tensors(
     port: Mapping[str, ModuleInfo],
     settled: Mapping[str, str],
     rename: Mapping[str, str],
-) -> dict[str, int | tuple[str, ...]]:
-    """Count the tensors whose owner has a counterpart that holds as many values of that kind."""
+) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
+    """Count tensors, those whose owner's counterpart holds tensors of the same sizes, and the rest.
+
+    Both counts are by kind, `parameters` and `buffers`.
+    """
     totals = {"parameters": 0, "buffers": 0}
     matched = {"parameters": 0, "buffers": 0}
     missing: list[str] = []
@@ -250,10 +255,4 @@ def _tensors(
             elif theirs and path not in settled:
                 held = dict(ours) if partner else "no such module"
                 missing.append(f"{path or '<root>'}: {theirs} against {held}")
-    return {
-        "parameters": totals["parameters"],
-        "matched_parameters": matched["parameters"],
-        "buffers": totals["buffers"],
-        "matched_buffers": matched["buffers"],
-        "unmatched_tensors": tuple(missing),
-    }
+    return totals, matched, tuple(missing)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import io_callback
+from jax.extend.core import get_opaque_trace_state
 
 from parity.errors import InputError
 from parity.recorder import Recorder, bind, join
@@ -131,7 +132,7 @@ def _callable(cls: type) -> bool:
 
 @contextmanager
 def _observed(modules: Mapping[str, nnx.Module], observer: "_Observer") -> Iterator[None]:
-    """Stamp the modules and wrap `__call__` of their classes, and of no others, inside the block."""
+    """Stamp the modules and wrap `__call__` of their classes inside the block."""
     if not _patching.acquire(blocking=False):
         raise InputError("another comparison is running in this process; run them one by one")
     run = f"{next(_runs)}:"
@@ -234,7 +235,7 @@ class _Observer:
 
 
 def _trace_state() -> Any:
-    return jax.core.get_opaque_trace_state(convention="nnx")
+    return get_opaque_trace_state(convention="nnx")
 
 
 def _stateful(leaf: tuple[str, Any]) -> bool:

@@ -74,7 +74,11 @@ def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> A
     """Call a method by name, or a callable with the module in front."""
     if not isinstance(method, str):
         return method(module, *args, **kwargs)
-    return module(*args, **kwargs) if method == "__call__" else getattr(module, method)(*args, **kwargs)
+    return (
+        module(*args, **kwargs)
+        if method == "__call__"
+        else getattr(module, method)(*args, **kwargs)
+    )
 
 
 def tensors(values: Any) -> Any:
@@ -100,13 +104,17 @@ def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
     """What `invoke` calls, as a function of the arguments alone: its signature names them."""
     if not isinstance(method, str):
         return functools.partial(method, module)
-    forward: Callable[..., Any] = module.forward if method == "__call__" else getattr(module, method)
+    forward: Callable[..., Any] = (
+        module.forward if method == "__call__" else getattr(module, method)
+    )
     return forward
 
 
 def _can_run(module: torch.nn.Module) -> bool:
     nn = torch.nn
-    return not isinstance(module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict))
+    return not isinstance(
+        module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    )
 
 
 class _Observer:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 GROUP = "parity.pairs"
 
 
-class Size(click.ParamType):
+class Size(click.ParamType[tuple[int, int]]):
     """Height and width in pixels, as in 64x64."""
 
     name = "HxW"
@@ -102,6 +102,7 @@ def find_pair(name: str) -> "Pair":
                     f"no pair {name!r}; registered: {', '.join(sorted(registered)) or 'none'}; "
                     "or give module:attribute"
                 )
+            sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
             found = getattr(import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(f"pair {name!r} cannot be loaded: {error}") from error
@@ -117,7 +118,9 @@ def writable(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{folder}: cannot be made ({error.strerror}); choose another --out") from error
+        raise InputError(
+            f"{folder}: cannot be made ({error.strerror}); choose another --out"
+        ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: cannot be written to; choose another --out")
     return folder

@@ -14,7 +14,7 @@ from typing import Any
 PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 
-def describe(seed: int) -> Mapping[str, Any]:
+def describe(seed: int | None) -> Mapping[str, Any]:
     """Command, commit, versions, devices, precision and seed, as plain values."""
     import jax
     import torch
@@ -29,8 +29,8 @@ def describe(seed: int) -> Mapping[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "torch_device": "cpu",
         "jax_device": str(jax.devices()[0]),
-        "jax_default_matmul_precision": str(jax.config.jax_default_matmul_precision),
-        "jax_enable_x64": bool(jax.config.jax_enable_x64),
+        "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
+        "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
         "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
         "seed": seed,
     }

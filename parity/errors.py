@@ -1,4 +1,4 @@
-"""What the harness raises when it is used wrongly; a failed comparison is a verdict, not an error."""
+"""What the harness raises when it is used wrongly; failing parity is a verdict instead."""
 
 
 class InputError(ValueError):

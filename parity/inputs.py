@@ -64,7 +64,7 @@ def procedural(frames: int, size: tuple[int, int], seed: int) -> UInt8[np.ndarra
     rng = np.random.default_rng(seed)
     height, width = size
     rows, columns = np.fft.fftfreq(height)[:, None], np.fft.fftfreq(width)[None, :]
-    falloff = 1.0 / np.maximum(np.hypot(rows, columns), 1.0 / max(size))
+    falloff = np.maximum(np.hypot(rows, columns), 1.0 / max(size)) ** -1.5
     clip = np.zeros((frames, height, width, 3))
     for _ in range(3):  # layers that move apart
         spectrum = falloff * np.exp(2j * np.pi * rng.random((height, width)))
@@ -73,12 +73,12 @@ def procedural(frames: int, size: tuple[int, int], seed: int) -> UInt8[np.ndarra
             shift = np.exp(-2j * np.pi * t * (rows * speed[0] + columns * speed[1]))
             clip[t] += np.fft.ifft2(spectrum * shift).real[..., None] * tint
     low, high = np.percentile(clip, [1, 99])
-    return np.round(np.clip((clip - low) / max(high - low, 1e-12), 0, 1) * 255).astype(np.uint8)
+    scaled = np.clip((clip - low) / max(high - low, 1e-12), 0, 1)
+    pixels: UInt8[np.ndarray, "t h w 3"] = np.round(scaled * 255).astype(np.uint8)
+    return pixels
 
 
-def normal(
-    shape: tuple[int, ...], seed: int, mean: float = 0.0
-) -> Float[np.ndarray, "..."]:
+def normal(shape: tuple[int, ...], seed: int, mean: float = 0.0) -> Float[np.ndarray, "..."]:
     """Float32 values from N(mean, 1)."""
     rng = np.random.default_rng(seed)
     return (rng.standard_normal(shape) + mean).astype(np.float32)
@@ -95,7 +95,9 @@ def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
     try:
         import imageio.v3 as imageio
     except ImportError as error:
-        raise InputError(f"{path}: reading video needs imageio and av; install jaxvae[video]") from error
+        raise InputError(
+            f"{path}: reading video needs imageio and av; install jaxvae[video]"
+        ) from error
     taken: list[Any] = []
     try:
         decoded: Iterator[Any] = imageio.imiter(path, plugin="pyav")
@@ -140,8 +142,8 @@ def _window(pixels: Any, size: tuple[int, int], corner: tuple[int, int], name: s
     window = pixels[:, top : top + height, left : left + width]
     if window.shape[1:3] != size:
         raise InputError(
-            f"{name}: frames of {pixels.shape[1]}x{pixels.shape[2]} hold no {height}x{width} window "
-            f"at row {top}, column {left}; lower --size"
+            f"{name}: frames of {pixels.shape[1]}x{pixels.shape[2]} hold no {height}x{width} "
+            f"window at row {top}, column {left}; lower --size"
         )
     return window
 

@@ -17,8 +17,16 @@ CHANNEL_LAST = frozenset(
 
 CHANNEL_FIRST = frozenset(
     {
-        *(f"{name}{rank}d" for rank in (1, 2, 3) for name in ("Conv", "ConvTranspose", "BatchNorm")),
-        *(f"{name}{rank}d" for rank in (1, 2, 3) for name in ("InstanceNorm", "MaxPool", "AvgPool")),
+        *(
+            f"{name}{rank}d"
+            for rank in (1, 2, 3)
+            for name in ("Conv", "ConvTranspose", "BatchNorm")
+        ),
+        *(
+            f"{name}{rank}d"
+            for rank in (1, 2, 3)
+            for name in ("InstanceNorm", "MaxPool", "AvgPool")
+        ),
         *(f"Adaptive{name}Pool{rank}d" for rank in (1, 2, 3) for name in ("Max", "Avg")),
         *(f"{name}Pad{rank}d" for rank in (1, 2, 3) for name in ("Reflection", "Replication")),
         *("GroupNorm", "PixelShuffle", "PixelUnshuffle", "Upsample"),
@@ -56,7 +64,7 @@ def reading(
     """
     if rank <= 2:
         return Reading(move=False, sure=True)
-    for pattern, wanted in reversed(layout.items()):
+    for pattern, wanted in reversed(list(layout.items())):
         if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
             return Reading(wanted == "move", sure=True)
     if not floating or CHANNEL_LAST.intersection(kinds):

@@ -135,7 +135,9 @@ class _Sums:
         index = tuple(int(i) for i in np.unravel_index(self.worst, shape))
         ref_rms = (self.ref_squares / n) ** 0.5
         if self.nonfinite:
-            return Metrics(inf, inf, inf, inf, inf, inf, inf, inf, nan, ref_rms, index, self.nonfinite)
+            return Metrics(
+                inf, inf, inf, inf, inf, inf, inf, inf, nan, ref_rms, index, self.nonfinite
+            )
         lengths = (self.ref_squares * self.port_squares) ** 0.5
         return Metrics(
             mae=self.absolute / n,
@@ -174,12 +176,14 @@ def _finite(x: Array, y: Array) -> tuple[Array, Array, int]:
 def _per_ulp(size: Array, mantissa: int, smallest: int) -> Array:
     """1 / (unit in the last place of a `mantissa`-bit number of that size), from its exponent."""
     exponent = np.maximum((size.view(np.int64) >> 52) - 1023, smallest - 1)
-    return ((1023 + mantissa - 1 - exponent) << 52).view(np.float64)
+    scale: Array = ((1023 + mantissa - 1 - exponent) << 52).view(np.float64)
+    return scale
 
 
 def _histogram(values: Array) -> Array:
     bins = (values.view(np.int64) >> _SHIFT) - _FIRST
-    return np.bincount(np.clip(bins, 0, _BINS - 1), minlength=_BINS)
+    counts: Array = np.bincount(np.clip(bins, 0, _BINS - 1), minlength=_BINS)
+    return counts
 
 
 def _percentile(counts: Array, fraction: float) -> float:

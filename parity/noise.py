@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Shaped
 
 from parity.capture_torch import Method, invoke, target, to_numpy
-from parity.metrics import ratio, rms, rms_distance, unit_roundoff
+from parity.metrics import ratio, rms_distance, unit_roundoff
 from parity.recorder import unbind
 from parity.records import Call
 from parity.store import Store
@@ -67,4 +67,3 @@ def _double(array: Array, moved: bool) -> torch.Tensor:
     tensor = torch.from_numpy(array)
     tensor = tensor.movedim(-1, 1) if moved else tensor
     return tensor.double() if tensor.is_floating_point() else tensor
-

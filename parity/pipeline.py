@@ -11,15 +11,16 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch, environment
 from parity import layout as layout_rules
-from parity.align import Alignment, align
+from parity.align import Alignment, align, renamed
 from parity.attribute import measure_inclusive
 from parity.errors import InputError
 from parity.grade import fail_limit, grade, judge
 from parity.inputs import load_clip
 from parity.localise import find_faults
-from parity.measure import measure_free
+from parity.measure import Key, measure_free
 from parity.progress import Progress
-from parity.records import Case, Coverage, Fault, LeafMatch, Match, Pair, Row, Rung
+from parity.recorder import bind, join
+from parity.records import Case, Coverage, Fault, Inclusive, LeafMatch, Match, Pair, Row, Rung
 from parity.report import Report
 from parity.store import Store
 from parity.tree import flatten, rebuild
@@ -89,7 +90,7 @@ def compare(
         floor=noise_floor,
     )
     rules = Rules(
-        declared={glob: "ignored by the caller" for glob in ignore},
+        declared=dict.fromkeys(ignore, "ignored by the caller"),
         rename=rename or {},
         layout=layout or {},
         inclusive="inclusive" in modes,
@@ -139,7 +140,8 @@ def run_pair(
         outcomes.append(run_case(case, reference, port, rules, progress))
     facts = {
         "input": clip.source,
-        "weights": weights or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
+        "weights": weights
+        or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
         "config": config or ("of the weights" if weights else "default"),
         "parameters": sum(p.numel() for p in reference.parameters()),
         "seconds": round(time.monotonic() - start, 1),
@@ -185,18 +187,18 @@ def run_case(
             given if nnx_args is None else nnx_args,
             given_kwargs if nnx_kwargs is None else nnx_kwargs,
             store=store,
-            prefix=case.path if not rename else _renamed(case.path, rename),
+            prefix=renamed(case.path, rename),
             depth=case.depth,
         )
         alignment = align(ref, port, rename=rename, declared=declared)
         _check_inputs(alignment)
         free = measure_free(alignment.matches, store, progress)
-        inclusive = {}
+        inclusive: Mapping[Key, Inclusive] = {}
         if rules.inclusive:
             inclusive = measure_inclusive(
                 alignment.matches,
                 _joined(case.path, dict(torch_module.named_modules())),
-                _joined(_renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
+                _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
                 case.torch,
                 store,
                 None if case.floor else fail_limit,
@@ -212,21 +214,15 @@ def _called(
     if not case.path:
         return torch_root, nnx_root
     found = capture_nnx.submodules(nnx_root)
-    path = _renamed(case.path, rename)
+    path = renamed(case.path, rename)
     if path not in found:
-        raise InputError(f"the port has no module {path!r}, counterpart of {case.path!r}; use rename=")
+        raise InputError(
+            f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
+        )
     return torch_root.get_submodule(case.path), found[path]
 
 
-def _renamed(path: str, rename: Mapping[str, str]) -> str:
-    from parity.align import renamed
-
-    return renamed(path, rename)
-
-
 def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
-    from parity.recorder import join
-
     return {join(prefix, path): module for path, module in modules.items()}
 
 
@@ -236,7 +232,7 @@ def _port_arguments(
     """The reference's arguments in the port's layout."""
     kinds = [cls.__name__ for cls in type(module).__mro__]
     function = capture_torch.target(module, case.torch)
-    names = list(capture_torch.bind(function, tuple(case.args), case.kwargs))
+    names = list(bind(function, tuple(case.args), case.kwargs))
 
     def convert(name: str, value: Any) -> Any:
         flat = flatten(value)
@@ -264,8 +260,8 @@ def _check_inputs(alignment: Alignment) -> None:
             if leaf.problem or (theirs and ours and not leaf.undo and theirs != ours):
                 what = leaf.problem or "other values"
                 raise InputError(
-                    f"nnx_args are not torch_args after layout: argument {leaf.ref.name!r} has {what}; "
-                    "leave nnx_args out, or say how to read the axes with layout="
+                    f"nnx_args are not torch_args after layout: argument {leaf.ref.name!r} has "
+                    f"{what}; leave nnx_args out, or say how to read the axes with layout="
                 )
 
 
@@ -375,7 +371,5 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),
         unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
-        unmatched_tensors=tuple(
-            {text: None for part in parts for text in part.unmatched_tensors}
-        ),
+        unmatched_tensors=tuple({text: None for part in parts for text in part.unmatched_tensors}),
     )

@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A module of either side: class name, whether it can run, names and sizes of its own tensors."""
+    """A module of either side: its class, whether it can run, its own tensors' sizes by name."""
 
     path: str
     kind: str
@@ -231,7 +231,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Clip:
-    """Video frames shared by both sides: float32 in [-1, 1], channel-first, and where they are from."""
+    """Video that both sides get: float32 in [-1, 1], channel-first, and where it is from."""
 
     frames: Float[np.ndarray, "1 3 t h w"]
     source: str
@@ -241,8 +241,9 @@ class Clip:
 class Pair:
     """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
 
-    `make_torch(weights, config, seed)` makes the reference, `make_nnx(weights, config, torch_module)`
-    the port with the same weights; both may raise `InputError`. `cases(torch_module, clip, seed)`
+    `make_torch(weights, config, seed)` makes the reference, and
+    `make_nnx(weights, config, torch_module)` the port with the same weights (`torch_module` is
+    `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
     `"move"` or `"keep"`.

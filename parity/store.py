@@ -47,7 +47,7 @@ class Store:
         array = np.asarray(array)
         shape = array.shape  # ascontiguousarray makes a 0-d array 1-d
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest = hashlib.sha256(flat)
+        digest = hashlib.sha256(flat.data)
         digest.update(array.dtype.str.encode() + array.dtype.name.encode())
         key = digest.digest()
         with self._lock:
@@ -81,14 +81,14 @@ class Store:
 
 
 def _write(descriptor: int, flat: Shaped[np.ndarray, " n"], offset: int) -> None:
-    view = memoryview(flat)
+    view = flat.data
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
 
 
 def _read(descriptor: int, flat: Shaped[np.ndarray, " n"], offset: int) -> None:
-    view = memoryview(flat)
+    view = flat.data
     while view:
         count = os.preadv(descriptor, [view], offset)
         if count == 0:

@@ -66,7 +66,9 @@ def flatten(value: Any) -> Flat:
         if not children and not isinstance(item, (Mapping, list, tuple)):
             statics.append((name, item))
             return Static(item)
-        inner = tuple(visit(child, f"{name}.{key}" if name else str(key)) for key, child in children)
+        inner = tuple(
+            visit(child, f"{name}.{key}" if name else str(key)) for key, child in children
+        )
         return Node(type(item), tuple(key for key, _ in children), inner)
 
     skeleton = visit(value, "")
@@ -101,7 +103,9 @@ def _assemble(kind: type, keys: tuple[Any, ...], values: list[Any]) -> Any:
     if issubclass(kind, Mapping):
         # a dataclass that is a mapping too (diffusers' outputs) takes its fields by keyword
         pairs = dict(zip(keys, values, strict=True))
-        return kind(**pairs) if dataclasses.is_dataclass(kind) else kind(pairs)
+        keywords = dataclasses.is_dataclass(kind)
+        make: Any = kind
+        return make(**pairs) if keywords else make(pairs)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return kind(*values)
     if issubclass(kind, (list, tuple)):

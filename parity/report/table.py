@@ -89,22 +89,24 @@ def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
-    limited = [row for row in rows if row.limited and row.inclusive is not None]
-    worst = max(limited, key=lambda row: _number(row.inclusive and row.inclusive.mae), default=None)
-    error = worst.inclusive.mae if worst is not None and worst.inclusive is not None else math.nan
+    limited = [row for row in rows if row.limited]
+    worst = max(limited, key=lambda row: _largest([row], "incl_mae"), default=None)
+    error = _largest(limited, "incl_mae")
     return RungSummary(
         rung=rung.name,
         limit=rung.limit,
         rows=len(rows),
         incl_mae=error,
         worst=f"{worst.case} {worst.path or '<root>'}" if worst is not None else "",
-        free_mae=max((_number(r.metrics and r.metrics.mae) for r in limited), default=math.nan),
-        rel_l2=max((_number(r.inclusive and r.inclusive.rel_l2) for r in limited), default=math.nan),
-        r=max((_number(r.inclusive and r.inclusive.r) for r in rows), default=math.nan),
+        free_mae=_largest(limited, "mae"),
+        rel_l2=_largest(limited, "incl_rel_l2"),
+        r=_largest(rows, "R"),
         grade=grade(error),
         verdict=worst_verdict([row.verdict for row in rows]),
     )
 
 
-def _number(value: float | None) -> float:
-    return -math.inf if value is None or math.isnan(value) else value
+def _largest(rows: Sequence[Row], column: str) -> float:
+    """The largest value that was measured, -infinity if none was."""
+    values = [float(record(row)[column]) for row in rows]
+    return max((value for value in values if not math.isnan(value)), default=-math.inf)

@@ -1,0 +1,18 @@
+"""A Flax NNX port of the CogVideoX video VAE."""
+
+from importlib.metadata import version
+
+from jaxvae.autoencoder import AutoencoderKLCogVideoX
+from jaxvae.config import CogVideoXVAEConfig, ConfigError
+from jaxvae.posterior import DiagonalGaussian
+from jaxvae.weights import WeightsError
+
+__version__ = version("jaxvae")
+
+__all__ = [
+    "AutoencoderKLCogVideoX",
+    "CogVideoXVAEConfig",
+    "ConfigError",
+    "DiagonalGaussian",
+    "WeightsError",
+]

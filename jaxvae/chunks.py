@@ -1,0 +1,22 @@
+"""Which frames go through the model together. Pure Python, no arrays.
+
+Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
+"""
+
+
+def chunk_bounds(frames: int, size: int) -> list[tuple[int, int]]:
+    """Split `frames` into (start, end) chunks of `size`; the remainder joins the FIRST chunk.
+
+    49 frames by 8 are 9 + 8 + 8 + 8 + 8 + 8, and 13 latent frames by 2 are 3 + 2 + 2 + 2 + 2 + 2.
+    Fewer frames than `size` are one chunk. Group statistics are taken over a chunk and a chunk of
+    one frame is upsampled in space only, so another split is another function.
+    """
+    if frames < 1 or size < 1:
+        raise ValueError(
+            f"chunks: expected at least 1 frame and a chunk size of at least 1,"
+            f" found {frames} frames and size {size}"
+        )
+    if frames < size:
+        return [(0, frames)]
+    first = size + frames % size
+    return [(0, first), *((start, start + size) for start in range(first, frames, size))]

@@ -1,0 +1,99 @@
+"""The distribution that `encode` returns.
+
+Source: diffusers 0.42.1, `DiagonalGaussianDistribution`.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+Latent = Float[Array, "b t h w c"]
+
+# Frames, height and channels. PyTorch sums dimensions 1, 2 and 3 of (b, c, t, h, w), which it wrote
+# for images, so that the width stays in the result; here the same axes are named in our layout.
+_SUMMED = (1, 2, 4)
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["parameters"],
+    meta_fields=["deterministic"],
+)
+@dataclass(frozen=True)
+class DiagonalGaussian:
+    """Independent normals; `parameters` holds the means and then the log variances, by channel.
+
+    The log variance is clamped to [-30, 20]. `deterministic` makes std and var zero.
+    """
+
+    parameters: Float[Array, "b t h w two_c"]
+    deterministic: bool = False
+
+    @property
+    def mean(self) -> Latent:
+        """The mean, also the mode."""
+        return self.parameters[..., : self.parameters.shape[-1] // 2]
+
+    @property
+    def logvar(self) -> Latent:
+        """The log variance, clamped to [-30, 20]."""
+        return jnp.clip(self.parameters[..., self.parameters.shape[-1] // 2 :], -30.0, 20.0)
+
+    @property
+    def std(self) -> Latent:
+        """The standard deviation."""
+        if self.deterministic:
+            return jnp.zeros_like(self.mean)
+        return jnp.exp(0.5 * self.logvar)
+
+    @property
+    def var(self) -> Latent:
+        """The variance."""
+        return jnp.zeros_like(self.mean) if self.deterministic else jnp.exp(self.logvar)
+
+    def mode(self) -> Latent:
+        """Return the most likely latent."""
+        return self.mean
+
+    def sample(self, key: Key[Array, ""] | None = None, noise: Latent | None = None) -> Latent:
+        """Draw with a random key, or from given standard normal noise: exactly one of them."""
+        if (key is None) == (noise is None):
+            raise ValueError("sample: give exactly one of `key` and `noise`")
+        mean = self.mean
+        if key is not None:
+            noise = jax.random.normal(key, mean.shape, mean.dtype)
+        assert noise is not None
+        if noise.shape != mean.shape:
+            raise ValueError(f"sample: expected noise of shape {mean.shape}, found {noise.shape}")
+        return mean + self.std * jnp.asarray(noise, mean.dtype)
+
+    def kl(self, other: "DiagonalGaussian | None" = None) -> Float[Array, "..."]:
+        """Return the divergence from `other` or N(0, 1), summed over frames, height and channels.
+
+        The width is left over, as in PyTorch: (b, t, h, w, c) gives (b, w). A deterministic
+        distribution gives [0.].
+        """
+        if self.deterministic:
+            return jnp.zeros((1,))
+        if other is None:
+            terms = jnp.square(self.mean) + self.var - 1.0 - self.logvar
+        else:
+            terms = (
+                jnp.square(self.mean - other.mean) / other.var
+                + self.var / other.var
+                - 1.0
+                - self.logvar
+                + other.logvar
+            )
+        return 0.5 * jnp.sum(terms, axis=_SUMMED)
+
+    def nll(self, x: Latent) -> Float[Array, "..."]:
+        """Return the negative log likelihood of `x`, summed over the same axes as `kl`."""
+        if self.deterministic:
+            return jnp.zeros((1,))
+        terms = math.log(2.0 * math.pi) + self.logvar + jnp.square(x - self.mean) / self.var
+        return 0.5 * jnp.sum(terms, axis=_SUMMED)

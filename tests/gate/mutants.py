@@ -1,0 +1,63 @@
+"""Ports with one known mistake, as pairs that `parity run` can be pointed at."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+from flax import nnx
+
+from jaxvae import pairing
+from jaxvae.layers import Conv2d
+from parity.capture_nnx import submodules
+
+
+class MistakenDownsample(nnx.Module):
+    """Averages pairs after `reshape(B*H*W, T, C)` of a (B, T, H, W, C) array: no transpose."""
+
+    def __init__(self, right):
+        self.conv: Conv2d = right.conv
+        self.compress_time = right.compress_time
+
+    def __call__(self, x):
+        if self.compress_time and x.shape[1] > 1:
+            b, t, h, w, c = x.shape
+            mixed = x.reshape(b * h * w, t, c)
+            first = mixed[:, : t % 2]
+            pooled = mixed[:, t % 2 :].reshape(b * h * w, t // 2, 2, c).mean(2)
+            x = jnp.concatenate([first, pooled], axis=1).reshape(b, -1, h, w, c)
+        x = jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
+        b, t, h, w, c = x.shape
+        y = self.conv(x.reshape(b * t, h, w, c))
+        return y.reshape(b, t, *y.shape[1:])
+
+
+def mistaken_pooling(weights, config, torch_module):
+    """The port with the time pooling of an earlier one."""
+    port = pairing.make_nnx(weights, config, torch_module)
+    for block in port.encoder.down_blocks:
+        if block.downsamplers is not None:
+            block.downsamplers[0] = MistakenDownsample(block.downsamplers[0])
+    return port
+
+
+def clip_only(torch_module, clip, seed):
+    """The clip through encode, for the mistake is there."""
+    return pairing.cases(torch_module, clip, seed)[:1]
+
+
+POOLING = replace(pairing.PAIR, name="pooling", make_nnx=mistaken_pooling, cases=clip_only)
+
+
+def scale_output(port, path, factor):
+    """Multiply the output of one module by `factor`; what it hands to the next chunk stays."""
+    module = submodules(port)[path]
+
+    class Scaled(type(module)):
+        def __call__(self, *args, **kwargs):
+            output = super().__call__(*args, **kwargs)
+            if isinstance(output, tuple):
+                return output[0] * factor, *output[1:]
+            return output * factor
+
+    original = type(module)
+    object.__setattr__(module, "__class__", Scaled)
+    return lambda: object.__setattr__(module, "__class__", original)

@@ -1,0 +1,76 @@
+"""The gate can fail: known mistakes are found, and named where they are."""
+
+import random
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from parity.capture_nnx import submodules
+from parity.pipeline import Rules, run_case
+from parity.progress import Progress
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+HERE = Path(__file__).parent
+
+
+def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_path):
+    """The mistake of an earlier port, which called the encoder's error of 0.6 production ready."""
+    words = ["run", "mutants:POOLING", "--config", "small", "--out", str(tmp_path)]
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    table = pd.read_csv(tmp_path / "layers.csv", keep_default_na=False, na_values=[""])
+    table = table.fillna({"path": "", "leaf": ""})
+    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    named = [line.split()[1] for line in faults]
+    assert named == [f"encoder.down_blocks.{i}.downsamplers.0" for i in (0, 1)]
+    first = table.index[table.path == named[0]][0]
+    assert set(table.loc[: first - 1, "grade"]) == {"perfect"}
+    assert set(table.loc[: first - 1, "verdict"]) == {"PASS"}
+    assert table.loc[first, "incl_mae"] > 1e-2
+    # what the earlier port reported as its encoder's error
+    encoder = table[table.path == "encoder"].iloc[0]
+    assert encoder.grade in ("attention", "severe")
+
+
+@pytest.fixture(scope="module")
+def drawn(small_torch):
+    """Twenty modules that compute something, drawn by seed, of every kind that there is."""
+    draw = random.Random(20)  # noqa: S311 - a test's choice, nothing secret
+    runs = [
+        path
+        for path, module in small_torch.named_modules()
+        if path and not isinstance(module, (torch.nn.ModuleList, torch.nn.Dropout))
+    ]
+    return draw.sample(runs, 20)
+
+
+@pytest.mark.parametrize("which", range(20))
+def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
+    from mutants import scale_output
+
+    from jaxvae import pairing
+    from parity.records import Case
+
+    path = drawn[which]
+    rng = np.random.default_rng(which)
+    half = path.split(".")[0]
+    shape = (1, 3, 5, 16, 16) if half == "encoder" else (1, 8, 3, 4, 4)
+    method = {"encoder": "encode", "decoder": "decode"}[half]
+    reference, port = pairing.METHODS[method]
+    case = Case(method, (rng.standard_normal(shape).astype(np.float32),), torch=reference, nnx=port)
+    rules = Rules(pairing.RUNGS, pairing.DECLARED, {}, pairing.PAIR.layout)
+    undo = scale_output(small_nnx, path, 1.01)
+    try:
+        with jax.disable_jit():  # the operations are compiled once for all twenty
+            outcome = run_case(case, small_torch, small_nnx, rules, Progress())
+    finally:
+        undo()
+    assert [fault.path for fault in outcome.faults] == [path]
+    assert set(submodules(small_nnx)) >= {path}

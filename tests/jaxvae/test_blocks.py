@@ -1,0 +1,183 @@
+import diffusers.models.autoencoders.autoencoder_kl_cogvideox as source
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from diffusers.models.downsampling import CogVideoXDownsample3D
+from diffusers.models.upsampling import CogVideoXUpsample3D
+
+from jaxvae import CogVideoXVAEConfig, blocks
+
+CLOSE = 5e-6
+
+
+def identity_conv(module):
+    """Make a sampler's convolution copy the middle pixel, so that data movement shows alone."""
+    weight = torch.zeros_like(module.conv.weight)
+    for channel in range(weight.shape[0]):
+        weight[channel, channel, 1, 1] = 1
+    module.conv.weight.copy_(weight)
+    module.conv.bias.zero_()
+    return module
+
+
+@pytest.mark.parametrize("compress_time", [False, True])
+@pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (blocks.Downsample3D, CogVideoXDownsample3D),
+        (blocks.Upsample3D, CogVideoXUpsample3D),
+    ],
+)
+def test_samplers(bridge, ours, theirs, frames, compress_time):
+    a, b = bridge.load(
+        ours(3, 3, compress_time=compress_time, **bridge.build()),
+        theirs(3, 3, compress_time=compress_time),
+    )
+    run = jax.jit(lambda module, x: module(x))
+    x = bridge.normal(2, frames, 5, 6, 3)
+    assert bridge.error(run(a, x), bridge.last(b(bridge.first(x)))) < CLOSE
+
+    # Every value of this input is its own address, times two so that averages stay exact.
+    bridge_weights = bridge.state(identity_conv(b))
+    a.conv.kernel[...] = jnp.asarray(bridge_weights["conv.weight"].transpose(2, 3, 1, 0))
+    a.conv.bias[...] = jnp.zeros(3)
+    x = 2 * np.arange(2 * frames * 5 * 6 * 3, dtype=np.float32).reshape(2, frames, 5, 6, 3)
+    assert np.array_equal(run(a, x), bridge.last(b(bridge.first(x))))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"out_channels": 8},
+        {"out_channels": None, "eps": 1e-2, "non_linearity": "gelu"},
+        {"out_channels": 12},
+        {"out_channels": 12, "conv_shortcut": True},
+        {"out_channels": 12, "spatial_norm_dim": 4},
+        {"out_channels": 8, "temb_channels": 6},
+        {"out_channels": 12, "pad_mode": "replicate", "conv_shortcut": True},
+    ],
+)
+def test_resnet(bridge, options):
+    options = {"temb_channels": 0, "groups": 4} | options
+    ours, theirs = bridge.load(
+        blocks.ResnetBlock3D(8, **options, **bridge.build()),
+        source.CogVideoXResnetBlock3D(8, **options),
+    )
+    run = jax.jit(lambda module, *args: module(*args))
+    temb = bridge.normal(2, 6, seed=9) if options["temb_channels"] else None
+    zq = bridge.normal(2, 2, 3, 3, 4, seed=8) if "spatial_norm_dim" in options else None
+    cache, their_cache = None, None
+    for seed in range(2):
+        x = bridge.normal(2, 4, 6, 6, 8, seed=seed)
+        y, cache = run(ours, x, temb, zq, cache)
+        reference, their_cache = theirs(
+            bridge.first(x),
+            None if temb is None else torch.from_numpy(temb),
+            None if zq is None else bridge.first(zq),
+            their_cache,
+        )
+        assert bridge.error(y, bridge.last(reference)) < CLOSE
+        if "pad_mode" in options:
+            assert cache == their_cache
+            assert set(cache) == {"conv1", "conv2", "conv_shortcut"}
+        else:
+            compared = bridge.caches_agree(cache, their_cache, CLOSE)
+            assert compared == 2 + options.get("conv_shortcut", False)
+
+
+def test_resnet_says_what_is_missing(bridge):
+    x = bridge.normal(1, 1, 4, 4, 8)
+    block = blocks.ResnetBlock3D(8, temb_channels=0, groups=4, **bridge.build())
+    with pytest.raises(ValueError, match="`temb` was given to a block with temb_channels=0"):
+        block(x, bridge.normal(1, 6))
+    block = blocks.ResnetBlock3D(8, temb_channels=0, groups=4, spatial_norm_dim=4, **bridge.build())
+    with pytest.raises(ValueError, match="norm1 is a SpatialNorm3D and needs `zq`"):
+        block(x)
+
+
+def test_resnet_drops_out_only_in_training(bridge):
+    block = blocks.ResnetBlock3D(8, temb_channels=0, groups=4, dropout=0.5, **bridge.build())
+    x = bridge.normal(1, 1, 4, 4, 8)
+    assert not np.array_equal(block(x)[0], block(x)[0])
+    block.eval()
+    assert np.array_equal(block(x)[0], block(x)[0])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        (
+            blocks.DownBlock3D,
+            source.CogVideoXDownBlock3D,
+            {"out_channels": 12, "num_layers": 2, "compress_time": True},
+        ),
+        (
+            blocks.DownBlock3D,
+            source.CogVideoXDownBlock3D,
+            {"out_channels": 8, "add_downsample": False, "downsample_padding": 1},
+        ),
+        (blocks.MidBlock3D, source.CogVideoXMidBlock3D, {"num_layers": 2}),
+        (blocks.MidBlock3D, source.CogVideoXMidBlock3D, {"spatial_norm_dim": 4}),
+        (
+            blocks.UpBlock3D,
+            source.CogVideoXUpBlock3D,
+            {"out_channels": 12, "num_layers": 2, "spatial_norm_dim": 4, "compress_time": True},
+        ),
+        (
+            blocks.UpBlock3D,
+            source.CogVideoXUpBlock3D,
+            {"out_channels": 8, "spatial_norm_dim": 4, "add_upsample": False},
+        ),
+    ],
+)
+def test_blocks(bridge, ours, theirs, options):
+    options = {"temb_channels": 0, "resnet_groups": 4} | options
+    a, b = bridge.load(ours(8, **options, **bridge.build()), theirs(8, **options))
+    run = jax.jit(lambda module, *args: module(*args))
+    cache, their_cache = None, None
+    for seed, frames in enumerate((3, 4)):
+        zq = bridge.normal(1, frames, 3, 3, 4, seed=8) if "spatial_norm_dim" in options else None
+        x = bridge.normal(1, frames, 6, 6, 8, seed=seed)
+        y, cache = run(a, x, None, zq, cache)
+        reference, their_cache = b(
+            bridge.first(x), None, None if zq is None else bridge.first(zq), their_cache
+        )
+        assert bridge.error(y, bridge.last(reference)) < CLOSE
+        assert bridge.caches_agree(cache, their_cache, CLOSE) == 2 * len(b.resnets)
+
+
+def test_pad_mode_reaches_everything_but_the_down_blocks(bridge):
+    config = CogVideoXVAEConfig(**bridge.small)
+    fields = {
+        name: getattr(config, name)
+        for name in ("block_out_channels", "layers_per_block", "norm_num_groups")
+    }
+    fields["pad_mode"] = "replicate"
+    encoder = source.CogVideoXEncoder3D(
+        out_channels=4, down_block_types=config.down_block_types, **fields
+    )
+    decoder = source.CogVideoXDecoder3D(
+        in_channels=4, up_block_types=config.up_block_types, **fields
+    )
+    run = jax.jit(lambda module, x: module(x))
+    for ours, theirs, x, arrays in (
+        (blocks.Encoder3D, encoder, bridge.normal(1, 5, 8, 8, 3), 2 * 3),
+        (blocks.Decoder3D, decoder, bridge.normal(1, 3, 4, 4, 4), 0),
+    ):
+        a, b = bridge.load(ours(config, pad_mode="replicate", **bridge.build()), theirs)
+        y, cache = run(a, x)
+        assert bridge.error(y, bridge.last(b(bridge.first(x))[0])) < 2e-5
+        assert len(jax.tree.leaves(cache)) == arrays
+
+
+def test_block_types_are_checked(bridge):
+    config = CogVideoXVAEConfig(**bridge.small)
+    object.__setattr__(config, "down_block_types", ("DownBlock",) * 3)
+    with pytest.raises(ValueError, match="down_block_types: expected CogVideoXDownBlock3D"):
+        blocks.Encoder3D(config, **bridge.build())
+    object.__setattr__(config, "up_block_types", ("UpBlock",) * 3)
+    with pytest.raises(ValueError, match="up_block_types: expected CogVideoXUpBlock3D"):
+        blocks.Decoder3D(config, **bridge.build())

@@ -1,0 +1,120 @@
+"""A small pair with what makes capture hard: chunks, caches, shared modules, in-place writes."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = torch.nn.GroupNorm(4, channels)
+        self.conv = torch.nn.Conv2d(channels, channels, 3, padding=1)
+        self.act = torch.nn.ReLU(inplace=True)
+
+    def forward(self, x, scale=1.0):
+        h = self.conv(self.act(self.norm(x))) * scale
+        h += x  # overwrites what a careless record would still point to
+        return h, {"mean": h.mean((2, 3)), "none": None}
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.block = TorchBlock(8)
+        self.blocks = torch.nn.ModuleList([TorchBlock(8)])
+        self.head = torch.nn.Linear(8, 5)
+
+    def forward(self, x):
+        h = self.stem(x)
+        h, _ = self.block(h)
+        h, _ = self.block(h, scale=0.5)  # a second call of one module
+        h, stats = self.blocks[0](h)
+        return self.head(stats["mean"]), h
+
+    def features(self, x):
+        return self.block(self.stem(x))[0]
+
+
+class NnxBlock(nnx.Module):
+    def __init__(self, channels, rngs):
+        self.norm = nnx.GroupNorm(
+            channels, num_groups=4, epsilon=1e-5, use_fast_variance=False, rngs=rngs
+        )
+        self.conv = nnx.Conv(channels, channels, (3, 3), padding=1, rngs=rngs)
+        self.act = Relu()
+
+    def __call__(self, x, scale=1.0):
+        h = self.conv(self.act(self.norm(x))) * scale + x
+        return h, {"mean": h.mean((1, 2)), "none": None}
+
+
+class Relu(nnx.Module):
+    def __call__(self, x):
+        return nnx.relu(x)
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, rngs):
+        self.stem = nnx.Conv(3, 8, (3, 3), padding=1, rngs=rngs)
+        self.block = NnxBlock(8, rngs)
+        self.blocks = nnx.List([NnxBlock(8, rngs)])
+        self.head = nnx.Linear(8, 5, rngs=rngs)
+
+    def __call__(self, x):
+        h = self.stem(x)
+        h, _ = self.block(h)
+        h, _ = self.block(h, scale=0.5)
+        h, stats = self.blocks[0](h)
+        return self.head(stats["mean"]), h
+
+    def features(self, x):
+        return self.block(self.stem(x))[0]
+
+
+def copy_weights(reference, port):
+    """Every tensor of the reference into the module of the same path of the port."""
+    for path, module in reference.named_modules():
+        partner = port
+        for part in [part for part in path.split(".") if part]:
+            partner = partner[int(part)] if part.isdigit() else getattr(partner, part)
+        for name, value in module.named_parameters(recurse=False):
+            array = value.detach().numpy()
+            if array.ndim > 1:
+                array = array.transpose(*range(2, array.ndim), 1, 0)
+            ours = "bias" if name == "bias" else "kernel" if array.ndim > 1 else "scale"
+            getattr(partner, ours)[...] = jnp.asarray(np.ascontiguousarray(array))
+
+
+def make_pair(seed=0):
+    torch.manual_seed(seed)
+    reference = TorchNet().eval()
+    with torch.no_grad():
+        for name, value in reference.named_parameters():
+            if value.ndim == 1:
+                value.normal_().mul_(0.3).add_(float("norm.weight" in name))
+    port = NnxNet(nnx.Rngs(0))
+    copy_weights(reference, port)
+    port.eval()
+    return reference, port
+
+
+@pytest.fixture(scope="session")
+def new_pair():
+    """Makes a PyTorch net and its correct port from a seed."""
+    return make_pair
+
+
+@pytest.fixture
+def pair():
+    """A PyTorch net and its correct port."""
+    return make_pair()
+
+
+@pytest.fixture(scope="session")
+def image():
+    """A batch of two channel-first images, no two axes of one length."""
+    return np.random.default_rng(1).standard_normal((2, 3, 7, 9)).astype(np.float32)

@@ -1,0 +1,143 @@
+import numpy as np
+import pytest
+
+from parity.align import CONTAINER, IDLE, align, match_inputs, match_outputs, renamed
+from parity.records import Call, Leaf, ModuleInfo, Trace
+from parity.store import Buffer
+
+
+def leaf(name="", shape=(2, 4, 4, 8), dtype="float32", moved=False, sure=True, value=None):
+    if shape is None:
+        return Leaf(name, value=value)
+    digest = f"{shape}{dtype}{name}".encode()
+    return Leaf(name, Buffer(digest, 0, shape, np.dtype(dtype)), moved=moved, sure=sure)
+
+
+def call(path, order, parent, inputs=(leaf("x"),), outputs=(leaf(),), number=0, kind="M"):
+    return Call(path, kind, "__call__", number, order, parent, tuple(inputs), tuple(outputs))
+
+
+def trace(*calls, containers=(), extra=()):
+    paths = dict.fromkeys([*[c.path for c in calls], *containers, *extra])
+    info = {p: ModuleInfo(p, "M", p in containers, {"weight": 8}, {}) for p in paths}
+    return Trace(calls, info)
+
+
+def run(ref, port, rename=None, declared=None):
+    return align(ref, port, rename=rename or {}, declared=declared or {})
+
+
+def test_equal_traces_are_covered():
+    both = trace(call("a", 0, 1), call("", 1, -1), containers=["list"])
+    found = run(both, both)
+    assert [match.ref.path for match in found.matches] == ["a", ""]
+    assert found.coverage.complete
+    assert found.coverage.declared == {"list": CONTAINER}
+    assert (found.coverage.matched_calls, found.coverage.calls) == (2, 2)
+
+
+def test_nothing_compared_is_not_complete():
+    assert not run(trace(), trace()).coverage.complete
+
+
+def test_a_missing_module_fails_unless_declared():
+    ref = trace(call("a", 0, 2), call("b", 1, 2), call("", 2, -1))
+    port = trace(call("a", 0, 1), call("", 1, -1))
+    found = run(ref, port).coverage
+    assert found.unmatched == ("b",)
+    assert found.unmatched_calls == ("b call 0: the port made no such call",)
+    assert found.unmatched_tensors == ("b: {'weight': 8} against no such module",)
+    assert not found.complete
+    assert run(ref, port, declared={"b": "folded"}).coverage.complete
+
+
+def test_a_missing_second_call_fails():
+    ref = trace(call("a", 0, 2), call("a", 1, 2, number=1), call("", 2, -1))
+    port = trace(call("a", 0, 1), call("", 1, -1))
+    assert run(ref, port).coverage.unmatched_calls == ("a call 1: the port made no such call",)
+    assert run(port, ref).coverage.unmatched_calls == ("a call 1: the reference made no such call",)
+
+
+def test_a_module_idle_on_both_sides_is_said():
+    both = trace(call("", 0, -1), extra=["spare"])
+    assert run(both, both).coverage.declared == {"spare": IDLE}
+
+
+def test_tensors_of_other_sizes_are_unmatched():
+    ref, port = trace(call("", 0, -1)), trace(call("", 0, -1))
+    port.modules[""] = ModuleInfo("", "M", False, {"kernel": 9}, {})
+    found = run(ref, port).coverage
+    assert (found.matched_parameters, found.parameters) == (0, 1)
+    assert not found.complete
+
+
+def test_other_input_shapes_dissolve_a_call_and_its_children_move_up():
+    ref = trace(call("a.b", 0, 1), call("a", 1, 2), call("", 2, -1))
+    small = leaf("x", (2, 2, 2, 8))
+    port = trace(call("a.b", 0, 1), call("a", 1, 2, inputs=[small]), call("", 2, -1))
+    found = run(ref, port)
+    assert [match.ref.path for match in found.matches] == ["a.b", ""]
+    assert found.matches[0].parent == 2
+    assert "shape (2, 2, 2, 8) instead of (2, 4, 4, 8)" in found.coverage.dissolved["a"]
+
+
+@pytest.mark.parametrize(
+    ("rename", "path", "expected"),
+    [
+        ({"a.b": "x"}, "a.b", "x"),
+        ({"enc.*.conv": "e.*.c"}, "enc.3.conv", "e.3.c"),
+        ({"*.gamma": "*.norm"}, "a.b.gamma", "a.b.norm"),
+        ({"a": "x"}, "a.b", "a.b"),
+    ],
+)
+def test_rename(rename, path, expected):
+    assert renamed(path, rename) == expected
+
+
+def test_inputs_pair_by_name_then_by_order():
+    ref = [
+        leaf("sample"),
+        leaf("zq", (2, 8)),
+        leaf("cache.conv1", (2, 2)),
+        leaf("cache.spare", (1,)),
+    ]
+    port = [leaf("x"), leaf("cache.conv1", (2, 2)), leaf("zq", (2, 8)), leaf("own", (3,))]
+    names = [(m.ref.name, m.port.name) for m in match_inputs(ref, port)]
+    assert sorted(names) == [("cache.conv1", "cache.conv1"), ("sample", "x"), ("zq", "zq")]
+
+
+def test_outputs_pair_by_name_or_a_bare_array_with_the_first():
+    nested = [leaf("0"), leaf("1.conv", (2, 2))]
+    both = match_outputs("m", nested, nested, {})
+    assert [(m.ref.name, m.problem) for m in both] == [("0", ""), ("1.conv", "")]
+    bare = match_outputs("m", nested, [leaf()], {})
+    assert bare[0].problem == ""
+    assert bare[1].problem == "the port does not return it"
+    assert not bare[1].declared
+    assert match_outputs("m", nested, [leaf()], {"m#1.*": "why"})[1].declared
+
+
+def test_what_can_be_told_without_values():
+    def problem(ref, port):
+        (match,) = match_outputs("m", [ref], [port], {})
+        return match.problem
+
+    assert problem(leaf(), leaf(shape=(2, 4, 4, 9))) == "shape (2, 4, 4, 9) instead of (2, 4, 4, 8)"
+    assert problem(leaf(), leaf(dtype="int32")) == "dtype int32 instead of float32"
+    assert problem(leaf(dtype="int64"), leaf(dtype="int32")) == ""
+    assert problem(leaf(dtype="float32"), leaf(dtype="bfloat16")) == ""
+    assert problem(leaf(dtype="bool"), leaf(dtype="int32")) != ""
+    one, two = leaf(shape=None, value=3), leaf(shape=None, value=4)
+    assert problem(one, two) == "value 4 instead of 3"
+
+
+def test_layout_falls_back_only_where_shapes_decide():
+    moved = leaf(shape=(2, 5, 5, 8), moved=True, sure=False)
+    (match,) = match_outputs("m", [moved], [leaf(shape=(2, 8, 5, 5))], {})
+    assert (match.undo, match.problem) == (True, "")
+    sure = leaf(shape=(2, 5, 5, 8), moved=True, sure=True)
+    (match,) = match_outputs("m", [sure], [leaf(shape=(2, 8, 5, 5))], {})
+    assert match.problem.startswith("shape")
+    cube = leaf(shape=(2, 4, 4, 4), moved=True, sure=False)
+    (match,) = match_outputs("m", [cube], [leaf(shape=(2, 4, 4, 4))], {})
+    assert match.problem.startswith("layout")

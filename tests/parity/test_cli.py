@@ -1,0 +1,88 @@
+"""The command, through its entry point: exit codes, and one clear line for bad input."""
+
+import shutil
+import subprocess
+import sysconfig
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+
+
+def parity(*words, cwd=None):
+    return subprocess.run(
+        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False
+    )
+
+
+def refused(done, *parts):
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    for part in parts:
+        assert part in last
+    return last
+
+
+def test_help_is_quick_and_names_the_options():
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = parity("run", "--help")
+        times.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    for option in ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--out"):
+        assert option in done.stdout
+    assert min(times) < 1.5  # 0.2 s on an idle machine
+
+
+def test_version():
+    assert parity("--version").stdout.startswith("parity, version 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["run", "--frames", "0"], "--frames"),
+        (["run", "--size", "64"], "is not HEIGHTxWIDTH"),
+        (["run", "--size", "0x8"], "is not HEIGHTxWIDTH"),
+        (["run", "nonsense"], "no pair 'nonsense'; registered: cogvideox"),
+        (["run", "no.such:pair"], "cannot be loaded"),
+        (["run", "parity.cli:find_pair"], "expected a parity.Pair"),
+        (["run", "--weights", "x", "--config", "small"], "leave --config out"),
+        (["frobnicate"], "No such command"),
+    ],
+)
+def test_wrong_usage(words, part, tmp_path):
+    refused(parity(*words, cwd=tmp_path), part)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    refused(parity("run", "--out", tmp_path / "file" / "out"), "cannot be made", "--out")
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_the_commit_is_that_of_this_checkout():
+    from parity import environment
+
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=Path(environment.__file__).parent,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if head.returncode:
+        pytest.skip("not a git checkout")
+    assert head.stdout[:12] == environment.commit()[:12]
+
+
+def test_a_missing_video(tmp_path):
+    refused(parity("run", "--video", "gone.mp4", cwd=tmp_path), "gone.mp4: no such video file")
+
+
+def test_a_clip_too_small_for_the_model(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros((1, 2, 2, 3), np.uint8))
+    words = ("run", "--config", "small", "--video", "a.npy", "--frames", 1, "--size", "2x2")
+    refused(parity(*words, cwd=tmp_path), "frames of 2x2", "at least 4x4")

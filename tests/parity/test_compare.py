@@ -1,0 +1,224 @@
+"""`parity.compare` end to end on a small pair: correct, and with one thing wrong at a time."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity import InputError
+
+
+def replaced(port, path, function):
+    """Wrap the output of one module of the port."""
+    *parents, name = path.split(".")
+    owner = port
+    for part in parents:
+        owner = owner[int(part)] if part.isdigit() else getattr(owner, part)
+    inner = getattr(owner, name)
+
+    class Changed(type(inner)):
+        def __call__(self, *args, **kwargs):
+            return function(super().__call__(*args, **kwargs))
+
+    object.__setattr__(inner, "__class__", Changed)
+
+
+def test_a_correct_port_passes(pair, image):
+    report = parity.compare(*pair, (image,))
+    assert report.verdict == "PASS"
+    assert report
+    assert report.first_fault is None
+    coverage = report.coverage
+    assert coverage.complete
+    assert list(coverage.declared) == ["blocks"]
+    assert len(coverage.matched) + 1 == len(list(pair[0].named_modules()))
+    assert coverage.matched_calls == coverage.calls == 15
+    assert coverage.matched_parameters == coverage.parameters == 12
+
+
+def test_the_table(pair, image):
+    table = parity.compare(*pair, (image,)).table
+    from parity.report.table import COLUMNS
+
+    assert tuple(table.columns) == COLUMNS
+    assert list(table[table.path == "block"].call) == [0, 0, 1, 1]
+    assert set(table[table.path == "block"].leaf) == {"0", "1.mean"}
+    assert (table.grade == "perfect").all()
+    assert (table.R < 3).all()
+    assert (table.incl_rel_l2 < 1e-6).all()
+    assert table[table["path"] == ""]["shape"].tolist() == ["2x5", "2x7x9x8"]
+
+
+@pytest.mark.parametrize(
+    "path", ["stem", "block.norm", "block.act", "block.conv", "blocks.0.conv", "head"]
+)
+def test_a_scaled_output_is_named(pair, image, path):
+    replaced(pair[1], path, lambda y: y * 1.01)
+    report = parity.compare(*pair, (image,))
+    assert report.verdict == "FAIL"
+    assert not report
+    assert [fault.path for fault in report.faults] == [path]
+    assert "R " in report.first_fault.evidence
+
+
+def test_three_faults_are_all_named_in_order(pair, image):
+    for path in ("head", "block.conv", "stem"):
+        replaced(pair[1], path, lambda y: y * 1.01)
+    faults = parity.compare(*pair, (image,)).faults
+    assert [fault.path for fault in faults] == ["stem", "block.conv", "head"]
+    assert [fault.calls for fault in faults] == [1, 2, 1]
+
+
+def test_wrong_glue_names_the_container(pair, image, monkeypatch):
+    block = type(pair[1].block)
+
+    def without_residual(self, x, scale=1.0):
+        h = self.conv(self.act(self.norm(x))) * scale
+        return h, {"mean": h.mean((1, 2)), "none": None}
+
+    monkeypatch.setattr(block, "__call__", without_residual)
+    report = parity.compare(*pair, (image,))
+    assert [fault.path for fault in report.faults] == ["block", "blocks.0"]
+
+
+def test_a_wrong_shape_is_a_fault(pair, image):
+    replaced(pair[1], "stem", lambda y: y[:, :, :-1])
+    report = parity.compare(*pair, (image,))
+    assert report.first_fault.path == "stem"
+    assert "shape (2, 7, 8, 8) instead of (2, 7, 9, 8)" in report.first_fault.evidence
+
+
+def test_a_nan_is_a_fault(pair, image):
+    replaced(pair[1], "block.conv", lambda y: y.at[0, 0, 0, 0].set(jnp.nan))
+    report = parity.compare(*pair, (image,))
+    assert report.first_fault.path == "block.conv"
+    assert report.table.nonfinite.max() >= 1
+    table = report.table
+    assert set(table[table.path == "block.conv"].grade) == {"severe"}
+    downstream = table[table.path == "head"].iloc[0]  # right on the reference's inputs
+    assert (downstream.grade, downstream.verdict, downstream.nonfinite > 0) == (
+        "perfect",
+        "FAIL",
+        True,
+    )
+
+
+def test_a_jitted_port_gives_the_same_verdict(pair, image):
+    replaced(pair[1], "block.conv", lambda y: y * 1.01)
+    jitted = parity.compare(
+        *pair, (image,), method={"torch": "__call__", "nnx": nnx.jit(lambda model, x: model(x))}
+    )
+    assert [fault.path for fault in jitted.faults] == ["block.conv"]
+    assert jitted.coverage.complete
+
+
+def test_a_named_method(pair, image):
+    report = parity.compare(*pair, (image,), method="features")
+    assert report
+    assert set(report.table.case) == {"features"}
+    idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
+    assert idle == ["blocks.0", "blocks.0.norm", "blocks.0.conv", "blocks.0.act", "head"]
+    assert report.verdict == "WARN"  # what did not run was not compared
+    assert "5 modules ran on neither side" in report.notes[0]
+
+
+def test_rename(pair, image):
+    class Renamed(nnx.Module):
+        def __init__(self, port):
+            self.first, self.block, self.blocks, self.head = (
+                port.stem, port.block, port.blocks, port.head,
+            )  # fmt: skip
+
+        def __call__(self, x):
+            h = self.first(x)
+            h, _ = self.block(h)
+            h, _ = self.block(h, scale=0.5)
+            h, stats = self.blocks[0](h)
+            return self.head(stats["mean"]), h
+
+    port = Renamed(pair[1])
+    report = parity.compare(pair[0], port, (image,))
+    assert report.verdict == "FAIL"
+    assert report.coverage.unmatched == ("stem",)
+    report = parity.compare(pair[0], port, (image,), rename={"stem": "first"})
+    assert report.verdict == "PASS"
+    row = report.table[report.table.path == "stem"].iloc[0]
+    assert row.nnx_path == "first"
+
+
+def test_a_leaf_that_the_port_lacks_is_a_warning_unless_ignored(pair, image):
+    replaced(pair[1], "block", lambda y: (y[0], {}))
+    report = parity.compare(*pair, (image,))
+    assert report.verdict == "WARN"
+    rows = report.table[(report.table.path == "block") & (report.table.leaf == "1.mean")]
+    assert set(rows.verdict) == {"UNKNOWN"}
+    assert parity.compare(*pair, (image,), ignore=["block#1.mean"]).verdict == "PASS"
+
+
+def test_explicit_arguments_are_checked(pair, image):
+    moved = np.ascontiguousarray(np.moveaxis(image, 1, -1))
+    assert parity.compare(*pair, (image,), (moved,))
+    assert parity.compare(*pair, (torch.from_numpy(image),), (jnp.asarray(moved),))
+    with pytest.raises(InputError, match="nnx_args are not torch_args after layout: argument 'x'"):
+        parity.compare(*pair, (image,), (moved + 1,))
+    with pytest.raises(InputError, match="has shape"):
+        parity.compare(*pair, (image,), (moved[:1],))
+
+
+def test_keyword_arguments(pair, image):
+    x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
+    report = parity.compare(pair[0].block, pair[1].block, (x,), torch_kwargs={"scale": 0.25})
+    assert report.verdict == "PASS"
+
+
+def test_options_are_checked(pair, image):
+    with pytest.raises(InputError, match="modes"):
+        parity.compare(*pair, (image,), modes=("exclusive",))
+    with pytest.raises(InputError, match="method"):
+        parity.compare(*pair, (image,), method={"torch": "forward"})
+    with pytest.raises(InputError, match="layout"):
+        parity.compare(*pair, (image,), layout={"*": "nhwc"})
+
+
+def test_free_running_errors_alone(pair, image):
+    replaced(pair[1], "stem", lambda y: y * 1.01)
+    report = parity.compare(*pair, (image,), modes=("free",))
+    assert report.table.incl_mae.isna().all()
+    assert report.table.mae.max() > 1e-3
+
+
+def test_without_noise_floor_r_is_measured_only_where_it_decides(pair, image):
+    report = parity.compare(*pair, (image,), noise_floor=False)
+    assert report.verdict == "PASS"
+    assert report.table.R.isna().any()
+    replaced(pair[1], "head", lambda y: y * 1.01)
+    report = parity.compare(*pair, (image,), noise_floor=False)
+    assert report.table[report.table.path == "head"].R.iloc[0] > 100
+
+
+def test_an_ambiguous_layout_asks(pair):
+    class Double(torch.nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    class Port(nnx.Module):
+        def __call__(self, x):
+            return 2 * x
+
+    cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
+    report = parity.compare(Double(), Port(), (cube,), layout={"#x": "move"})
+    assert report.verdict == "UNKNOWN"
+    assert not report
+    assert parity.compare(Double(), Port(), (cube,), layout={"*": "move"}).verdict == "PASS"
+
+
+def test_tokens_keep_their_layout():
+    """(B, L, D) through a Linear: nothing is moved."""
+    linear = torch.nn.Linear(6, 4)
+    port = nnx.Linear(6, 4, rngs=nnx.Rngs(0))
+    port.kernel[...] = jnp.asarray(linear.weight.detach().numpy().T)
+    port.bias[...] = jnp.asarray(linear.bias.detach().numpy())
+    x = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+    assert parity.compare(linear, port, (x,)).verdict == "PASS"

@@ -1,0 +1,37 @@
+import pytest
+
+from parity.errors import InputError
+from parity.layout import check, moved, reading, unmoved
+
+
+def test_rank_and_kind_decide():
+    assert reading("a", "", ["Conv2d"], 4, True, {}).move
+    assert reading("a", "", ["MyBlock", "Module"], 5, True, {}).move
+    assert not reading("a", "", ["Linear"], 4, True, {}).move
+    assert not reading("a", "", ["MyBlock"], 3, True, {}).move  # (B, L, D) as likely as (B, C, L)
+    assert reading("a", "", ["Causal", "Conv1d"], 3, True, {}).move  # a subclass counts
+    assert not reading("a", "", ["Conv2d"], 4, False, {}).move  # integers are indices
+    assert not reading("a", "", ["GroupNorm"], 2, True, {}).move
+
+
+def test_only_kind_and_declaration_are_sure():
+    assert reading("a", "", ["GroupNorm"], 5, True, {}).sure
+    assert not reading("a", "", ["MyBlock"], 5, True, {}).sure
+    assert reading("a", "", ["MyBlock"], 5, True, {"a": "move"}).sure
+
+
+def test_the_last_matching_declaration_counts():
+    layout = {"*": "move", "attn.*": "keep", "attn.x#scores": "move"}
+    assert reading("conv", "", ["M"], 3, True, layout).move
+    assert not reading("attn.x", "", ["M"], 4, True, layout).move
+    assert reading("attn.x", "scores", ["M"], 4, True, layout).move
+
+
+def test_unknown_words_are_refused():
+    with pytest.raises(InputError, match="'nchw'; expected one of move, keep"):
+        check({"a": "nchw"})
+
+
+def test_moved_and_unmoved_are_inverse():
+    assert moved((2, 3, 4, 5)) == (2, 4, 5, 3)
+    assert unmoved(moved((2, 3, 4, 5))) == (2, 3, 4, 5)

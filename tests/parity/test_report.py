@@ -1,0 +1,130 @@
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pandas as pd
+import pytest
+
+import parity
+from parity.records import Coverage, Inclusive, Metrics, Row, Rung
+from parity.report import Report
+from parity.report.as_json import as_json
+from parity.report.markdown import as_markdown
+from parity.report.table import COLUMNS, summarise
+from parity.report.write import write_all, write_text
+
+SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def report(new_pair, image):
+    reference, port = new_pair()
+    port.stem.bias[...] = port.stem.bias[...] + 1
+    return parity.compare(reference, port, (image,))
+
+
+def test_json_follows_the_published_schema(report):
+    document = json.loads(as_json(report))
+    jsonschema.validate(document, SCHEMA)
+    assert document["verdict"] == "FAIL"
+    assert document["faults"][0]["path"] == "stem"
+    assert len(document["rows"]) == len(report.rows)
+    assert document["environment"]["versions"]["torch"].startswith("2.")
+    assert document["coverage"]["complete"] is True
+
+
+def test_json_has_no_bare_nan_or_infinity():
+    row = some_row(mae=math.inf, r=math.nan)
+    text = as_json(report_of(row))
+    document = json.loads(text, parse_constant=lambda name: pytest.fail(name))
+    values = dict(zip(document["columns"], document["rows"][0], strict=True))
+    assert (values["mae"], values["R"]) == ("inf", None)
+    jsonschema.validate(document, SCHEMA)
+
+
+def test_csv_reads_back_exactly(report, tmp_path):
+    report.to_csv(tmp_path / "a.csv")
+    back = pd.read_csv(tmp_path / "a.csv", keep_default_na=True, float_precision="round_trip")
+    assert tuple(back.columns) == COLUMNS
+    for column in ("mae", "incl_mae", "R", "cosine"):
+        np.testing.assert_array_equal(back[column], report.table[column])
+
+
+def test_markdown_says_what_matters_first(report, tmp_path):
+    report.to_markdown(tmp_path / "a.md")
+    text = (tmp_path / "a.md").read_text()
+    assert text.startswith("# TorchNet against NnxNet: FAIL")
+    assert "`stem` (Conv2d), call 0" in text
+    assert text == as_markdown(report)
+
+
+def some_row(mae=1e-7, r=1.0, rung="conv", verdict="PASS", limited=True, path="a"):
+    free = Metrics(mae, mae, mae, mae, mae, mae, mae, 0, 1, 1, (0, 1), 0)
+    return Row(
+        rung, "c", path, path, "M", 0, "", (2, 3), "float32", free, Inclusive(mae, mae, 0, r=r),
+        "perfect", verdict, "", 0, -1, limited,
+    )  # fmt: skip
+
+
+def report_of(*rows, **options):
+    coverage = Coverage(1, ("a",), {}, (), {}, 1, 1, 0, 0, 0, 0)
+    values = {"coverage": coverage, "faults": (), "environment": {}, "facts": {}} | options
+    values["environment"] = dict.fromkeys(SCHEMA["properties"]["environment"]["required"])
+    return Report("r", tuple(rows), rungs=(Rung("conv", ("M",), 1e-6),), **values)
+
+
+def test_a_report_of_nothing_fails():
+    assert report_of().verdict == "FAIL"
+    assert not report_of()
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [(["PASS"], "PASS"), (["PASS", "WARN"], "WARN"), (["UNKNOWN", "WARN"], "UNKNOWN"),
+     (["FAIL", "UNKNOWN"], "FAIL")],
+)  # fmt: skip
+def test_the_worst_row_counts(verdicts, expected):
+    assert report_of(*(some_row(verdict=v) for v in verdicts)).verdict == expected
+
+
+def test_incomplete_coverage_fails():
+    missing = Coverage(2, ("a",), {}, ("b",), {}, 1, 1, 0, 0, 0, 0)
+    assert report_of(some_row(), coverage=missing).verdict == "FAIL"
+
+
+def test_rung_summary_leaves_large_means_out_of_the_mae_but_not_of_r():
+    rows = [some_row(mae=1e-7, r=1.0), some_row(mae=5.0, r=1.9, limited=False, path="b")]
+    (line,) = summarise(rows, (Rung("conv", ("M",), 1e-6), Rung("other", ("X",), 1)))
+    assert (line.incl_mae, line.r, line.rows, line.worst) == (1e-7, 1.9, 2, "c a")
+
+
+def test_the_folder(tmp_path):
+    report = report_of(some_row())
+    names = {path.name for path in report.write(tmp_path / "new" / "run")}
+    assert names == {"layers.csv", "conv.csv", "report.json", "report.md"}
+    assert {path.name for path in (tmp_path / "new" / "run").iterdir()} == names
+
+
+def test_writing_replaces_whole_files(tmp_path):
+    write_text(tmp_path / "a", "old")
+    write_text(tmp_path / "a", "new")
+    assert (tmp_path / "a").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_failure_while_writing_leaves_the_old_files(tmp_path):
+    write_all(tmp_path, {"a": "old", "b": "old"})
+    with pytest.raises(TypeError):
+        write_all(tmp_path, {"a": "new", "b": None})
+    assert (tmp_path / "a").read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
+
+
+def test_importing_parity_is_cheap():
+    code = "import sys, parity, parity.cli; print(any(m in sys.modules for m in ('torch', 'jax', 'pandas')))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
