@@ -42,7 +42,7 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_pat
 @pytest.fixture(scope="module")
 def drawn(small_torch):
     """Twenty modules that compute something, drawn by seed, of every kind that there is."""
-    draw = random.Random(20)  # noqa: S311 - a test's choice, nothing secret
+    draw = random.Random(20)
     runs = [
         path
         for path, module in small_torch.named_modules()

@@ -13,7 +13,10 @@ def leaf(name="", shape=(2, 4, 4, 8), dtype="float32", moved=False, sure=True, v
     return Leaf(name, Buffer(digest, 0, shape, np.dtype(dtype)), moved=moved, sure=sure)
 
 
-def call(path, order, parent, inputs=(leaf("x"),), outputs=(leaf(),), number=0, kind="M"):
+X, Y = (leaf("x"),), (leaf(),)
+
+
+def call(path, order, parent, inputs=X, outputs=Y, number=0, kind="M"):
     return Call(path, kind, "__call__", number, order, parent, tuple(inputs), tuple(outputs))
 
 
