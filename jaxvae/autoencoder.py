@@ -6,7 +6,6 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,8 @@ from jaxvae.layers import Build, Cache, Conv3d, Precision
 from jaxvae.posterior import DiagonalGaussian
 
 Video = Float[Array, "b t h w c"]
-Latent = Float[Array, "b t2 h2 w2 c2"]
-Step = Callable[["AutoencoderKLCogVideoX", Video, Cache | None], tuple[Video, Cache]]
+Output = Float[Array, "b t2 h2 w2 c2"]  # another size than the input of the same call
+Step = Callable[["AutoencoderKLCogVideoX", Video, Cache | None], tuple[Output, Cache]]
 
 
 class AutoencoderKLCogVideoX(nnx.Module):
@@ -70,12 +69,12 @@ class AutoencoderKLCogVideoX(nnx.Module):
         precision: Precision = "highest",
         revision: str | None = None,
         local_files_only: bool = False,
-    ) -> Self:
+    ) -> "AutoencoderKLCogVideoX":
         """Load a diffusers folder or Hub repository; see `weights.from_pretrained`."""
         # weights.py needs this class to build a model, hence the import here.
         from jaxvae.weights import from_pretrained
 
-        return from_pretrained(  # type: ignore[return-value]
+        return from_pretrained(
             path_or_repo, subfolder, dtype, precision, revision, local_files_only
         )
 
@@ -125,14 +124,14 @@ class AutoencoderKLCogVideoX(nnx.Module):
 
 def _encode_chunk(
     vae: AutoencoderKLCogVideoX, x: Video, cache: Cache | None
-) -> tuple[Latent, Cache]:
+) -> tuple[Output, Cache]:
     moments, cache = vae.encoder(x, conv_cache=cache)
     return (moments if vae.quant_conv is None else vae.quant_conv(moments)), cache
 
 
 def _decode_chunk(
-    vae: AutoencoderKLCogVideoX, z: Latent, cache: Cache | None
-) -> tuple[Video, Cache]:
+    vae: AutoencoderKLCogVideoX, z: Video, cache: Cache | None
+) -> tuple[Output, Cache]:
     z = z if vae.post_quant_conv is None else vae.post_quant_conv(z)
     return vae.decoder(z, conv_cache=cache)
 
@@ -140,7 +139,7 @@ def _decode_chunk(
 @partial(jax.jit, static_argnames="step", donate_argnames="cache")
 def _compiled_step(
     step: Step, vae: AutoencoderKLCogVideoX, x: Video, cache: Cache | None
-) -> tuple[Video, Cache]:
+) -> tuple[Output, Cache]:
     # A module is a pytree: its parameters are arguments of the program, not constants, and every
     # static attribute of every module is part of the compilation key, so that changing one (a chunk
     # size, a tool's mark) can never meet a stale program. nnx.split would do the same, but takes
@@ -148,7 +147,7 @@ def _compiled_step(
     return step(vae, x, cache)
 
 
-def _run_chunks(vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int) -> Video:
+def _run_chunks(vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int) -> Output:
     """Send the chunks of `x` through `step` in order and join the results along time.
 
     Outside of a transformation a host loop runs two compiled programs: the first chunk, which has
@@ -170,7 +169,7 @@ def _run_chunks(vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int) ->
 
 def _scan_chunks(
     vae: AutoencoderKLCogVideoX, step: Step, x: Video, bounds: list[tuple[int, int]]
-) -> Video:
+) -> Output:
     start = bounds[0][1]
     first, cache = step(vae, x[:, :start], None)
     count = len(bounds) - 1
@@ -179,7 +178,7 @@ def _scan_chunks(
     batch, _, *image = x.shape
     chunks = x[:, start:].reshape(batch, count, -1, *image)
 
-    def body(cache: Cache, chunk: Video) -> tuple[Cache, Video]:
+    def body(cache: Cache, chunk: Video) -> tuple[Cache, Output]:
         output, cache = step(vae, chunk, cache)
         return cache, output
 

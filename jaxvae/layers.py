@@ -121,10 +121,11 @@ def nearest_index(old: int, new: int) -> np.ndarray:
     even at an integer factor an index may be one lower than i // factor: 60 -> 3660 has some.
     """
     if new == 2 * old:
-        return np.arange(new) // 2
+        return np.repeat(np.arange(old), 2)
     ratio = np.float32(old) / np.float32(new)
-    index = np.floor(np.arange(new, dtype=np.float32) * ratio).astype(np.int64)
-    return np.minimum(index, old - 1)
+    index: np.ndarray = np.floor(np.arange(new, dtype=np.float32) * ratio).astype(np.int64)
+    clipped: np.ndarray = np.minimum(index, old - 1)
+    return clipped
 
 
 def nearest_resize(

@@ -1,17 +1,10 @@
 """Record one run of the NNX side: every call of every submodule, eager or under `jit`.
 
-`nnx.capture` records outputs only and skips an inherited `__call__`, so the classes' `__call__`
-is wrapped for the run. Inside `jit` the modules are clones and the arrays tracers: each module
-carries a static stamp, which clones keep, which makes `jit` trace anew, and which no later run
-shares; the arrays reach the record by ordered callbacks.
+Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
 """
 
 import functools
-import inspect
-import itertools
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -21,17 +14,13 @@ from flax import nnx
 from jax.experimental import io_callback
 from jax.extend.core import get_opaque_trace_state
 
-from parity.errors import InputError
+from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.store import Store
 from parity.tree import Flat, flatten
 
 Method = str | Callable[..., Any]
-
-STAMP = "_parity_stamp"
-_runs = itertools.count()
-_patching = threading.Lock()
 
 
 def record(
@@ -53,10 +42,10 @@ def record(
         InputError: another comparison is running in this process.
     """
     found = submodules(module)
-    observer = _Observer(store)
+    observer = _RecordingObserver(store)
     args, kwargs = arrays(tuple(args)), arrays(dict(kwargs))
     inner = {path: child for path, child in found.items() if path} if depth != 0 else {}
-    with _observed({join(prefix, path): child for path, child in inner.items()}, observer):
+    with observed({join(prefix, path): child for path, child in inner.items()}, observer):
         observer.begin(prefix, flatten(bind(target(module, method), args, kwargs)))
         output = invoke(module, method, args, kwargs)
         name = method if isinstance(method, str) else "__call__"
@@ -96,7 +85,7 @@ def module_info(path: str, module: nnx.Module) -> ModuleInfo:
     return ModuleInfo(
         path,
         type(module).__name__,
-        container=not _callable(type(module)),
+        container=not can_be_called(type(module)),
         parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
         buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
     )
@@ -126,74 +115,14 @@ def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
     return bound
 
 
-def _callable(cls: type) -> bool:
-    return inspect.getattr_static(cls, "__call__", None) is not None
-
-
-@contextmanager
-def _observed(modules: Mapping[str, nnx.Module], observer: "_Observer") -> Iterator[None]:
-    """Stamp the modules and wrap `__call__` of their classes inside the block."""
-    if not _patching.acquire(blocking=False):
-        raise InputError("another comparison is running in this process; run them one by one")
-    run = f"{next(_runs)}:"
-    classes = [cls for cls in {type(m): None for m in modules.values()} if _callable(cls)]
-    own = {cls: cls.__dict__.get("__call__") for cls in classes}
-    try:
-        for path, module in modules.items():
-            setattr(module, STAMP, run + path)
-        for cls in classes:
-            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer))  # noqa: B010
-        yield
-    finally:
-        for cls, original in own.items():
-            if original is None:
-                if "__call__" in cls.__dict__:
-                    delattr(cls, "__call__")
-            else:
-                setattr(cls, "__call__", original)  # noqa: B010
-        for module in modules.values():
-            if hasattr(module, STAMP):
-                delattr(module, STAMP)
-        _patching.release()
-
-
-def _wrapper(original: Callable[..., Any], run: str, observer: "_Observer") -> Callable[..., Any]:
-    @functools.wraps(original)
-    def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
-        stamp = getattr(self, STAMP, "")
-        # A subclass that calls super().__call__ reaches a second wrapper: one call, not two.
-        if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
-            return original(self, *args, **kwargs)
-        path = stamp.removeprefix(run)
-        with observer.entered(stamp, original):
-            arguments = bind(functools.partial(original, self), args, kwargs)
-            observer.begin(path, flatten(arguments))
-            output = original(self, *args, **kwargs)
-            observer.end(type(self).__name__, "__call__", flatten(output))
-        return output
-
-    return call
-
-
-class _Observer:
+class _RecordingObserver(Observer):
     """Turns calls into recorded ones, at once or from inside a compiled program."""
 
     def __init__(self, store: Store) -> None:
+        super().__init__()
         self.recorder = Recorder()
         self._store = store
-        self._stack: list[tuple[str, Callable[..., Any]]] = []
         self._outside = _trace_state()
-
-    @contextmanager
-    def entered(self, stamp: str, function: Callable[..., Any]) -> Iterator[None]:
-        self._stack.append((stamp, function))
-        try:
-            yield
-        finally:
-            self._stack.pop()
-
-    def inside_base_of(self, stamp: str, function: Callable[..., Any]) -> bool:
-        return bool(self._stack) and self._stack[-1][0] == stamp and self._stack[-1][1] != function
 
     def begin(self, path: str, given: Flat) -> None:
         # Objects passed along under jit (a module, random streams) hold tracers: not to be kept.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import diffusers
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -68,10 +69,20 @@ class Bridge:
         return module.eval()
 
     def load(self, ours, theirs):
-        """Randomise `theirs` and give `ours` the same weights, both in evaluation mode."""
+        """Randomise `theirs`, build `ours` with the same weights; both in evaluation mode.
+
+        `ours` is a function that builds it: no initial values are drawn, which would compile one
+        program for every shape.
+        """
+        ours = nnx.eval_shape(ours)
         load_torch_state(ours, self.state(self.randomise(theirs)))
         ours.eval()
         return ours, theirs
+
+    @staticmethod
+    def run(module, *args):
+        """Call under a jit of its own: one program instead of one for every operation."""
+        return jax.jit(lambda module, *args: module(*args))(module, *args)
 
     @staticmethod
     def error(ours, reference):

@@ -1,4 +1,3 @@
-import chex
 import jax
 import jax.extend
 import jax.numpy as jnp
@@ -9,6 +8,7 @@ from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, autoencoder, blocks
 from jaxvae.chunks import chunk_bounds
+from jaxvae.weights import from_torch_state
 
 LIMIT = 2e-5  # relative to the largest value
 
@@ -148,10 +148,8 @@ def test_every_product_asks_for_the_highest_precision(bridge, pair):
             assert set(np.atleast_1d(precision)) == {jax.lax.Precision.HIGHEST}
 
 
-def test_precision_is_the_callers_to_lower(bridge):
-    vae = AutoencoderKLCogVideoX(
-        CogVideoXVAEConfig(**bridge.small), rngs=nnx.Rngs(0), precision="default"
-    )
+def test_precision_is_the_callers_to_lower(bridge, pair):
+    vae = from_torch_state(pair.ours.config, bridge.state(pair.theirs), precision="default")
     run = lambda x: vae.encode(x).parameters  # noqa: E731
     for equation in _products(jax.make_jaxpr(run)(bridge.normal(1, 1, 8, 8, 3)).jaxpr):
         assert set(np.atleast_1d(equation.params["precision"])) == {jax.lax.Precision.DEFAULT}
@@ -203,7 +201,7 @@ def test_one_program_for_the_first_chunk_and_one_for_the_rest(bridge, make_pair,
     for frames in (17, 25, 33, 17):
         vae.encode(bridge.normal(1, frames, 8, 8, 3))
         assert traces["encoder"] == 2
-    for frames in (3, 5, 9, 13):
+    for frames in (5, 3, 9, 13):
         vae.decode(bridge.normal(1, frames, 2, 2, 4))
         assert traces["decoder"] == 2
 
@@ -242,7 +240,7 @@ def test_inside_a_callers_jit_equal_chunks_are_traced_once(bridge, make_pair, tr
     vae = make_pair().ours
     for frames in (17, 65):
         traces["encoder"] = 0
-        run = chex.assert_max_traces(lambda x: vae.encode(x).parameters, n=1)
+        run = lambda x: vae.encode(x).parameters  # noqa: E731
         shape = jax.eval_shape(run, jax.ShapeDtypeStruct((1, frames, 8, 8, 3), jnp.float32))
         assert shape.shape[1] == (frames - 1) // 4 + 1
         assert len(chunk_bounds(frames, 8)) in (2, 8)

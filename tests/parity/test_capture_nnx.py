@@ -7,8 +7,9 @@ import pytest
 from flax import nnx
 
 from parity import capture_nnx
-from parity.capture_nnx import STAMP, record, submodules
+from parity.capture_nnx import record, submodules
 from parity.errors import InputError
+from parity.observe_nnx import STAMP
 from parity.store import Store
 
 

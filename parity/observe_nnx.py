@@ -1,0 +1,103 @@
+"""See every call of every submodule of an NNX module, also inside `jit`.
+
+`nnx.capture` records outputs only and skips an inherited `__call__`, so `__call__` of each class is
+wrapped for the run. Inside `jit` modules are clones: each module carries a static stamp, which
+clones keep, which makes `jit` trace anew, and which no later run shares.
+"""
+
+import functools
+import inspect
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flax import nnx
+
+from parity.errors import InputError
+from parity.recorder import bind
+from parity.tree import Flat, flatten
+
+STAMP = "_parity_stamp"
+_runs = itertools.count()
+_patching = threading.Lock()
+
+
+class Observer:
+    """Hears of each call: `begin` with its arguments by name, `end` with its output."""
+
+    def __init__(self) -> None:
+        self._stack: list[tuple[str, Callable[..., Any]]] = []
+
+    def begin(self, path: str, given: Flat) -> None:
+        """The module at `path` is called."""
+        raise NotImplementedError
+
+    def end(self, kind: str, method: str, output: Flat) -> None:
+        """The call that began last, of those that have not ended, returns."""
+        raise NotImplementedError
+
+    @contextmanager
+    def entered(self, stamp: str, function: Callable[..., Any]) -> Iterator[None]:
+        """The block runs `function` of the module with this stamp."""
+        self._stack.append((stamp, function))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
+    def inside_base_of(self, stamp: str, function: Callable[..., Any]) -> bool:
+        """Whether this is `super().__call__` of a call that is heard of already."""
+        return bool(self._stack) and self._stack[-1][0] == stamp and self._stack[-1][1] != function
+
+
+@contextmanager
+def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[None]:
+    """Tell `observer` of the calls of `modules` (by path) in the block; undone whatever happens.
+
+    Raises:
+        InputError: another comparison is running in this process.
+    """
+    if not _patching.acquire(blocking=False):
+        raise InputError("another comparison is running in this process; run them one by one")
+    run = f"{next(_runs)}:"
+    classes = [cls for cls in {type(m): None for m in modules.values()} if can_be_called(cls)]
+    own = {cls: cls.__dict__.get("__call__") for cls in classes}
+    try:
+        for path, module in modules.items():
+            setattr(module, STAMP, run + path)
+        for cls in classes:
+            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer))  # noqa: B010
+        yield
+    finally:
+        for cls, original in own.items():
+            if original is not None:
+                setattr(cls, "__call__", original)  # noqa: B010
+            elif "__call__" in cls.__dict__:
+                delattr(cls, "__call__")
+        for module in modules.values():
+            if hasattr(module, STAMP):
+                delattr(module, STAMP)
+        _patching.release()
+
+
+def can_be_called(cls: type) -> bool:
+    """Whether the class has a `__call__`, own or inherited."""
+    return inspect.getattr_static(cls, "__call__", None) is not None
+
+
+def _wrapper(original: Callable[..., Any], run: str, observer: Observer) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
+        stamp = getattr(self, STAMP, "")
+        if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
+            return original(self, *args, **kwargs)
+        with observer.entered(stamp, original):
+            arguments = bind(functools.partial(original, self), args, kwargs)
+            observer.begin(stamp.removeprefix(run), flatten(arguments))
+            output = original(self, *args, **kwargs)
+            observer.end(type(self).__name__, "__call__", flatten(output))
+        return output
+
+    return call
