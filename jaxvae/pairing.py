@@ -4,16 +4,13 @@ The only file of the package that imports torch, diffusers and parity.
 """
 
 import contextlib
-import functools
 import json
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import torch
-from flax import nnx
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
@@ -166,18 +163,12 @@ def forward_torch(model: Any, sample: Any) -> Any:
     return model(sample).sample
 
 
-METHODS: Mapping[str, tuple[Any, Any]] = {
-    "encode": (encode_torch, encode_nnx),
-    "decode": (decode_torch, "decode"),
-    "forward": (forward_torch, "__call__"),
-}
-
-
 def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     """The clip through encode, decode and the whole, then noise through every kind of module.
 
-    The decoder gets the reference's latents of the clip. The whole is recorded at its output
-    alone: its inner calls are those of the other two.
+    The decoder gets the reference's latents of the clip. Encode and decode are recorded call by
+    call and run operation by operation; the whole runs as it is shipped, compiled, and is
+    compared at its output.
     """
     halvings = len(torch_module.config.block_out_channels) - 1
     height, width = clip.frames.shape[-2:]
@@ -186,93 +177,74 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             f"frames of {height}x{width}: this model halves them {halvings} times and needs at "
             f"least {2**halvings}x{2**halvings}"
         )
-    with torch.no_grad():
-        latents = torch_module.encode(torch.from_numpy(clip.frames)).latent_dist.mode().numpy()
-    inputs = {"encode": clip.frames, "decode": latents, "forward": clip.frames}
-    real = tuple(
-        Case(
-            f"{name}/clip", (inputs[name],), torch=methods[0], nnx=methods[1],
-            depth=0 if name == "forward" else None,
-        )
-        for name, methods in METHODS.items()
-    )  # fmt: skip
+    real = (
+        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx, jit=False),
+        Case("decode/clip", args_from=_latents, torch=decode_torch, nnx="decode", jit=False),
+        Case("forward/clip", (clip.frames,), torch=forward_torch, depth=0),
+    )
     return (*real, *synthetic(torch_module, seed))
+
+
+def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
+    return (outputs["encode/clip"]["mean"],)
 
 
 def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
     """N(0, 1) and a large mean, odd and even T, batch 1 and 2, for each distinct module.
 
-    Two modules are alike if class, shapes of parameters and settings are.
+    Two modules are alike if class, settings and inner structure are.
     """
     seen: set[str] = set()
     made: list[Case] = []
-    variants = [
-        (f"{name}-{parity}", mean, odd)
-        for name, mean in (("normal", 0.0), ("mean30", LARGE_MEAN))
-        for parity, odd in (("odd", True), ("even", False))
-    ]
     for path, module in torch_module.named_modules():
         signature = _signature(module)
-        shapes = _shapes(module, odd=True)
-        if signature in seen or shapes is None:
+        if signature in seen or _shapes(module, odd=True) is None:
             continue
         seen.add(signature)
-        for name, mean, odd in variants:
-            for method, shape in (_shapes(module, odd) or {}).items():
-                args = tuple(normal(s, seed + i, mean) for i, s in enumerate(shape))
-                made.append(_case(path, method, name, args, mean))
+        for name, mean in (("normal", 0.0), ("mean30", LARGE_MEAN)):
+            for parity, odd in (("odd", True), ("even", False)):
+                shapes = _shapes(module, odd) or ()
+                args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes))
+                made.append(_case(path, f"{name}-{parity}", args, large=mean != 0.0))
     return tuple(made)
 
 
-def _case(path: str, method: str, name: str, args: tuple[Any, ...], mean: float) -> Case:
-    reference, port = METHODS.get(method, (_call_torch, _call_nnx))
+def _case(path: str, name: str, args: tuple[Any, ...], large: bool) -> Case:
     return Case(
-        f"{method}/{name}",
+        f"{'call' if path else 'forward'}/{name}",
         args,
         path=path,
-        torch=reference,
-        nnx=port,
+        torch=_call if path else forward_torch,
+        nnx=_call,
         depth=0,
+        jit=False,
         floor=True,
-        r_limit=R_LIMIT if mean else None,
+        r_limit=R_LIMIT if large else None,
     )
 
 
-def _call_torch(module: Any, inputs: Any, zq: Any = None) -> Any:
-    return module(*_arguments(type(module).__name__.removeprefix("CogVideoX"), inputs, zq))
-
-
-def _call_nnx(module: Any, inputs: Any, zq: Any = None) -> Any:
-    # Compiled: op by op, each shape of each operation would be compiled on its own.
-    graph, state = nnx.split(module)
-    return _compiled(graph, state, _arguments(type(module).__name__, inputs, zq))
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _compiled(graph: Any, state: Any, arguments: tuple[Any, ...]) -> Any:
-    return nnx.merge(graph, state)(*arguments)
-
-
-def _arguments(kind: str, inputs: Any, zq: Any) -> tuple[Any, ...]:
-    """Resnets and blocks have `temb` between the two; the model never uses it."""
+def _call(module: Any, inputs: Any, zq: Any = None) -> Any:
+    """Call a module of either side; resnets and blocks have an unused `temb` before `zq`."""
     if zq is None:
-        return (inputs,)
-    return (inputs, zq) if kind == "SpatialNorm3D" else (inputs, None, zq)
+        return module(inputs)
+    spatial_norm = type(module).__name__.endswith("SpatialNorm3D")
+    return module(inputs, zq) if spatial_norm else module(inputs, None, zq)
 
 
 def _signature(module: torch.nn.Module) -> str:
+    """Class, settings and inner structure; how many channels there are makes no difference."""
     settings = {
         key: value
         for key, value in vars(module).items()
-        if isinstance(value, (bool, int, float, str, tuple)) and key != "training"
+        if isinstance(value, (bool, float, str, tuple)) and key != "training"
     }
-    shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
-    inner = [type(child).__name__ for child in module.modules()]
-    return json.dumps([inner, settings, shapes], default=str)
+    inner = [(path, type(child).__name__) for path, child in module.named_modules()]
+    conditioned = getattr(module, "spatial_norm_dim", None) is not None
+    return json.dumps([inner, settings, conditioned], default=str)
 
 
-def _shapes(module: Any, odd: bool) -> dict[str, tuple[tuple[int, ...], ...]] | None:
-    """Channel-first input shapes by method, `None` for a module that gets no noise."""
+def _shapes(module: Any, odd: bool) -> tuple[tuple[int, ...], ...] | None:
+    """Channel-first input shapes, `None` for a module that gets no noise."""
     batch, frames, latent_frames = (1, 5, 3) if odd else (2, 4, 2)
     kind = type(module).__name__
 
@@ -280,45 +252,45 @@ def _shapes(module: Any, odd: bool) -> dict[str, tuple[tuple[int, ...], ...]] | 
         return (batch, channels, t, side, side)
 
     if kind == "Conv2d":
-        return {"call": ((batch, module.in_channels, 8, 8),)}
+        return ((batch, module.in_channels, 8, 8),)
     if kind == "CogVideoXSafeConv3d":
         # The padding in time is its parent's: give it two frames more.
-        return {"call": (video(module.in_channels, frames + 2),)}
+        return (video(module.in_channels, frames + 2),)
     if kind == "CogVideoXCausalConv3d":
-        return {"call": (video(module.conv.in_channels),)}
+        return (video(module.conv.in_channels),)
     if kind == "GroupNorm":
-        return {"call": (video(module.num_channels),)}
+        return (video(module.num_channels),)
     if kind in ("SiLU", "Mish", "GELU", "ReLU"):
-        return {"call": (video(8),)}
+        return (video(8),)
     if kind == "CogVideoXSpatialNorm3D":
         zq = video(module.conv_y.conv.in_channels, latent_frames, 4)
-        return {"call": (video(module.norm_layer.num_channels), zq)}
+        return (video(module.norm_layer.num_channels), zq)
     if kind in ("CogVideoXDownsample3D", "CogVideoXUpsample3D"):
-        return {"call": (video(module.conv.in_channels),)}
+        return (video(module.conv.in_channels),)
     if kind == "CogVideoXResnetBlock3D":
         return _conditioned(module, video(module.in_channels), video, latent_frames)
     if kind in ("CogVideoXDownBlock3D", "CogVideoXMidBlock3D", "CogVideoXUpBlock3D"):
         first = module.resnets[0]
         return _conditioned(first, video(first.in_channels), video, latent_frames)
+    # 9 and 8 frames of 16x16 give the latents that the decoder gets: the whole then repeats the
+    # operations of both halves.
+    sample_frames = 9 if odd else 8
     if kind == "CogVideoXEncoder3D":
-        return {"call": (video(module.conv_in.conv.in_channels, side=16),)}
+        return (video(module.conv_in.conv.in_channels, sample_frames, 16),)
     if kind == "CogVideoXDecoder3D":
-        return {"call": (video(module.conv_in.conv.in_channels, latent_frames, 4),)}
+        side = max(16 >> (len(module.up_blocks) - 1), 1)
+        return (video(module.conv_in.conv.in_channels, latent_frames, side),)
     if kind == "AutoencoderKLCogVideoX":
-        # What encode makes of the sample has the shape of `latent`: the whole reuses both programs.
-        side = 16 >> (len(module.config.block_out_channels) - 1)
-        sample = video(module.config.in_channels, 9 if odd else 8, 16)
-        latent = video(module.config.latent_channels, latent_frames, max(side, 1))
-        return {"encode": (sample,), "decode": (latent,), "forward": (sample,)}
+        return (video(module.config.in_channels, sample_frames, 16),)
     return None
 
 
 def _conditioned(
     resnet: Any, inputs: tuple[int, ...], video: Any, latent_frames: int
-) -> dict[str, tuple[tuple[int, ...], ...]]:
+) -> tuple[tuple[int, ...], ...]:
     if resnet.spatial_norm_dim is None:
-        return {"call": (inputs,)}
-    return {"call": (inputs, video(resnet.spatial_norm_dim, latent_frames, 4))}
+        return (inputs,)
+    return (inputs, video(resnet.spatial_norm_dim, latent_frames, 4))
 
 
 @contextlib.contextmanager

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from flax import nnx
@@ -12,12 +14,12 @@ from flax import nnx
 from parity import capture_nnx, capture_torch, environment
 from parity import layout as layout_rules
 from parity.align import Alignment, align, renamed
-from parity.attribute import measure_inclusive
+from parity.attribute import Sides, measure_inclusive
 from parity.errors import InputError
 from parity.grade import fail_limit, grade, judge
 from parity.inputs import load_clip
 from parity.localise import find_faults
-from parity.measure import Key, measure_free
+from parity.measure import Key, measure_free, read
 from parity.progress import Progress
 from parity.recorder import bind, join
 from parity.records import Case, Coverage, Fault, Inclusive, LeafMatch, Match, Pair, Row, Rung
@@ -134,10 +136,15 @@ def run_pair(
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
-    outcomes = []
+    outcomes: list[Outcome] = []
+    outputs: dict[str, Mapping[str, Any]] = {}
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
-        outcomes.append(run_case(case, reference, port, rules, progress))
+        if case.args_from is not None:
+            case = replace(case, args=case.args_from(outputs))
+        outcome = run_case(case, reference, port, rules, progress)
+        outcomes.append(outcome)
+        outputs[case.name] = outcome.outputs
     facts = {
         "input": clip.source,
         "weights": weights
@@ -152,11 +159,12 @@ def run_pair(
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case gave."""
+    """What one case gave; `outputs` are the reference's, channel-first, by leaf."""
 
     rows: tuple[Row, ...]
     faults: tuple[Fault, ...]
     coverage: Coverage
+    outputs: Mapping[str, Any]
 
 
 def run_case(
@@ -172,40 +180,43 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
-    torch_args = tuple(case.args)
     with Store() as store:
         progress.stage("reference")
         ref = capture_torch.record(
-            torch_module, case.torch, torch_args, case.kwargs,
+            torch_module, case.torch, case.args, case.kwargs,
             store=store, layout=layout, prefix=case.path, depth=case.depth,
         )  # fmt: skip
         given, given_kwargs = _port_arguments(case, torch_module, layout)
         progress.stage("port")
-        port = capture_nnx.record(
-            nnx_module,
-            case.nnx,
-            given if nnx_args is None else nnx_args,
-            given_kwargs if nnx_kwargs is None else nnx_kwargs,
-            store=store,
-            prefix=renamed(case.path, rename),
-            depth=case.depth,
-        )
+        with nullcontext() if case.jit else jax.disable_jit():
+            port = capture_nnx.record(
+                nnx_module,
+                case.nnx,
+                given if nnx_args is None else nnx_args,
+                given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                store=store,
+                prefix=renamed(case.path, rename),
+                depth=case.depth,
+            )
         alignment = align(ref, port, rename=rename, declared=declared)
         _check_inputs(alignment)
         free = measure_free(alignment.matches, store, progress)
         inclusive: Mapping[Key, Inclusive] = {}
         if rules.inclusive:
-            inclusive = measure_inclusive(
-                alignment.matches,
+            sides = Sides(
                 _joined(case.path, dict(torch_module.named_modules())),
                 _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
                 case.torch,
-                store,
-                None if case.floor else fail_limit,
-                progress,
             )
+            limit = None if case.floor else fail_limit
+            inclusive = measure_inclusive(alignment.matches, sides, store, limit, progress)
+        outputs = {
+            leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
+            for leaf in ref.calls[-1].outputs
+            if leaf.buffer is not None
+        }
     rows, own = _rows(case, alignment, free, inclusive, rules)
-    return Outcome(tuple(rows), find_faults(rows, own), alignment.coverage)
+    return Outcome(tuple(rows), find_faults(rows, own), alignment.coverage, outputs)
 
 
 def _called(
@@ -232,7 +243,7 @@ def _port_arguments(
     """The reference's arguments in the port's layout."""
     kinds = [cls.__name__ for cls in type(module).__mro__]
     function = capture_torch.target(module, case.torch)
-    names = list(bind(function, tuple(case.args), case.kwargs))
+    names = list(bind(function, case.args, case.kwargs))
 
     def convert(name: str, value: Any) -> Any:
         flat = flatten(value)

@@ -200,20 +200,26 @@ class Fault:
 class Case:
     """One run of both sides on shared inputs.
 
-    `name` is method/input. `args` are NumPy arrays, channel-first. `path` is the module that is
+    `name` is method/input. `args` are NumPy arrays, channel-first; `args_from` makes them instead
+    from what the reference returned in the cases before, by case and leaf. `path` is the module
+    that is
     called (`""`: the root). `torch` and `nnx` are method names or callables
-    `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. `floor` asks
-    for R on every call rather than only where it is needed to decide, `r_limit` replaces the
-    limits on R and on MAE: only the distance from float64 counts.
+    `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. Without `jit` the
+    port runs operation by operation, whatever it compiles by itself: each operation of one shape is
+    compiled once for all modules. `floor` asks for R on every call rather than only where it is
+    needed to decide; `r_limit` replaces the limits on R and on MAE: only the distance from float64
+    counts.
     """
 
     name: str
-    args: tuple[Any, ...]
+    args: tuple[Any, ...] = ()
+    args_from: Callable[[Mapping[str, Mapping[str, Any]]], tuple[Any, ...]] | None = None
     path: str = ""
     torch: str | Callable[..., Any] = "__call__"
     nnx: str | Callable[..., Any] = "__call__"
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     depth: int | None = None
+    jit: bool = True
     floor: bool = False
     r_limit: float | None = None
 
