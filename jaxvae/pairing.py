@@ -170,7 +170,19 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     call and run operation by operation; the whole runs as it is shipped, compiled, and is
     compared at its output.
     """
-    halvings = len(torch_module.config.block_out_channels) - 1
+    config = torch_module.config
+    if config.in_channels != clip.frames.shape[1]:
+        raise InputError(
+            f"in_channels is {config.in_channels}, and the clip has {clip.frames.shape[1]} channels"
+        )
+    quant = config.use_quant_conv or config.use_post_quant_conv
+    if quant and config.out_channels != config.latent_channels:
+        # diffusers builds both convolutions for out_channels: they fail at the first call
+        raise InputError(
+            f"use_quant_conv needs out_channels ({config.out_channels}) equal to "
+            f"latent_channels ({config.latent_channels}) in diffusers; set it to false"
+        )
+    halvings = len(config.block_out_channels) - 1
     height, width = clip.frames.shape[-2:]
     if min(height, width) < 2**halvings:
         raise InputError(

@@ -1,5 +1,6 @@
 """Which call and leaf of the port corresponds to which of the reference, and what has none."""
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,9 @@ from parity.records import Call, Coverage, Leaf, LeafMatch, Match, ModuleInfo, T
 
 CONTAINER = "holds modules and never runs"
 IDLE = "ran on neither side with these inputs"
+LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
+PORT_LACKS = "the port does not return it"
+REF_LACKS = "only the port returns it"
 SPARE_BUFFERS = frozenset({"num_batches_tracked"})
 """Buffers that evaluation does not read and ports leave out."""
 
@@ -100,31 +104,37 @@ def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, 
 def match_outputs(
     path: str, ref: Sequence[Leaf], port: Sequence[Leaf], declared: Mapping[str, str]
 ) -> tuple[LeafMatch, ...]:
-    """Pair output leaves by name; a bare array stands for the first leaf of a nested output."""
-    partners = {leaf.name: leaf for leaf in port}
-    if not {leaf.name for leaf in ref} & set(partners):
-        partners = {a.name: b for a, b in zip(ref, port, strict=False)}
+    """Pair output leaves by name; if no name is common, arrays pair by order.
+
+    So a bare array stands for the first array of a nested output.
+    """
+    ours = {leaf.name: leaf for leaf in port}
+    partners = {leaf.name: ours[leaf.name] for leaf in ref if leaf.name in ours}
+    if not partners:
+        arrays = zip(filter(_is_array, ref), filter(_is_array, port), strict=False)
+        partners = {theirs.name: mine for theirs, mine in arrays}
     found: list[LeafMatch] = []
     for leaf in ref:
-        partner = partners.pop(leaf.name, None)
-        reason = why(f"{path}#{leaf.name}", declared)
-        if partner is None or (partner.buffer is None) != (leaf.buffer is None):
-            if leaf.buffer is not None or (partner is not None and partner.buffer is not None):
-                problem = "the port does not return it" if leaf.buffer is not None else (
-                    "only the port returns an array here"
-                )  # fmt: skip
-                found.append(LeafMatch(leaf, partner, problem=problem, declared=reason is not None))
-            continue
-        match = _pair(leaf, partner)
-        if match is not None:
-            found.append(match)
-    names = {leaf.name for leaf in ref}
-    for leaf in port:
-        if leaf.name in partners and leaf.name not in names and leaf.buffer is not None:
-            reason = why(f"{path}#{leaf.name}", declared)
-            problem = "only the port returns it"
-            found.append(LeafMatch(leaf, leaf, problem=problem, declared=reason is not None))
-    return tuple(found)
+        partner = partners.get(leaf.name)
+        if partner is not None and _is_array(partner) == _is_array(leaf):
+            match = _pair(leaf, partner)
+            if match is not None:
+                found.append(match)
+        elif _is_array(leaf):
+            found.append(LeafMatch(leaf, partner, problem=PORT_LACKS))
+        elif partner is not None:
+            found.append(LeafMatch(partner, partner, problem=REF_LACKS))
+    used = {leaf.name for leaf in partners.values()}
+    spare = [leaf for leaf in port if leaf.name not in used and _is_array(leaf)]
+    found += [LeafMatch(leaf, leaf, problem=REF_LACKS) for leaf in spare]
+    return tuple(
+        replace(m, declared=why(path, declared) or why(f"{path}#{m.ref.name}", declared) or "")
+        for m in found
+    )
+
+
+def _is_array(leaf: Leaf) -> bool:
+    return leaf.buffer is not None
 
 
 def _by_parameter(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
@@ -154,25 +164,38 @@ def _suffix(leaf: Leaf) -> str:
 def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
     """Compare what can be told without the values: shape, class of dtype, layout."""
     if ref.buffer is None or port.buffer is None:
-        if isinstance(ref.value, (bool, int, float, complex, str)) and ref.value != port.value:
-            return LeafMatch(ref, port, problem=f"value {port.value!r} instead of {ref.value!r}")
-        return None
+        same = same_value(ref.value, port.value)
+        problem = f"value {port.value!r} instead of {ref.value!r}"
+        return None if same else LeafMatch(ref, port, problem=problem)
     theirs, ours = ref.buffer.shape, port.buffer.shape
     undo = False
-    if theirs != ours:
-        undo = ref.moved and not ref.sure and layout_rules.unmoved(theirs) == ours
-        if not undo:
-            return LeafMatch(ref, port, problem=f"shape {ours} instead of {theirs}")
-    elif ref.moved and not ref.sure and layout_rules.unmoved(theirs) == theirs:
-        problem = (
-            f"layout: axis 1 of {theirs} may be the channel or not; "
-            "say so with layout={'<path>': 'move' or 'keep'}"
-        )
-        return LeafMatch(ref, port, problem=problem)
+    if not ref.sure:
+        other = layout_rules.unmoved(theirs) if ref.moved else layout_rules.moved(theirs)
+        if other == theirs == ours:
+            problem = f"layout: axis 1 of {theirs} may be the channel or not; {LAYOUT_HINT}"
+            return LeafMatch(ref, port, problem=problem)
+        if other == ours != theirs:
+            if not ref.moved:
+                problem = f"layout: {ours} is {theirs} with axis 1 moved to last; {LAYOUT_HINT}"
+                return LeafMatch(ref, port, problem=problem)
+            undo = True
+    if theirs != ours and not undo:
+        return LeafMatch(ref, port, problem=f"shape {ours} instead of {theirs}")
     if _dtype_class(ref.buffer.dtype.name) != _dtype_class(port.buffer.dtype.name):
         problem = f"dtype {port.buffer.dtype} instead of {ref.buffer.dtype}"
         return LeafMatch(ref, port, problem=problem)
     return LeafMatch(ref, port, undo=undo)
+
+
+def same_value(ref: object, port: object) -> bool:
+    """Equal plain values; floats up to rounding. Other objects cannot be compared."""
+    if isinstance(ref, (bool, int, str)):
+        return ref == port
+    if isinstance(ref, float):
+        if not isinstance(port, (int, float)):
+            return False
+        return math.isclose(ref, port, rel_tol=1e-5) or (math.isnan(ref) and math.isnan(port))
+    return True
 
 
 def _dtype_class(name: str) -> str:
@@ -196,7 +219,7 @@ def _coverage(
     rename: Mapping[str, str],
     declared: Mapping[str, str],
 ) -> Coverage:
-    compared = {match.ref.path for match in matches}
+    compared = {match.ref.path for match in matches if _observed(match)}
     called = {call.path for call in ref.calls}
     busy = {call.path for call in port.calls}
     settled: dict[str, str] = {}
@@ -213,7 +236,8 @@ def _coverage(
             unmatched.append(path)
         else:
             settled[path] = reason
-    totals, held, missing = _tensors(ref.modules, port.modules, settled, rename)
+    excused = {path for path in ref.modules if path in settled or why(path, declared)}
+    totals, held, missing = _tensors(ref.modules, port.modules, excused, rename)
     return Coverage(
         modules=len(ref.modules),
         matched=tuple(path for path in ref.modules if path in compared),
@@ -231,10 +255,16 @@ def _coverage(
     )
 
 
+def _observed(match: Match) -> bool:
+    """Whether a value was compared: not if every array is returned by one side only."""
+    lacking = [leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs]
+    return not lacking or not all(lacking)
+
+
 def _tensors(
     ref: Mapping[str, ModuleInfo],
     port: Mapping[str, ModuleInfo],
-    settled: Mapping[str, str],
+    settled: set[str],
     rename: Mapping[str, str],
 ) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
     """Count tensors, those whose owner's counterpart holds tensors of the same sizes, and the rest.
@@ -252,7 +282,7 @@ def _tensors(
             totals[group] += len(theirs)
             if sorted(theirs.values()) == sorted(ours.values()):
                 matched[group] += len(theirs)
-            elif theirs and path not in settled:
+            elif path not in settled:
                 held = dict(ours) if partner else "no such module"
                 missing.append(f"{path or '<root>'}: {theirs} against {held}")
     return totals, matched, tuple(missing)

@@ -16,7 +16,7 @@ from flax import nnx
 from jaxtyping import Shaped
 
 from parity import capture_torch, noise
-from parity.capture_nnx import target
+from parity.capture_nnx import Method, target
 from parity.measure import Key, comparable, read
 from parity.metrics import distance
 from parity.observe_nnx import Observer, observed
@@ -40,11 +40,12 @@ NOT_REPEATABLE = "not measured: its arguments hold a module or random streams un
 
 @dataclass(frozen=True)
 class Sides:
-    """Both models, modules by path, and what was called on the reference's root."""
+    """Both models, modules by path, and what was called on their roots."""
 
     torch_modules: Mapping[str, torch.nn.Module]
     nnx_modules: Mapping[str, nnx.Module]
     torch_method: capture_torch.Method
+    nnx_method: Method
 
 
 def measure_inclusive(
@@ -70,12 +71,17 @@ def measure_inclusive(
         if match not in waiting:
             continue
         call, forced = match.port, _forced(match)
-        if all(_same(leaf) for leaf in forced.values()):
+        unforced = _unforced(match)
+        if unforced:
+            found.update(_unknown(match, unforced))
+            waiting.remove(match)
+            progress.advance()
+        elif all(_same(leaf) for leaf in forced.values()):
             settle(
                 match, {leaf.name: store.get(leaf.buffer) for leaf in call.outputs if leaf.buffer}
             )
         elif call.arguments is None:
-            found.update(_unknown(match))
+            found.update(_unknown(match, NOT_REPEATABLE))
             waiting.remove(match)
             progress.advance()
         else:
@@ -86,15 +92,19 @@ def measure_inclusive(
             }
             watcher = _Watcher(waiting, settle)
             with observed(watched, watcher), jax.disable_jit():
-                outputs = repeat(sides.nnx_modules[call.path], call, _values(match, store))
+                method = sides.nnx_method if match.ref.parent == -1 else "__call__"
+                module = sides.nnx_modules[call.path]
+                outputs = repeat(module, method, call, _values(match, store))
             settle(match, {name: np.asarray(value) for name, value in outputs.items()})
     return found
 
 
-def repeat(module: nnx.Module, call: Call, values: Sequence[Array]) -> Mapping[str, Any]:
+def repeat(
+    module: nnx.Module, method: Method, call: Call, values: Sequence[Array]
+) -> Mapping[str, Any]:
     """Make a recorded call again, with `values` for its arrays; outputs by leaf name."""
     assert call.arguments is not None
-    function = target(module, "__call__")
+    function = target(module, method)
     arrays = [jax.numpy.asarray(value) for value in values]
     args, kwargs = unbind(function, rebuild(call.arguments, arrays))
     return dict(flatten(function(*args, **kwargs)).arrays)
@@ -189,9 +199,18 @@ def _traced(flat: Flat) -> bool:
     return any(isinstance(value, jax.core.Tracer) for _, value in flat.arrays)
 
 
-def _unknown(match: Match) -> dict[Key, Inclusive]:
+def _unforced(match: Match) -> str:
+    """Why the call cannot be given the reference's inputs, if it cannot."""
+    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), "")
+    if problem:
+        return f"not measured: an input has {problem}"
+    both = all(any(leaf.buffer for leaf in call.inputs) for call in (match.ref, match.port))
+    return "not measured: no input has a counterpart" if both and not match.inputs else ""
+
+
+def _unknown(match: Match, problem: str) -> dict[Key, Inclusive]:
     nan = float("nan")
-    unknown = Inclusive(nan, nan, 0, problem=NOT_REPEATABLE)
+    unknown = Inclusive(nan, nan, 0, problem=problem)
     return {(match.ref.order, leaf.ref.name): unknown for leaf in match.outputs if comparable(leaf)}
 
 
@@ -213,12 +232,14 @@ def _errors(
         error = errors[leaf.ref.name] = Inclusive(*distance(ref, port))
         if _undecided(error, ref, match.ref.kind, limit):
             open_leaves.append((leaf, ref, port))
+        else:
+            errors[leaf.ref.name] = replace(error, bounded=True)
     if open_leaves:
         module = sides.torch_modules[match.ref.path]
         method = sides.torch_method if match.ref.parent == -1 else "__call__"
         wide = noise.reference64(module, method, match.ref, store)
         for leaf, ref, port in open_leaves:
-            if leaf.ref.name in wide:
+            if leaf.ref.name in wide and wide[leaf.ref.name].size == ref.size:
                 ref64 = wide[leaf.ref.name]
                 ref64 = np.ascontiguousarray(np.moveaxis(ref64, -1, 1)) if leaf.undo else ref64
                 r, floor = noise.score(ref, port, ref64)
@@ -228,6 +249,6 @@ def _errors(
 
 
 def _undecided(error: Inclusive, ref: Array, kind: str, limit: Limit) -> bool:
-    if error.nonfinite or ref.dtype.kind not in "fcV" or not np.isfinite(error.rel_l2):
+    if error.nonfinite or ref.dtype.kind not in "fcV" or np.isnan(error.mae):
         return False
     return limit is None or not noise.bounded(error.rel_l2, SLACK * limit(kind), ref.dtype)

@@ -155,6 +155,7 @@ class _Observer:
 
     def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
+        cache = cache and not tensor.is_inference()  # such tensors count no writes
         known = self._seen.get(id(tensor)) if cache else None
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]

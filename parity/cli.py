@@ -1,6 +1,7 @@
 """The command `parity`: exit 0 pass, 1 parity failure, 2 usage or input error."""
 
 import sys
+import traceback
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,7 +105,9 @@ def find_pair(name: str) -> "Pair":
                 )
             sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
             found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except InputError:
+        raise
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise InputError(f"pair {name!r} cannot be loaded: {error}") from error
     if not isinstance(found, Pair):
         raise InputError(f"{name!r} is a {type(found).__name__}, expected a parity.Pair")
@@ -136,6 +139,15 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(2)
+    except OSError as error:
+        click.echo(f"parity: {error}; the run is lost", err=True)
+        sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("parity: interrupted", err=True)
         sys.exit(130)
+    except Exception:
+        # A model or pair that raises: its author needs the traceback, and CI must not take it
+        # for a failed comparison.
+        traceback.print_exc()
+        click.echo("parity: the run broke off, nothing was compared", err=True)
+        sys.exit(2)

@@ -61,13 +61,13 @@ def judge(
     inclusive: Inclusive | None,
     *,
     rung: Rung | None = None,
-    wanted: str | None = None,
     r_limit: float | None = None,
 ) -> Judgement:
     """Judge one output leaf.
 
-    `rung` limits the MAE, `wanted` is the worst grade that is accepted, `r_limit` replaces both
-    and the limits by kind: only the distance from float64 counts then.
+    `rung` limits the MAE; `r_limit` replaces it and the limits by kind: only the distance from
+    float64 counts then. Without an inclusive error only a limit on MAE can fail a leaf, and only
+    equality pass it.
     """
     if leaf.problem:
         return _unmeasured(leaf)
@@ -77,40 +77,43 @@ def judge(
         return Judgement("UNKNOWN", inclusive.problem)
     figures = inclusive or free
     if figures is None or math.isnan(figures.mae):
-        return Judgement("UNKNOWN", "nothing to compare: the array is empty or was not measured")
+        return Judgement("UNKNOWN", "nothing to compare: no entry is finite, or there is none")
     if figures.nonfinite:
         return Judgement("FAIL", f"{figures.nonfinite} entries differ in being finite", own=True)
     if free is not None and free.nonfinite:
         return Judgement("FAIL", f"{free.nonfinite} entries differ in being finite, free-running")
-    exact = leaf.ref.buffer is not None and leaf.ref.buffer.dtype.kind in "biu"
-    if exact and figures.mae > 0:
-        return Judgement("FAIL", "exact values differ", own=True)
-    r = inclusive.r if inclusive is not None else math.nan
-    if r_limit is not None:
-        return _over("R", r, r_limit) or Judgement("PASS")
-    failure = _over("R", r, fail_limit(kind))
-    if failure is None and rung is not None:
-        failure = _over(f"MAE, rung {rung.name},", figures.mae, rung.limit)
-        if failure is None and rung.free and free is not None and free.mae > rung.limit:
-            text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}, rung {rung.name}"
-            failure = Judgement("FAIL", text)
-    if failure is None and wanted is not None:
-        failure = _over(f"MAE, grade {wanted},", figures.mae, dict(GRADES)[wanted])
-    if failure is not None:
-        return failure
+    if leaf.ref.buffer is not None and leaf.ref.buffer.dtype.kind in "biu":
+        same = figures.mae == 0
+        return Judgement("PASS") if same else Judgement("FAIL", "exact values differ", own=True)
+    if rung is not None and r_limit is None:
+        failure = _over_rung(rung, figures, free)
+        if failure is not None:
+            return failure
+    if inclusive is None:
+        unsure = Judgement("UNKNOWN", "free-running error alone does not tell whose it is")
+        return Judgement("PASS") if figures.mae == 0 else unsure
+    if math.isnan(inclusive.r) and (not inclusive.bounded or r_limit is not None):
+        return Judgement("UNKNOWN", "the distance from float64 could not be measured")
+    limit = fail_limit(kind) if r_limit is None else r_limit
+    if inclusive.r > limit:
+        return Judgement("FAIL", f"R {inclusive.r:.3g} > {limit:g}", own=True)
     limit = R_WARN[family(kind)]
-    return Judgement("WARN", f"R {r:.1f} > {limit:g}") if r > limit else Judgement("PASS")
+    if inclusive.r > limit:
+        return Judgement("WARN", f"R {inclusive.r:.3g} > {limit:g}")
+    return Judgement("PASS")
 
 
-def _over(name: str, value: float, limit: float) -> Judgement | None:
-    if value > limit:
-        return Judgement("FAIL", f"{name} {value:.1e} > {limit:g}", own=True)
+def _over_rung(rung: Rung, figures: Inclusive | Metrics, free: Metrics | None) -> Judgement | None:
+    if figures.mae > rung.limit:
+        text = f"MAE {figures.mae:.1e} > {rung.limit:g}, rung {rung.name}"
+        return Judgement("FAIL", text, own=True)
+    if rung.free and free is not None and free.mae > rung.limit:
+        text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}, rung {rung.name}"
+        return Judgement("FAIL", text)
     return None
 
 
 def _unmeasured(leaf: LeafMatch) -> Judgement:
-    if leaf.declared:
-        return Judgement("PASS", f"declared: {leaf.problem}")
     if leaf.problem.startswith(("shape", "dtype", "value")):
         return Judgement("FAIL", leaf.problem, own=True)
     return Judgement("UNKNOWN", leaf.problem)

@@ -105,7 +105,7 @@ def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
             taken.append(frame)
             if len(taken) == frames:
                 break
-    except (OSError, ValueError, IndexError, StopIteration) as error:
+    except (OSError, ValueError, LookupError, EOFError, RuntimeError, StopIteration) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(f"{path}: not a video that FFmpeg can read ({reason})") from error
     if len(taken) < frames:

@@ -1,21 +1,22 @@
 """Where the port goes wrong: the deepest calls that fail although they got the right inputs."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parity.records import Fault, Row
 
 
-def find_faults(rows: Sequence[Row], own: Sequence[bool]) -> tuple[Fault, ...]:
+def find_faults(
+    rows: Sequence[Row], own: Sequence[bool], parents: Mapping[int, int]
+) -> tuple[Fault, ...]:
     """One fault per module, in the order in which its first failing call completes.
 
-    `rows` are those of one case, `own[i]` says whether row i fails by its inclusive error. A call
-    is at fault if it fails and none of the calls inside it does.
+    `rows` are those of one case, `own[i]` says whether row i fails by its inclusive error,
+    `parents` maps the order of each matched call to that of the one around it. A call is at fault
+    if it fails and none of the calls inside it does.
     """
     by_call: dict[int, list[Row]] = defaultdict(list)
-    parents: dict[int, int] = {}
     for row, failed in zip(rows, own, strict=True):
-        parents[row.order] = row.parent
         if failed:
             by_call[row.order].append(row)
     excused: set[int] = set()

@@ -30,12 +30,12 @@ def unit_roundoff(dtype: np.dtype[Any]) -> float:
 
 
 def compare_arrays(ref: Array, port: Array) -> Metrics:
-    """All distances of `port` from `ref`; NaN for empty arrays, which say nothing.
+    """All distances of `port` from `ref`; NaN where no entry is finite: that says nothing.
 
     `rel_mae`, `rel_l2` and `rel_linf` divide by mean |ref|, rms(ref) and max |ref|. `p999` and
     `ulp_p99` are percentiles, 3 % coarse, of |port - ref| and of the same in units in the last
-    place of the reference. Entries that are not finite on both sides, or not alike, count in
-    `nonfinite` and make every distance infinite; those alike count as equal.
+    place of the reference. Entries that are not finite, alike on both sides, are left out; if
+    they are not alike they count in `nonfinite` and make every distance infinite.
 
     Raises:
         ValueError: the shapes differ.
@@ -53,20 +53,21 @@ def distance(ref: Array, port: Array) -> tuple[float, float, int]:
     """(mae, rel_l2, nonfinite) of `compare_arrays`, for a fifth of the time."""
     a, b = ref.reshape(-1), port.reshape(-1)
     absolute = squares = reference = 0.0
-    nonfinite = 0
+    nonfinite = size = 0
     for start in range(0, a.size, BLOCK):
         x, y = _wide(a[start : start + BLOCK]), _wide(b[start : start + BLOCK])
-        x, y, bad = _finite(x, y)
+        x, y, bad, skipped = _finite(x, y)
         nonfinite += bad
+        size += x.size - skipped
         gap = np.abs(y - x)
         absolute += float(gap.sum())
         squares += _power(gap)
         reference += _power(x)
-    if a.size == 0:
-        return float("nan"), float("nan"), 0
     if nonfinite:
         return float("inf"), float("inf"), nonfinite
-    return absolute / a.size, ratio(squares**0.5, reference**0.5), 0
+    if size == 0:
+        return float("nan"), float("nan"), 0
+    return absolute / size, ratio(squares**0.5, reference**0.5), 0
 
 
 def rms_distance(ref: Array, other: Array) -> tuple[float, float]:
@@ -110,9 +111,9 @@ class _Sums:
         self.ulps = np.zeros(_BINS, np.int64)
 
     def add(self, ref: Array, port: Array, start: int) -> None:
-        x, y, bad = _finite(_wide(ref), _wide(port))
+        x, y, bad, skipped = _finite(_wide(ref), _wide(port))
         gap, size = np.abs(y - x), np.abs(x)
-        self.size += gap.size
+        self.size += gap.size - skipped
         self.nonfinite += bad
         at = int(gap.argmax())
         if gap[at] > self.most or start == 0:
@@ -130,8 +131,9 @@ class _Sums:
 
     def metrics(self, shape: tuple[int, ...]) -> Metrics:
         n, nan, inf = self.size, float("nan"), float("inf")
-        if n == 0:
+        if n == 0 and not self.nonfinite:
             return Metrics(nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, (), 0)
+        n = max(n, 1)
         index = tuple(int(i) for i in np.unravel_index(self.worst, shape))
         ref_rms = (self.ref_squares / n) ** 0.5
         if self.nonfinite:
@@ -164,13 +166,14 @@ def _power(block: Array) -> float:
     return float((block * block.conj()).real.sum())
 
 
-def _finite(x: Array, y: Array) -> tuple[Array, Array, int]:
-    """Both blocks with zeros where they are not finite, and how many entries differ in that."""
+def _finite(x: Array, y: Array) -> tuple[Array, Array, int, int]:
+    """Both blocks with zeros for what is not finite; how many of these differ, how many do not."""
     if np.isfinite(x.sum()) and np.isfinite(y.sum()):
-        return x, y, 0
+        return x, y, 0, 0
     fine = np.isfinite(x) & np.isfinite(y)
     alike = fine | (x == y) | (np.isnan(x) & np.isnan(y))
-    return np.where(fine, x, 0), np.where(fine, y, 0), int(alike.size - alike.sum())
+    bad = int(alike.size - alike.sum())
+    return np.where(fine, x, 0), np.where(fine, y, 0), bad, int(alike.size - fine.sum()) - bad
 
 
 def _per_ulp(size: Array, mantissa: int, smallest: int) -> Array:

@@ -64,6 +64,7 @@ def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:
 
 
 def _double(array: Array, moved: bool) -> torch.Tensor:
-    tensor = torch.from_numpy(array)
-    tensor = tensor.movedim(-1, 1) if moved else tensor
-    return tensor.double() if tensor.is_floating_point() else tensor
+    # NumPy knows bfloat16 only by name: it widens what torch would refuse
+    wide = array if array.dtype.kind in "biuc" else array.astype(np.float64)
+    tensor = torch.from_numpy(wide)
+    return tensor.movedim(-1, 1) if moved else tensor

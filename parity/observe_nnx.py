@@ -6,7 +6,6 @@ clones keep, which makes `jit` trace anew, and which no later run shares.
 """
 
 import functools
-import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -84,7 +83,7 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
 
 def can_be_called(cls: type) -> bool:
     """Whether the class has a `__call__`, own or inherited."""
-    return inspect.getattr_static(cls, "__call__", None) is not None
+    return any("__call__" in base.__dict__ for base in cls.__mro__)
 
 
 def _wrapper(original: Callable[..., Any], run: str, observer: Observer) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch, environment
 from parity import layout as layout_rules
-from parity.align import Alignment, align, renamed
+from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import Sides, measure_inclusive
 from parity.errors import InputError
 from parity.grade import fail_limit, grade, judge
@@ -39,7 +39,6 @@ class Rules:
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
     inclusive: bool = True
-    wanted: str | None = None
 
 
 def compare(
@@ -207,6 +206,7 @@ def run_case(
                 _joined(case.path, dict(torch_module.named_modules())),
                 _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
                 case.torch,
+                case.nnx,
             )
             limit = None if case.floor else fail_limit
             inclusive = measure_inclusive(alignment.matches, sides, store, limit, progress)
@@ -216,7 +216,8 @@ def run_case(
             if leaf.buffer is not None
         }
     rows, own = _rows(case, alignment, free, inclusive, rules)
-    return Outcome(tuple(rows), find_faults(rows, own), alignment.coverage, outputs)
+    parents = {match.ref.order: match.parent for match in alignment.matches}
+    return Outcome(tuple(rows), find_faults(rows, own, parents), alignment.coverage, outputs)
 
 
 def _called(
@@ -263,17 +264,29 @@ def _port_arguments(
 
 def _check_inputs(alignment: Alignment) -> None:
     """Refuse root inputs of the port that are not the reference's after layout."""
-    for match in alignment.matches:
-        if match.ref.parent != -1:
-            continue
-        for leaf in match.inputs:
-            theirs, ours = leaf.ref.buffer, leaf.port.buffer if leaf.port else None
-            if leaf.problem or (theirs and ours and not leaf.undo and theirs != ours):
-                what = leaf.problem or "other values"
-                raise InputError(
-                    f"nnx_args are not torch_args after layout: argument {leaf.ref.name!r} has "
-                    f"{what}; leave nnx_args out, or say how to read the axes with layout="
-                )
+    root = next((match for match in alignment.matches if match.ref.parent == -1), None)
+    if root is None:
+        return
+    found = {leaf.ref.name: "" if _equal(leaf) else leaf.problem or "other values"
+             for leaf in root.inputs}  # fmt: skip
+    plain = {leaf.name: leaf.value for leaf in root.port.inputs if leaf.buffer is None}
+    for leaf in root.ref.inputs:
+        if leaf.buffer is not None:
+            problem = found.get(leaf.name, "no counterpart")
+        else:
+            value = plain.get(leaf.name, leaf.value)
+            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
+        if problem and not problem.startswith("layout"):
+            raise InputError(
+                f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
+                "leave nnx_args out, or say how to read the axes with layout="
+            )
+
+
+def _equal(leaf: LeafMatch) -> bool:
+    if leaf.problem or leaf.port is None:
+        return False
+    return leaf.undo or leaf.ref.buffer == leaf.port.buffer
 
 
 def _rows(
@@ -289,16 +302,13 @@ def _rows(
     for match in alignment.matches:
         rung = by_kind.get(match.ref.kind)
         for leaf in match.outputs:
-            if leaf.declared:
+            if leaf.declared:  # the reason is in the coverage
                 continue
             key = (match.ref.order, leaf.ref.name)
             measured, error = free.get(key), inclusive.get(key)
             if measured is None and not leaf.problem:
                 continue  # equal values that are no arrays
-            verdict = judge(
-                match.ref.kind, leaf, measured, error,
-                rung=rung, wanted=rules.wanted, r_limit=case.r_limit,
-            )  # fmt: skip
+            verdict = judge(match.ref.kind, leaf, measured, error, rung=rung, r_limit=case.r_limit)
             rows.append(_row(case, match, leaf, measured, error, rung, verdict))
             own.append(verdict.own and verdict.verdict == "FAIL")
     return rows, own
@@ -327,6 +337,7 @@ def _row(
         order=match.ref.order,
         parent=match.parent,
         limited=case.r_limit is None,
+        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
     )
 
 

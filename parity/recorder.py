@@ -77,15 +77,14 @@ def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     A container's input that a convolution reads too, bit for bit, is as surely channel-first.
     """
     sure = {
-        leaf.buffer.digest
+        (leaf.buffer, leaf.moved)
         for call in calls
         for leaf in (*call.inputs, *call.outputs)
-        if leaf.buffer is not None and leaf.moved and leaf.sure
+        if leaf.buffer is not None and leaf.sure
     }
 
     def shared(leaf: Leaf) -> Leaf:
-        known = leaf.buffer is not None and leaf.moved and leaf.buffer.digest in sure
-        return replace(leaf, sure=True) if known else leaf
+        return replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
 
     return tuple(
         replace(

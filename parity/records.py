@@ -94,7 +94,7 @@ class Metrics:
 class Inclusive:
     """Error of a subtree fed with the reference's inputs.
 
-    `floor_rel_l2` and `r` are NaN where the float64 run was not needed to decide (see `noise`).
+    `bounded` says that R was not measured because `rel_l2` alone bounds it (see `noise`).
     """
 
     mae: float
@@ -103,6 +103,7 @@ class Inclusive:
     floor_rel_l2: float = float("nan")
     r: float = float("nan")
     problem: str = ""
+    bounded: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,14 +111,14 @@ class LeafMatch:
     """A leaf of the reference and the port's leaf that corresponds to it.
 
     `undo` says that the reference's array is to be read in its own layout after all. `problem`
-    is why the two cannot be compared (`""` if they can).
+    is why the two cannot be compared (`""` if they can), `declared` why they need not be.
     """
 
     ref: Leaf
     port: Leaf | None
     undo: bool = False
     problem: str = ""
-    declared: bool = False
+    declared: str = ""
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,8 @@ class Row:
     parent: int
     limited: bool = True
     """Whether limits on MAE apply: they do not to inputs of a large mean."""
+    one_sided: bool = False
+    """Whether only one side returns this leaf."""
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,17 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
 from parity.report.table import RungSummary, record, summarise
 
 WORST = 20
 """How many of the worst rows are listed."""
+
+
+GRADE_KEY = "Grades of an MAE: " + "; ".join(
+    f"{name} below {limit:g} ({MEANINGS[name]})" for name, limit in GRADES
+)
 
 
 def as_markdown(report: Report) -> str:
@@ -16,7 +22,14 @@ def as_markdown(report: Report) -> str:
     parts += [f"- {key}: {_text(value)}" for key, value in report.facts.items()]
     parts += ["", *_faults(report), *_notes(report)]
     if report.rungs:
-        parts += ["## Rungs", "", rung_table(summarise(report.rows, report.rungs)), ""]
+        parts += [
+            "## Rungs",
+            "",
+            rung_table(summarise(report.rows, report.rungs)),
+            "",
+            GRADE_KEY,
+            "",
+        ]
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
     parts += ["## Environment", ""]

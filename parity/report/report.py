@@ -42,13 +42,8 @@ class Report:
         """
         if not self.coverage.complete or not self.rows:
             return "FAIL"
-        seen: list[Verdict] = []
-        for row in self.rows:
-            one_sided = row.verdict == "UNKNOWN" and "return" in row.reason
-            seen.append("WARN" if one_sided or self.notes else row.verdict)
-            if row.verdict == "FAIL":
-                return "FAIL"
-        return worst_verdict(seen)
+        seen: list[Verdict] = ["WARN" if row.one_sided else row.verdict for row in self.rows]
+        return worst_verdict([*seen, "WARN"] if self.notes else seen)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,7 +80,7 @@ class Report:
         write_text(Path(path), as_markdown(self))
 
     def write(self, folder: str | Path) -> Sequence[Path]:
-        """Write `layers.csv`, one CSV per rung, `report.json` and `report.md`, all or nothing."""
+        """Write `layers.csv`, one CSV per rung, `report.json` and `report.md`."""
         from parity.report.as_json import as_json
         from parity.report.markdown import as_markdown
 

@@ -12,9 +12,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_all(folder: Path, files: Mapping[str, str]) -> None:
-    """Write all files to a temporary folder on the same disk, then move each into `folder`.
+    """Write all files to a temporary folder on the same disk, then move one after another.
 
-    A run that is killed while it works leaves the files of the run before untouched.
+    Every file in `folder` is whole at any moment, and all are of one run but for the instant of
+    the moves.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:

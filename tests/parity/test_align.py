@@ -117,7 +117,11 @@ def test_outputs_pair_by_name_or_a_bare_array_with_the_first():
     assert bare[0].problem == ""
     assert bare[1].problem == "the port does not return it"
     assert not bare[1].declared
-    assert match_outputs("m", nested, [leaf()], {"m#1.*": "why"})[1].declared
+    assert match_outputs("m", nested, [leaf()], {"m#1.*": "why"})[1].declared == "why"
+    flags = [leaf("0", None), leaf("1")]  # (None, array) against a bare array
+    assert [(m.ref.name, m.problem) for m in match_outputs("m", flags, [leaf()], {})] == [("1", "")]
+    spare = match_outputs("m", [leaf()], [leaf("0"), leaf("1", (2, 2))], {})
+    assert [m.problem for m in spare] == ["", "only the port returns it"]
 
 
 def test_what_can_be_told_without_values():

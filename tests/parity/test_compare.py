@@ -182,6 +182,8 @@ def test_options_are_checked(pair, image):
 def test_free_running_errors_alone(pair, image):
     replaced(pair[1], "stem", lambda y: y * 1.01)
     report = parity.compare(*pair, (image,), modes=("free",))
+    assert report.verdict == "UNKNOWN"
+    assert not report
     assert report.table.incl_mae.isna().all()
     assert report.table.mae.max() > 1e-3
 
@@ -219,3 +221,113 @@ def test_tokens_keep_their_layout():
     port.bias[...] = jnp.asarray(linear.bias.detach().numpy())
     x = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
     assert parity.compare(linear, port, (x,)).verdict == "PASS"
+
+
+class Zero(torch.nn.Module):
+    def forward(self, x):
+        return x * 0
+
+
+class Pair2(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x), None
+
+
+def nnx_of(function):
+    class Port(nnx.Module):
+        def __call__(self, x):
+            return function(x)
+
+    return Port()
+
+
+VECTOR = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+def test_a_zero_reference_does_not_hide_an_error():
+    report = parity.compare(Zero(), nnx_of(lambda x: x + 5), (VECTOR,))
+    assert report.verdict == "FAIL"
+    assert report.first_fault.path == ""
+    assert parity.compare(Zero(), nnx_of(lambda x: x * 0), (VECTOR,)).verdict == "PASS"
+
+
+def test_none_beside_the_array_does_not_hide_it():
+    assert parity.compare(Pair2(), nnx_of(nnx.relu), (VECTOR,)).verdict == "PASS"
+    report = parity.compare(Pair2(), nnx_of(lambda x: 7 * x), (VECTOR,))
+    assert report.verdict == "FAIL"
+
+
+def test_one_sided_outputs_alone_are_nothing_compared():
+    class Text(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    assert parity.compare(Text(), nnx_of(lambda x: None), (VECTOR,)).verdict == "FAIL"
+
+
+def test_nan_everywhere_is_not_equality():
+    report = parity.compare(Text2(), nnx_of(lambda x: x * jnp.nan), (VECTOR,))
+    assert report.verdict == "UNKNOWN"
+    assert not report
+
+
+class Text2(torch.nn.Module):
+    def forward(self, x):
+        return x * float("nan")
+
+
+def test_plain_arguments_must_agree(pair):
+    x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
+    moved = np.moveaxis(x, 1, -1)
+    with pytest.raises(InputError, match=r"'scale' has 3\.0 for 2\.0"):
+        parity.compare(pair[0].block, pair[1].block, (x, 2.0), (moved, 3.0))
+
+
+def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
+    class Up(torch.nn.Module):
+        def forward(self, x):
+            return x * 1.0
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.head = Up(), Head()
+
+        def forward(self, x):
+            return self.head(self.up(x))
+
+    class Head(torch.nn.Module):
+        def forward(self, x):
+            return x.mean((2, 3))
+
+    class NnxUp(nnx.Module):
+        def __call__(self, x):
+            return x * 1.01
+
+    class NnxHead(nnx.Module):
+        def __call__(self, x):
+            return x.mean((1, 2))
+
+    class NnxNet(nnx.Module):
+        def __init__(self):
+            self.up, self.head = NnxUp(), NnxHead()
+
+        def __call__(self, x):
+            return self.head(self.up(x))
+
+    cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
+    report = parity.compare(Net(), NnxNet(), (cube,), (np.moveaxis(cube, 1, -1),))
+    assert "head" not in [fault.path for fault in report.faults]
+    sure = parity.compare(Net(), NnxNet(), (cube,), layout={"*": "move"})
+    assert [fault.path for fault in sure.faults] == ["up"]
+
+
+def test_bfloat16_models_are_measured():
+    reference = torch.nn.Linear(6, 4).bfloat16()
+    port = nnx.Linear(6, 4, rngs=nnx.Rngs(0), dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
+    port.kernel[...] = jnp.asarray(reference.weight.detach().float().numpy().T, jnp.bfloat16)
+    port.bias[...] = jnp.asarray(reference.bias.detach().float().numpy(), jnp.bfloat16)
+    x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
+    report = parity.compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
+    assert report.verdict in ("PASS", "WARN")
+    assert np.isfinite(report.table.R.iloc[0])

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 
+from parity.align import PORT_LACKS
 from parity.grade import GRADES, MEANINGS, fail_limit, grade, judge
 from parity.records import Inclusive, Leaf, LeafMatch, Metrics, Rung
 from parity.store import Buffer
@@ -20,7 +21,7 @@ def free(mae, nonfinite=0):
 
 
 def verdict(kind="Conv2d", mae=1e-7, r=NAN, dtype="float32", free_mae=None, **options):
-    inclusive = Inclusive(mae, mae, 0, r=r)
+    inclusive = Inclusive(mae, mae, 0, r=r, bounded=r != r)
     judged = judge(
         kind, match(dtype), free(mae if free_mae is None else free_mae), inclusive, **options
     )
@@ -68,11 +69,6 @@ def test_a_rung_may_limit_the_free_running_error_which_is_no_fault_of_its_own():
     assert verdict(mae=1e-7, free_mae=0.5, rung=rung) == ("FAIL", False)
 
 
-def test_a_wanted_grade():
-    assert verdict(mae=5e-5, wanted="excellent") == ("PASS", False)
-    assert verdict(mae=5e-5, wanted="perfect") == ("FAIL", True)
-
-
 def test_r_limit_replaces_the_others():
     rung = Rung("conv", ("Conv2d",), 1e-6)
     assert verdict(mae=1.0, r=1.9, rung=rung, r_limit=2.0) == ("PASS", False)
@@ -91,11 +87,23 @@ def test_finiteness():
     assert (inherited.verdict, inherited.own) == ("FAIL", False)
 
 
-def test_not_observed_is_unknown_unless_declared():
+def test_free_running_errors_alone_pass_by_equality_only():
+    assert judge("M", match(), free(0.0), None).verdict == "PASS"
+    assert judge("M", match(), free(1e-12), None).verdict == "UNKNOWN"
+    rung = Rung("conv", ("M",), 1e-6)
+    assert judge("M", match(), free(1e-3), None, rung=rung).verdict == "FAIL"
+
+
+def test_r_that_was_needed_and_could_not_be_measured_is_unknown():
+    assert judge("M", match(), free(1e-7), Inclusive(1e-7, 1e-7, 0)).verdict == "UNKNOWN"
+    bounded = Inclusive(1e-7, 1e-7, 0, bounded=True)
+    assert judge("M", match(), free(1e-7), bounded).verdict == "PASS"
+    assert judge("M", match(), free(1e-7), bounded, r_limit=2.0).verdict == "UNKNOWN"
+
+
+def test_not_observed_is_unknown():
     assert judge("M", match(), None, None).verdict == "UNKNOWN"
     assert judge("M", match(), free(NAN), None).verdict == "UNKNOWN"
-    missing = "the port does not return it"
-    assert judge("M", match(problem=missing), None, None).verdict == "UNKNOWN"
-    assert judge("M", match(problem=missing, declared=True), None, None).verdict == "PASS"
+    assert judge("M", match(problem=PORT_LACKS), None, None).verdict == "UNKNOWN"
     assert judge("M", match(problem="shape (1,) instead of (2,)"), None, None).own
     assert judge("M", match(problem="layout: ..."), None, None).verdict == "UNKNOWN"

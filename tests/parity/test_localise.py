@@ -13,9 +13,13 @@ def row(path, order, parent, call=0, rel=1e-7, leaf=""):
 CALLS = [("a.x", 0, 2), ("a.y", 1, 2), ("a", 2, 5), ("b.x", 3, 4), ("b", 4, 5), ("", 5, -1)]
 
 
+PARENTS = {order: parent for _, order, parent in CALLS}
+
+
 def faults(*failing):
     rows = [row(*call, rel=1.0 if call[0] in failing else 1e-7) for call in CALLS]
-    return [fault.path for fault in find_faults(rows, [r.path in failing for r in rows])]
+    found = find_faults(rows, [r.path in failing for r in rows], PARENTS)
+    return [fault.path for fault in found]
 
 
 def test_the_deepest_failing_call_is_named():
@@ -38,6 +42,6 @@ def test_a_fault_deep_inside_excuses_every_container_around_it():
 def test_calls_of_one_module_are_one_fault():
     rows = [row("a", 0, 2, leaf="1", rel=0.5), row("a", 0, 2, leaf="0", rel=0.9),
             row("a", 1, 2, call=1), row("", 2, -1)]  # fmt: skip
-    (fault,) = find_faults(rows, [True, True, True, False])
+    (fault,) = find_faults(rows, [True, True, True, False], {0: 2, 1: 2, 2: -1})
     assert (fault.path, fault.call, fault.leaf, fault.calls) == ("a", 0, "0", 2)
     assert "relative 9.0e-01" in fault.evidence
