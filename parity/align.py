@@ -3,9 +3,10 @@
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import chain
 
 from parity import layout as layout_rules
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, ModuleInfo, Trace
@@ -94,8 +95,12 @@ def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, 
     """
     theirs, ours = _by_parameter(ref), _by_parameter(port)
     pairs = [(theirs.pop(name), ours.pop(name)) for name in list(theirs) if name in ours]
-    pairs += list(zip(theirs.values(), ours.values(), strict=False))
     found: list[LeafMatch] = []
+    if len(theirs) == len(ours):
+        pairs += list(zip(theirs.values(), ours.values(), strict=True))
+    else:  # `*args` on one side hold what the other names one by one
+        one, other = (filter(_is_array, chain(*groups.values())) for groups in (theirs, ours))
+        found += _matched(zip(one, other, strict=False))
     for group, partners in pairs:
         found += _pair_leaves(group, partners)
     return tuple(found)
@@ -146,15 +151,17 @@ def _by_parameter(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
 
 
 def _pair_leaves(ref: Sequence[Leaf], port: Sequence[Leaf]) -> list[LeafMatch]:
-    """Pair the leaves of two arguments by what follows the parameter's name."""
-    partners = {_suffix(leaf): leaf for leaf in port if leaf.buffer}
-    found = []
-    for leaf in ref:
-        partner = partners.get(_suffix(leaf)) if leaf.buffer else None
-        match = _pair(leaf, partner) if partner else None
-        if match is not None:
-            found.append(match)
-    return found
+    """Pair the arrays of two arguments by what follows the parameter's name, else by order."""
+    mine = [leaf for leaf in port if _is_array(leaf)]
+    arrays = [leaf for leaf in ref if _is_array(leaf)]
+    by_suffix = {_suffix(leaf): leaf for leaf in mine}
+    pairs = [(leaf, by_suffix[_suffix(leaf)]) for leaf in arrays if _suffix(leaf) in by_suffix]
+    return _matched(pairs or zip(arrays, mine, strict=False))
+
+
+def _matched(pairs: Iterable[tuple[Leaf, Leaf]]) -> list[LeafMatch]:
+    matches = (_pair(*pair) for pair in pairs)
+    return [match for match in matches if match is not None]
 
 
 def _suffix(leaf: Leaf) -> str:

@@ -109,6 +109,14 @@ def test_inputs_pair_by_name_then_by_order():
     assert sorted(names) == [("cache.conv1", "cache.conv1"), ("sample", "x"), ("zq", "zq")]
 
 
+def test_variadic_arguments_pair_by_order():
+    ref = [leaf("f"), leaf("zq", (2, 8))]
+    port = [leaf("args.0"), leaf("args.1", (2, 8))]
+    names = [(m.ref.name, m.port.name, m.problem) for m in match_inputs(ref, port)]
+    assert names == [("f", "args.0", ""), ("zq", "args.1", "")]
+    assert [m.problem for m in match_inputs(ref[:1], port[:1])] == [""]
+
+
 def test_outputs_pair_by_name_or_a_bare_array_with_the_first():
     nested = [leaf("0"), leaf("1.conv", (2, 2))]
     both = match_outputs("m", nested, nested, {})
