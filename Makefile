@@ -8,13 +8,15 @@ ARGS ?=
 
 setup: $(STAMP)
 
-# torch first and pinned: an open range would fetch a build for accelerators.
+# torch first and pinned: an open range would fetch a build for accelerators. No build isolation:
+# what builds this package is pinned too.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "make: Python 3.11 or newer is needed; say PYTHON=/path/to/python")'
 	@test -x $(BIN)/python || { echo "creating .venv"; $(PYTHON) -m venv .venv; }
 	@echo "installing the pinned packages (constraints.txt); minutes the first time"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch hatchling editables
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation -e '.[dev]'
 	@touch $@
 
 report: setup

@@ -71,11 +71,15 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
 
         reference: Any = diffusers.AutoencoderKLCogVideoX
         if weights is not None:
+            folder, subfolder = split_weights(weights)
             try:
                 loaded = reference.from_pretrained(
-                    weights, use_safetensors=True, low_cpu_mem_usage=False,
+                    folder,
+                    subfolder=subfolder,
+                    use_safetensors=True,
+                    low_cpu_mem_usage=False,
                     torch_dtype=torch.float32,
-                )  # fmt: skip
+                )
             except (OSError, ValueError, RuntimeError, TypeError) as error:
                 reason = str(error).strip().splitlines()[0]
                 raise InputError(f"{weights}: diffusers cannot load it ({reason})") from error
@@ -94,10 +98,24 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
     """The port: from the checkpoint `weights`, or with the weights of `torch_module`."""
     try:
         if weights is not None:
-            return AutoencoderKLCogVideoX.from_pretrained(weights)
+            return AutoencoderKLCogVideoX.from_pretrained(*split_weights(weights))
         return from_torch_state(read_config(config), StateDict(torch_module))
     except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error
+
+
+def split_weights(weights: str) -> tuple[str, str | None]:
+    """Folder or repository, and its subfolder.
+
+    A pipeline keeps its autoencoder in `vae`: a local one is looked into, of one on the Hub it is
+    said as `owner/name:vae`.
+    """
+    folder = Path(weights)
+    if folder.is_dir():
+        inside = not (folder / "config.json").exists() and (folder / "vae/config.json").exists()
+        return weights, "vae" if inside else None
+    repository, colon, subfolder = weights.partition(":")
+    return (repository, subfolder) if colon else (weights, None)
 
 
 def read_config(config: str | None) -> CogVideoXVAEConfig:

@@ -122,7 +122,7 @@ def from_pretrained(
     if not (folder / "config.json").is_file():
         raise WeightsError(
             f"{folder}: expected a config.json, found none; give the folder that diffusers saved"
-            " (for a pipeline: subfolder='vae')"
+            " (of a pipeline: its subfolder vae)"
         )
     config = CogVideoXVAEConfig.from_json(folder / "config.json")
     files = _weight_files(folder)

@@ -61,10 +61,12 @@ def run(
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours."""
     from rich.console import Console
 
-    chosen = find_pair(pair)
-    folder = writable(Path(out or f"reports/{chosen.name}"))
     if weights and config:
         raise InputError("--weights brings its own configuration: leave --config out")
+    if out:
+        writable(Path(out))
+    chosen = find_pair(pair)
+    folder = writable(Path(out or f"reports/{chosen.name}"))
 
     from parity.pipeline import run_pair
     from parity.report.terminal import show, shown_progress

