@@ -222,19 +222,21 @@ def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
 def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
     """N(0, 1) and a large mean, odd and even T, batch 1 and 2, for each distinct module.
 
-    Two modules are alike if class, settings and inner structure are.
+    Two modules are alike if class, settings and inner structure are. A module gets the shapes that
+    it sees when 9 or 8 frames of 16x16 go through the whole: the whole's operations are compiled
+    anyway, and none for the module alone.
     """
     seen: set[str] = set()
     made: list[Case] = []
+    seen_shapes = {"odd": _shapes(torch_module, 1, 9), "even": _shapes(torch_module, 2, 8)}
     for path, module in torch_module.named_modules():
         signature = _signature(module)
-        if signature in seen or _shapes(module, odd=True) is None:
+        if signature in seen or path not in seen_shapes["odd"]:
             continue
         seen.add(signature)
         for name, mean in (("normal", 0.0), ("mean30", LARGE_MEAN)):
-            for parity, odd in (("odd", True), ("even", False)):
-                shapes = _shapes(module, odd) or ()
-                args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes))
+            for parity, shapes in seen_shapes.items():
+                args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes[path]))
                 made.append(_case(path, f"{name}-{parity}", args, large=mean != 0.0))
     return tuple(made)
 
@@ -273,54 +275,24 @@ def _signature(module: torch.nn.Module) -> str:
     return json.dumps([inner, settings, conditioned], default=str)
 
 
-def _shapes(module: Any, odd: bool) -> tuple[tuple[int, ...], ...] | None:
-    """Channel-first input shapes, `None` for a module that gets no noise."""
-    batch, frames, latent_frames = (1, 5, 3) if odd else (2, 4, 2)
-    kind = type(module).__name__
+def _shapes(model: Any, batch: int, frames: int) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+    """By path, the shapes of the arrays that each module's first call gets; dropout left out."""
+    shapes: dict[str, tuple[tuple[int, ...], ...]] = {}
+    paths = {module: path for path, module in model.named_modules()}
 
-    def video(channels: int, t: int = frames, side: int = 8) -> tuple[int, ...]:
-        return (batch, channels, t, side, side)
+    def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        arrays = tuple(tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor))
+        shapes.setdefault(paths[module], arrays)
 
-    if kind == "Conv2d":
-        return ((batch, module.in_channels, 8, 8),)
-    if kind == "CogVideoXSafeConv3d":
-        # The padding in time is its parent's: give it two frames more.
-        return (video(module.in_channels, frames + 2),)
-    if kind == "CogVideoXCausalConv3d":
-        return (video(module.conv.in_channels),)
-    if kind == "GroupNorm":
-        return (video(module.num_channels),)
-    if kind in ("SiLU", "Mish", "GELU", "ReLU"):
-        return (video(8),)
-    if kind == "CogVideoXSpatialNorm3D":
-        zq = video(module.conv_y.conv.in_channels, latent_frames, 4)
-        return (video(module.norm_layer.num_channels), zq)
-    if kind in ("CogVideoXDownsample3D", "CogVideoXUpsample3D"):
-        return (video(module.conv.in_channels),)
-    if kind == "CogVideoXResnetBlock3D":
-        return _conditioned(module, video(module.in_channels), video, latent_frames)
-    if kind in ("CogVideoXDownBlock3D", "CogVideoXMidBlock3D", "CogVideoXUpBlock3D"):
-        first = module.resnets[0]
-        return _conditioned(first, video(first.in_channels), video, latent_frames)
-    # 9 and 8 frames of 16x16 give the latents that the decoder gets: the whole then repeats the
-    # operations of both halves.
-    sample_frames = 9 if odd else 8
-    if kind == "CogVideoXEncoder3D":
-        return (video(module.conv_in.conv.in_channels, sample_frames, 16),)
-    if kind == "CogVideoXDecoder3D":
-        side = max(16 >> (len(module.up_blocks) - 1), 1)
-        return (video(module.conv_in.conv.in_channels, latent_frames, side),)
-    if kind == "AutoencoderKLCogVideoX":
-        return (video(module.config.in_channels, sample_frames, 16),)
-    return None
-
-
-def _conditioned(
-    resnet: Any, inputs: tuple[int, ...], video: Any, latent_frames: int
-) -> tuple[tuple[int, ...], ...]:
-    if resnet.spatial_norm_dim is None:
-        return (inputs,)
-    return (inputs, video(resnet.spatial_norm_dim, latent_frames, 4))
+    called = [module for module in paths if not isinstance(module, torch.nn.Dropout)]
+    hooks = [module.register_forward_pre_hook(note) for module in called]
+    try:
+        with torch.no_grad():
+            model(torch.zeros(batch, model.config.in_channels, frames, 16, 16))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return shapes
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def test_later_writes_to_the_source_do_not_reach_the_model(bridge, pair):
 def test_subfolder(saved, tmp_path):
     shutil.copytree(saved, tmp_path / "pipeline" / "vae")
     assert load(str(tmp_path / "pipeline"), subfolder="vae").config.latent_channels == 4
-    with pytest.raises(WeightsError, match=r"pipeline: expected a config\.json.*subfolder='vae'"):
+    with pytest.raises(WeightsError, match=r"pipeline: expected a config\.json.*its subfolder vae"):
         load(tmp_path / "pipeline")
 
 
