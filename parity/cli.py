@@ -83,7 +83,8 @@ def run(
             progress=progress,
         )
     written = report.write(folder)
-    show(report, Console())
+    console = Console()
+    show(report, console if console.is_terminal else Console(width=100))
     click.echo(f"wrote {len(written)} files to {folder}")
     sys.exit(0 if report else 1)
 
