@@ -172,5 +172,6 @@ def test_noise_goes_to_one_module_per_signature(small_torch):
     down = [path for path in paths if path.endswith("downsamplers.0")]
     assert len(down) == 1  # both compress time in the small configuration
     assert len(noise) == 4 * len(paths)
-    batches = {case.args[0].shape[0] for case in noise}
+    # 2-D convolutions have time folded into the batch
+    batches = {case.args[0].shape[0] for case in noise if case.args[0].ndim == 5}
     assert batches == {1, 2}
