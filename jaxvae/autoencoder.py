@@ -14,10 +14,10 @@ from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
-from jaxvae.blocks import Decoder3D, Encoder3D
 from jaxvae.chunks import chunk_bounds
+from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.layers import Build, Cache, Conv3d, Precision
+from jaxvae.convolution import Build, Cache, Conv3d, Precision
 from jaxvae.posterior import DiagonalGaussian
 
 Video = Float[Array, "b t h w c"]
@@ -78,29 +78,36 @@ class AutoencoderKLCogVideoX(nnx.Module):
             path_or_repo, subfolder, dtype, precision, revision, local_files_only
         )
 
-    def encode(self, x: ArrayLike) -> DiagonalGaussian:
-        """Return the posterior over the latent of a video (b, t, h, w, c)."""
+    def encode(self, x: ArrayLike, *, compiled: bool = True) -> DiagonalGaussian:
+        """Return the posterior over the latent of a video (b, t, h, w, c).
+
+        Without `compiled` it runs layer by layer, each of them compiled by itself: slower, and open
+        to whoever wants to look at each call.
+        """
         video = self._check_input("encode", x, self.config.in_channels)
         self._check_quant("use_quant_conv", self.quant_conv)
         return DiagonalGaussian(
-            _run_chunks(self, _encode_chunk, video, self.num_sample_frames_batch_size)
+            _run_chunks(self, _encode_chunk, video, self.num_sample_frames_batch_size, compiled)
         )
 
-    def decode(self, z: ArrayLike) -> Video:
-        """Return the video of a latent (b, t, h, w, c)."""
+    def decode(self, z: ArrayLike, *, compiled: bool = True) -> Video:
+        """Return the video of a latent (b, t, h, w, c); `compiled` as in `encode`."""
         latent = self._check_input("decode", z, self.config.latent_channels)
         self._check_quant("use_post_quant_conv", self.post_quant_conv)
-        return _run_chunks(self, _decode_chunk, latent, self.num_latent_frames_batch_size)
+        return _run_chunks(self, _decode_chunk, latent, self.num_latent_frames_batch_size, compiled)
 
     def __call__(
         self,
         sample: ArrayLike,
         sample_posterior: bool = False,
         key: Key[Array, ""] | None = None,
+        *,
+        compiled: bool = True,
     ) -> Video:
         """Encode and decode, through the mode or through a sample drawn with `key`."""
-        posterior = self.encode(sample)
-        return self.decode(posterior.sample(key) if sample_posterior else posterior.mode())
+        posterior = self.encode(sample, compiled=compiled)
+        latent = posterior.sample(key) if sample_posterior else posterior.mode()
+        return self.decode(latent, compiled=compiled)
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
         array = jnp.asarray(x)
@@ -147,7 +154,9 @@ def _compiled_step(
     return step(vae, x, cache)
 
 
-def _run_chunks(vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int) -> Output:
+def _run_chunks(
+    vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int, compiled: bool
+) -> Output:
     """Send the chunks of `x` through `step` in order and join the results along time.
 
     Outside of a transformation a host loop runs two compiled programs: the first chunk, which has
@@ -157,12 +166,13 @@ def _run_chunks(vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int) ->
     bounds = chunk_bounds(x.shape[1], size)
     if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, vae))):
         return _scan_chunks(vae, step, x, bounds)
+    run = partial(_compiled_step, step) if compiled else step
     outputs = []
     cache: Cache | None = None
     for start, end in bounds:
         # A dynamic slice takes its start as an argument, so that chunks share one program.
         frames = lax.dynamic_slice_in_dim(x, start, end - start, axis=1)
-        output, cache = _compiled_step(step, vae, frames, cache)
+        output, cache = run(vae, frames, cache)
         outputs.append(output)
     return jnp.concatenate(outputs, axis=1)
 

@@ -167,7 +167,7 @@ def encode_torch(model: Any, sample: Any) -> dict[str, Any]:
 
 def encode_nnx(model: Any, x: Any) -> dict[str, Any]:
     """The same of the port's."""
-    posterior = model.encode(x)
+    posterior = model.encode(x, compiled=False)
     return {"mean": posterior.mean, "logvar": posterior.logvar}
 
 
@@ -176,17 +176,27 @@ def decode_torch(model: Any, z: Any) -> Any:
     return model.decode(z).sample
 
 
+def decode_nnx(model: Any, z: Any) -> Any:
+    """The port's video."""
+    return model.decode(z, compiled=False)
+
+
 def forward_torch(model: Any, sample: Any) -> Any:
     """The reference's reconstruction."""
     return model(sample).sample
+
+
+def forward_nnx(model: Any, sample: Any) -> Any:
+    """The port's reconstruction, layer by layer."""
+    return model(sample, compiled=False)
 
 
 def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     """The clip through encode, decode and the whole, then noise through every kind of module.
 
     The decoder gets the reference's latents of the clip. Encode and decode are recorded call by
-    call and run operation by operation; the whole runs as it is shipped, compiled, and is
-    compared at its output.
+    call and run layer by layer; the whole runs as it is shipped, compiled, and is compared at its
+    output.
     """
     config = torch_module.config
     if config.in_channels != clip.frames.shape[1]:
@@ -208,8 +218,8 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             f"least {2**halvings}x{2**halvings}"
         )
     real = (
-        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx, jit=False),
-        Case("decode/clip", args_from=_latents, torch=decode_torch, nnx="decode", jit=False),
+        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx),
+        Case("decode/clip", args_from=_latents, torch=decode_torch, nnx=decode_nnx),
         Case("forward/clip", (clip.frames,), torch=forward_torch, depth=0),
     )
     return (*real, *synthetic(torch_module, seed))
@@ -220,7 +230,7 @@ def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
-    """N(0, 1) and a large mean, odd and even T, batch 1 and 2, for each distinct module.
+    """N(0, 1), odd and even T, batch 1 and 2, and a large mean, for each distinct module.
 
     Two modules are alike if class, settings and inner structure are. A module gets the shapes that
     it sees when 9 or 8 frames of 16x16 go through the whole: the whole's operations are compiled
@@ -234,10 +244,11 @@ def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
         if signature in seen or path not in seen_shapes["odd"]:
             continue
         seen.add(signature)
-        for name, mean in (("normal", 0.0), ("mean30", LARGE_MEAN)):
-            for parity, shapes in seen_shapes.items():
-                args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes[path]))
-                made.append(_case(path, f"{name}-{parity}", args, large=mean != 0.0))
+        for parity, mean in (("odd", 0.0), ("even", 0.0), ("even", LARGE_MEAN)):
+            shapes = seen_shapes[parity][path]
+            args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes))
+            name = f"mean30-{parity}" if mean else f"normal-{parity}"
+            made.append(_case(path, name, args, large=mean != 0.0))
     return tuple(made)
 
 
@@ -247,10 +258,9 @@ def _case(path: str, name: str, args: tuple[Any, ...], large: bool) -> Case:
         args,
         path=path,
         torch=_call if path else forward_torch,
-        nnx=_call,
+        nnx=_call if path else forward_nnx,
         depth=0,
-        jit=False,
-        floor=True,
+        floor=large,
         r_limit=R_LIMIT if large else None,
     )
 

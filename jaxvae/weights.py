@@ -20,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.layers import Conv2d, Conv3d, GroupNorm, Linear, Precision
+from jaxvae.convolution import Conv2d, Conv3d, Linear, Precision
+from jaxvae.layers import GroupNorm
 
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"

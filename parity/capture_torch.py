@@ -1,6 +1,7 @@
 """Record one run of the PyTorch side: every call of every submodule, by forward hooks."""
 
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,6 +17,9 @@ from parity.store import Buffer, Store
 from parity.tree import Flat, flatten
 
 Method = str | Callable[..., Any]
+
+RUNNING = threading.Lock()
+"""Held while the reference runs: hooks and widened weights are seen by every thread."""
 
 
 def record(
@@ -37,6 +41,7 @@ def record(
     """
     observer = _Observer(module, store, layout, prefix)
     handles: list[Any] = []
+    RUNNING.acquire()
     try:
         for child in module.modules():
             if child is not module and depth != 0:
@@ -50,6 +55,7 @@ def record(
     finally:
         for handle in handles:
             handle.remove()
+        RUNNING.release()
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if depth == 0:
         info = {prefix: info[prefix]}
@@ -126,6 +132,7 @@ class _Observer:
         self.recorder = Recorder()
         self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
         self._store, self._layout = store, layout
+        self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -136,10 +143,19 @@ class _Observer:
 
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
         given = flatten(arguments)
+        self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
         self.recorder.begin(self._paths[id(module)], self._leaves(module, given), given.skeleton)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
-        self.recorder.end(type(module).__name__, method, self._leaves(module, flatten(output)))
+        returned = flatten(output)
+        written = any(tensor._version != version for tensor, version in self._given.pop())
+        self.recorder.end(
+            type(module).__name__,
+            method,
+            self._leaves(module, returned),
+            returned=returned.skeleton,
+            in_place=written,
+        )
 
     def _leaves(self, module: torch.nn.Module, flat: Flat) -> tuple[Leaf, ...]:
         path = self._paths[id(module)]
@@ -155,7 +171,7 @@ class _Observer:
 
     def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
-        cache = cache and not tensor.is_inference()  # such tensors count no writes
+        cache = cache and _counts_writes(tensor)
         known = self._seen.get(id(tensor)) if cache else None
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
@@ -164,3 +180,7 @@ class _Observer:
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer
+
+
+def _counts_writes(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_inference()

@@ -1,9 +1,11 @@
 """From figures to a grade, a verdict and its reason. All limits of the harness stand here."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from parity.records import Inclusive, LeafMatch, Metrics, Rung, Verdict
+from parity.records import Exclusive, Handed, Inclusive, LeafMatch, Metrics, Rung, Verdict
 
 GRADES: tuple[tuple[str, float], ...] = (
     ("perfect", 1e-6),
@@ -29,14 +31,34 @@ R_WARN = {"norm": 10.0, "other": 3.0}
 """Limits on R. A correct norm of a nearly constant input reaches 10, one with a mistake starts at
 268; every other correct module stays below 8, every mistake known above 297."""
 
+NOT_EXACT = "the reference only moves data, and the port changes it"
+
 
 @dataclass(frozen=True)
 class Judgement:
-    """Verdict on one row; `own` says that the inclusive error is to blame."""
+    """Verdict on one row, and by what a FAIL shows a mistake of the call itself.
+
+    `exclusive`: its own code goes wrong. `inclusive`: it does, or code inside it that was not
+    compared call by call. `""`: the mistake is elsewhere.
+    """
 
     verdict: Verdict
     reason: str = ""
-    own: bool = False
+    blame: Literal["", "exclusive", "inclusive"] = ""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What was measured of one output leaf; `handed` is what its call handed on otherwise.
+
+    `container` says that calls inside it were compared too.
+    """
+
+    free: Metrics | None = None
+    inclusive: Inclusive | None = None
+    exclusive: Exclusive | None = None
+    handed: Sequence[Handed] = ()
+    container: bool = False
 
 
 def grade(mae: float) -> str:
@@ -57,8 +79,7 @@ def fail_limit(kind: str) -> float:
 def judge(
     kind: str,
     leaf: LeafMatch,
-    free: Metrics | None,
-    inclusive: Inclusive | None,
+    errors: Errors,
     *,
     rung: Rung | None = None,
     r_limit: float | None = None,
@@ -66,47 +87,96 @@ def judge(
     """Judge one output leaf.
 
     `rung` limits the MAE; `r_limit` replaces it and the limits by kind: only the distance from
-    float64 counts then. Without an inclusive error only a limit on MAE can fail a leaf, and only
+    float64 counts then. Without an exclusive error only a limit on MAE can fail a leaf, and only
     equality pass it.
     """
     if leaf.problem:
         return _unmeasured(leaf)
-    if inclusive is not None and inclusive.problem:
-        if inclusive.problem.startswith("shape"):
-            return Judgement("FAIL", inclusive.problem, own=True)
-        return Judgement("UNKNOWN", inclusive.problem)
+    free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
     figures = inclusive or free
-    if figures is None or math.isnan(figures.mae):
-        return Judgement("UNKNOWN", "nothing to compare: no entry is finite, or there is none")
-    if figures.nonfinite:
-        return Judgement("FAIL", f"{figures.nonfinite} entries differ in being finite", own=True)
-    if free is not None and free.nonfinite:
+    if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         return Judgement("FAIL", f"{free.nonfinite} entries differ in being finite, free-running")
-    if leaf.ref.buffer is not None and leaf.ref.buffer.dtype.kind in "biu":
-        same = figures.mae == 0
-        return Judgement("PASS") if same else Judgement("FAIL", "exact values differ", own=True)
-    if rung is not None and r_limit is None:
+    if rung is not None and r_limit is None and figures is not None:
         failure = _over_rung(rung, figures, free)
         if failure is not None:
-            return failure
-    if inclusive is None:
+            own = _own(kind, errors, None) if exclusive is not None else None
+            return own if own is not None and own.blame == "exclusive" else failure
+    if exclusive is None:
+        if figures is None or math.isnan(figures.mae):
+            return Judgement("UNKNOWN", _nothing(figures))
         unsure = Judgement("UNKNOWN", "free-running error alone does not tell whose it is")
         return Judgement("PASS") if figures.mae == 0 else unsure
-    if math.isnan(inclusive.r) and (not inclusive.bounded or r_limit is not None):
-        return Judgement("UNKNOWN", "the distance from float64 could not be measured")
+    return _own(kind, errors, r_limit) or _inside(kind, leaf, errors, r_limit)
+
+
+def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
+    """The call's own code, by what it returns and hands on; `None` if nothing is wrong with it."""
     limit = fail_limit(kind) if r_limit is None else r_limit
-    if inclusive.r > limit:
-        return Judgement("FAIL", f"R {inclusive.r:.3g} > {limit:g}", own=True)
-    limit = R_WARN[family(kind)]
-    if inclusive.r > limit:
-        return Judgement("WARN", f"R {inclusive.r:.3g} > {limit:g}")
+    found = [("", error) for error in (errors.exclusive,) if error is not None]
+    found += [(f" in `{x.leaf}` of `{x.path}`", x.error) for x in errors.handed]
+    for where, error in found:
+        failure = _failure(error, limit)
+        if not failure:
+            continue
+        inclusive = errors.inclusive
+        holds = errors.container and inclusive is not None and not _fails(inclusive, limit)
+        if holds:
+            return Judgement("WARN", f"{failure}{where}, but what the call returns holds")
+        return Judgement("FAIL", failure + where, "exclusive")
+    return None
+
+
+def _failure(error: Exclusive, limit: float) -> str:
+    if error.nonfinite:
+        return f"{error.nonfinite} entries differ in being finite"
+    if error.problem.startswith("shape"):
+        return error.problem
+    if error.r > limit:
+        return f"R {error.r:.3g} > {limit:g}"
+    return NOT_EXACT if error.moved and error.mae > 0 else ""
+
+
+def _fails(inclusive: Inclusive, limit: float) -> bool:
+    return inclusive.r > limit or inclusive.nonfinite > 0 or inclusive.problem.startswith("shape")
+
+
+def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -> Judgement:
+    """A call whose own code is right as far as it was measured."""
+    exclusive, inclusive = errors.exclusive, errors.inclusive
+    assert exclusive is not None
+    limit = fail_limit(kind) if r_limit is None else r_limit
+    if exclusive.problem:
+        return Judgement("UNKNOWN", exclusive.problem)
+    if math.isnan(exclusive.mae):
+        return Judgement("UNKNOWN", _nothing(exclusive))
+    if leaf.ref.buffer is not None and leaf.ref.buffer.dtype.kind in "biu":
+        same = exclusive.mae == 0
+        return Judgement("PASS" if same else "FAIL", "" if same else "exact values differ",
+                         "" if same else "exclusive")  # fmt: skip
+    if inclusive is not None and errors.container and _fails(inclusive, limit):
+        text = f"R {inclusive.r:.3g} > {limit:g} with all that is inside it"
+        return Judgement("FAIL", text, "inclusive")
+    if math.isnan(exclusive.r) and (not exclusive.bounded or r_limit is not None):
+        return Judgement("UNKNOWN", "the distance from float64 could not be measured")
+    warn = R_WARN[family(kind)]
+    if r_limit is None and exclusive.r > warn:
+        return Judgement("WARN", f"R {exclusive.r:.3g} > {warn:g}")
     return Judgement("PASS")
+
+
+def _bad(error: Exclusive | Inclusive | None) -> bool:
+    return error is not None and error.nonfinite > 0
+
+
+def _nothing(figures: object) -> str:
+    problem = getattr(figures, "problem", "")
+    return problem or "nothing to compare: no entry is finite, or there is none"
 
 
 def _over_rung(rung: Rung, figures: Inclusive | Metrics, free: Metrics | None) -> Judgement | None:
     if figures.mae > rung.limit:
         text = f"MAE {figures.mae:.1e} > {rung.limit:g}, rung {rung.name}"
-        return Judgement("FAIL", text, own=True)
+        return Judgement("FAIL", text, "inclusive")
     if rung.free and free is not None and free.mae > rung.limit:
         text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}, rung {rung.name}"
         return Judgement("FAIL", text)
@@ -115,5 +185,5 @@ def _over_rung(rung: Rung, figures: Inclusive | Metrics, free: Metrics | None) -
 
 def _unmeasured(leaf: LeafMatch) -> Judgement:
     if leaf.problem.startswith(("shape", "dtype", "value")):
-        return Judgement("FAIL", leaf.problem, own=True)
+        return Judgement("FAIL", leaf.problem, "exclusive")
     return Judgement("UNKNOWN", leaf.problem)

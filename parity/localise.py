@@ -1,60 +1,123 @@
-"""Where the port goes wrong: the deepest calls that fail although they got the right inputs."""
+"""Where the port goes wrong: every call whose own code does, and between which calls inside it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from parity.records import Fault, Row
+from parity.grade import Judgement
+from parity.records import Fault, Handed, Row
 
 
-def find_faults(
-    rows: Sequence[Row], own: Sequence[bool], parents: Mapping[int, int]
-) -> tuple[Fault, ...]:
-    """One fault per module, in the order in which its first failing call completes.
+@dataclass(frozen=True)
+class Found:
+    """A row, the verdict on it, and what its call handed on out of its limit."""
 
-    `rows` are those of one case, `own[i]` says whether row i fails by its inclusive error,
-    `parents` maps the order of each matched call to that of the one around it. A call is at fault
-    if it fails and none of the calls inside it does.
+    row: Row
+    judged: Judgement
+    handed: tuple[Handed, ...] = ()
+
+
+def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fault, ...]:
+    """One fault per module, in the order of execution.
+
+    `found` are the rows of one case, `parents` maps the order of each matched call to that of the
+    one around it. A call is at fault if its exclusive error fails; where only its inclusive error
+    does, if no call inside it fails at all.
     """
-    by_call: dict[int, list[Row]] = defaultdict(list)
-    for row, failed in zip(rows, own, strict=True):
-        if failed:
-            by_call[row.order].append(row)
-    excused: set[int] = set()
-    for order in by_call:
+    by_call: dict[int, list[Found]] = defaultdict(list)
+    for one in found:
+        if one.judged.blame:
+            by_call[one.row.order].append(one)
+    excused = _around(by_call, parents)
+    guilty: list[tuple[float, Found]] = []
+    for order, candidates in by_call.items():
+        own = [one for one in candidates if one.judged.blame == "exclusive"]
+        if own or order not in excused:
+            guilty.append(
+                (_begins(order, candidates, parents), max(own or candidates, key=_badness))
+            )
+    by_module: dict[str, list[Found]] = defaultdict(list)
+    for _, one in sorted(guilty, key=lambda pair: pair[0]):
+        by_module[one.row.path].append(one)
+    return tuple(_fault(calls, found, parents) for calls in by_module.values())
+
+
+def _around(orders: Mapping[int, object], parents: Mapping[int, int]) -> set[int]:
+    found: set[int] = set()
+    for order in orders:
         above = parents[order]
-        while above != -1 and above not in excused:
-            excused.add(above)
+        while above != -1 and above not in found:
+            found.add(above)
             above = parents.get(above, -1)
-    guilty: dict[str, list[Row]] = {}
-    for order in sorted(set(by_call) - excused):
-        worst = max(by_call[order], key=_badness)
-        guilty.setdefault(worst.path, []).append(worst)
-    return tuple(_fault(found) for found in guilty.values())
+    return found
 
 
-def _badness(row: Row) -> float:
-    error = row.inclusive.rel_l2 if row.inclusive is not None else float("inf")
-    return error if error == error else float("inf")
+def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:
+    """When the deviation shows: before the first call that receives it, else at the return."""
+    children = [handed.child for one in candidates for handed in one.handed]
+    return min((_first(child, parents) - 0.5 for child in children), default=float(order))
 
 
-def _fault(rows: Sequence[Row]) -> Fault:
-    first = rows[0]
+def _first(order: int, parents: Mapping[int, int]) -> int:
+    """The first call to return inside a call, or the call itself."""
+    while True:
+        inner = [child for child, parent in parents.items() if parent == order]
+        if not inner:
+            return order
+        order = min(inner)
+
+
+def _badness(one: Found) -> float:
+    errors = [one.row.exclusive, one.row.inclusive]
+    sizes = [error.rel_l2 for error in errors if error is not None]
+    return max((size if size == size else float("inf") for size in sizes), default=float("inf"))
+
+
+def _fault(calls: Sequence[Found], found: Sequence[Found], parents: Mapping[int, int]) -> Fault:
+    first = calls[0]
+    row = first.row
     return Fault(
-        path=first.path,
-        call=first.call,
-        leaf=first.leaf,
-        case=first.case,
-        kind=first.kind,
+        path=row.path,
+        call=row.call,
+        leaf=row.leaf,
+        case=row.case,
+        kind=row.kind,
         evidence=_evidence(first),
-        calls=len(rows),
+        segment=_segment(first, found, parents),
+        calls=len(calls),
     )
 
 
-def _evidence(row: Row) -> str:
-    error = row.inclusive
-    if error is None or error.problem or error.mae != error.mae:
-        return row.reason
-    figures = f"given the reference's inputs, MAE {error.mae:.1e}, relative {error.rel_l2:.1e}"
-    if error.r == error.r:
-        figures += f", R {error.r:.3g}"
-    return f"{figures} ({row.reason}); the calls inside it hold"
+def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> str:
+    """Between which calls inside it a call goes wrong."""
+    if one.judged.blame != "exclusive":
+        return ""
+    inside = {other.row.order: other.row.path for other in found
+              if parents[other.row.order] == one.row.order}  # fmt: skip
+    prefix = f"{one.row.path}." if one.row.path else ""
+    if one.handed:
+        first = min(one.handed, key=lambda handed: handed.child)
+        after = f"`{first.after.removeprefix(prefix)}`" if first.after else "its own input"
+        return f"between {after} and the input of `{first.path.removeprefix(prefix)}`"
+    if not inside:
+        return ""
+    return f"after `{inside[max(inside)].removeprefix(prefix)}`"
+
+
+def _evidence(one: Found) -> str:
+    row, reason = one.row, one.judged.reason
+    if one.judged.blame == "inclusive":
+        error = row.inclusive
+        if error is None or error.mae != error.mae:
+            return reason
+        return (
+            f"given the reference's inputs, MAE {error.mae:.1e}, relative {error.rel_l2:.1e} "
+            f"({reason}); no call inside it is at fault"
+        )
+    if one.handed:
+        worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
+        return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"
+    own = row.exclusive
+    if own is None or own.mae != own.mae:
+        return reason
+    return f"its own code is off by MAE {own.mae:.1e}, relative {own.rel_l2:.1e} ({reason})"

@@ -24,10 +24,19 @@ _patching = threading.Lock()
 
 
 class Observer:
-    """Hears of each call: `begin` with its arguments by name, `end` with its output."""
+    """Stands around each call; by default it hears the arguments by name, and the output."""
 
     def __init__(self) -> None:
         self._stack: list[tuple[str, Callable[..., Any]]] = []
+
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Make the call of the module at `path`, of class `kind`, and return its output."""
+        self.begin(path, flatten(bind(function, args, kwargs)))
+        output = function(*args, **kwargs)
+        self.end(kind, "__call__", flatten(output))
+        return output
 
     def begin(self, path: str, given: Flat) -> None:
         """The module at `path` is called."""
@@ -93,10 +102,8 @@ def _wrapper(original: Callable[..., Any], run: str, observer: Observer) -> Call
         if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
             return original(self, *args, **kwargs)
         with observer.entered(stamp, original):
-            arguments = bind(functools.partial(original, self), args, kwargs)
-            observer.begin(stamp.removeprefix(run), flatten(arguments))
-            output = original(self, *args, **kwargs)
-            observer.end(type(self).__name__, "__call__", flatten(output))
-        return output
+            function = functools.partial(original, self)
+            path, kind = stamp.removeprefix(run), type(self).__name__
+            return observer.around(path, kind, function, args, kwargs)
 
     return call

@@ -1,44 +1,24 @@
-"""The spine: inputs -> capture -> align -> measure -> attribute -> grade -> localise -> report."""
+"""The spine: inputs -> capture -> align -> measure -> attribute -> grade -> localise -> report.
+
+The stages of one case stand in `case.py`; here are those of a whole comparison.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
-import jax
-import numpy as np
 import torch
 from flax import nnx
 
-from parity import capture_nnx, capture_torch, environment
-from parity import layout as layout_rules
-from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
-from parity.attribute import Sides, measure_inclusive
+from parity import environment
+from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
-from parity.grade import fail_limit, grade, judge
 from parity.inputs import load_clip
-from parity.localise import find_faults
-from parity.measure import Key, measure_free, read
 from parity.progress import Progress
-from parity.recorder import bind, join
-from parity.records import Case, Coverage, Fault, Inclusive, LeafMatch, Match, Pair, Row, Rung
+from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
-from parity.store import Store
-from parity.tree import flatten, rebuild
-
-MODES = ("free", "inclusive")
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What is asked of every case of a run."""
-
-    rungs: tuple[Rung, ...] = ()
-    declared: Mapping[str, str] | None = None
-    rename: Mapping[str, str] | None = None
-    layout: Mapping[str, str] | None = None
-    inclusive: bool = True
 
 
 def compare(
@@ -69,7 +49,8 @@ def compare(
         layout: globs of `path` or `path#leaf` to `"move"` (axis 1 is the channel) or `"keep"`.
         rename: globs of reference paths to paths of the port.
         ignore: globs of `path` or `path#leaf` that need no counterpart.
-        modes: `"free"` and, unless one table of outputs is enough, `"inclusive"`.
+        modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
+            own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
 
@@ -77,8 +58,8 @@ def compare(
         InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
     """
     unknown = set(modes) - set(MODES)
-    if unknown or "free" not in modes:
-        raise InputError(f"modes {tuple(modes)}: expected 'free', or 'free' and 'inclusive'")
+    if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
+        raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
     methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
     if set(methods) != {"torch", "nnx"}:
         raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
@@ -94,7 +75,7 @@ def compare(
         declared=dict.fromkeys(ignore, "ignored by the caller"),
         rename=rename or {},
         layout=layout or {},
-        inclusive="inclusive" in modes,
+        modes=tuple(modes),
     )
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
@@ -135,15 +116,7 @@ def run_pair(
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
-    outcomes: list[Outcome] = []
-    outputs: dict[str, Mapping[str, Any]] = {}
-    for case in cases:
-        progress.title(case.name if not case.path else f"{case.name} {case.path}")
-        if case.args_from is not None:
-            case = replace(case, args=case.args_from(outputs))
-        outcome = run_case(case, reference, port, rules, progress)
-        outcomes.append(outcome)
-        outputs[case.name] = outcome.outputs
+    outcomes = _run_cases(cases, reference, port, rules, progress)
     facts = {
         "input": clip.source,
         "weights": weights
@@ -156,189 +129,40 @@ def run_pair(
     return _report(pair.name, outcomes, rules, facts, seed)
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one case gave; `outputs` are the reference's, channel-first, by leaf."""
-
-    rows: tuple[Row, ...]
-    faults: tuple[Fault, ...]
-    coverage: Coverage
-    outputs: Mapping[str, Any]
-
-
-def run_case(
-    case: Case,
+def _run_cases(
+    cases: Sequence[Case],
     torch_root: torch.nn.Module,
     nnx_root: nnx.Module,
     rules: Rules,
     progress: Progress,
-    nnx_args: tuple[Any, ...] | None = None,
-    nnx_kwargs: dict[str, Any] | None = None,
-) -> Outcome:
-    """Run both sides on one input, and measure, judge and locate."""
-    layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
-    layout_rules.check(layout)
-    torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
-    with Store() as store:
-        progress.stage("reference")
-        ref = capture_torch.record(
-            torch_module, case.torch, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, depth=case.depth,
-        )  # fmt: skip
-        given, given_kwargs = _port_arguments(case, torch_module, layout)
-        progress.stage("port")
-        with nullcontext() if case.jit else jax.disable_jit():
-            port = capture_nnx.record(
-                nnx_module,
-                case.nnx,
-                given if nnx_args is None else nnx_args,
-                given_kwargs if nnx_kwargs is None else nnx_kwargs,
-                store=store,
-                prefix=renamed(case.path, rename),
-                depth=case.depth,
-            )
-        alignment = align(ref, port, rename=rename, declared=declared)
-        _check_inputs(alignment)
-        free = measure_free(alignment.matches, store, progress)
-        inclusive: Mapping[Key, Inclusive] = {}
-        if rules.inclusive:
-            sides = Sides(
-                _joined(case.path, dict(torch_module.named_modules())),
-                _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
-                case.torch,
-                case.nnx,
-            )
-            limit = None if case.floor else fail_limit
-            inclusive = measure_inclusive(alignment.matches, sides, store, limit, progress)
-        outputs = {
-            leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
-            for leaf in ref.calls[-1].outputs
-            if leaf.buffer is not None
-        }
-    rows, own = _rows(case, alignment, free, inclusive, rules)
-    parents = {match.ref.order: match.parent for match in alignment.matches}
-    return Outcome(tuple(rows), find_faults(rows, own, parents), alignment.coverage, outputs)
+) -> list[Outcome]:
+    """All cases; those that record one call alone patch nothing, and go two at a time.
 
+    Their time goes into compiling, and XLA compiles small programs on one core.
+    """
+    outcomes: dict[int, Outcome] = {}
+    outputs: dict[str, Mapping[str, Any]] = {}
+    alone = [case.depth == 0 and case.args_from is None for case in cases]
+    for i, case in enumerate(cases):
+        if not alone[i]:
+            progress.title(case.name if not case.path else f"{case.name} {case.path}")
+            if case.args_from is not None:
+                case = replace(case, args=case.args_from(outputs))
+            outcomes[i] = run_case(case, torch_root, nnx_root, rules, progress)
+            outputs[case.name] = outcomes[i].outputs
+    progress.title("")
+    progress.stage("single calls", sum(alone))
 
-def _called(
-    case: Case, torch_root: torch.nn.Module, nnx_root: nnx.Module, rename: Mapping[str, str]
-) -> tuple[torch.nn.Module, nnx.Module]:
-    if not case.path:
-        return torch_root, nnx_root
-    found = capture_nnx.submodules(nnx_root)
-    path = renamed(case.path, rename)
-    if path not in found:
-        raise InputError(
-            f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
-        )
-    return torch_root.get_submodule(case.path), found[path]
+    def run(i: int) -> None:
+        outcomes[i] = run_case(cases[i], torch_root, nnx_root, rules, Progress())
+        progress.advance()
 
-
-def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
-    return {join(prefix, path): module for path, module in modules.items()}
-
-
-def _port_arguments(
-    case: Case, module: torch.nn.Module, layout: Mapping[str, str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The reference's arguments in the port's layout."""
-    kinds = [cls.__name__ for cls in type(module).__mro__]
-    function = capture_torch.target(module, case.torch)
-    names = list(bind(function, case.args, case.kwargs))
-
-    def convert(name: str, value: Any) -> Any:
-        flat = flatten(value)
-        arrays = []
-        for leaf, array in flat.arrays:
-            plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
-            full = f"{name}.{leaf}" if leaf else name
-            floating = plain.dtype.kind in "fcV"
-            how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
-            moved = np.moveaxis(plain, 1, -1) if how.move else plain
-            arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
-        return rebuild(flat.skeleton, arrays)
-
-    args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
-    return args, {name: convert(name, value) for name, value in case.kwargs.items()}
-
-
-def _check_inputs(alignment: Alignment) -> None:
-    """Refuse root inputs of the port that are not the reference's after layout."""
-    root = next((match for match in alignment.matches if match.ref.parent == -1), None)
-    if root is None:
-        return
-    found = {leaf.ref.name: "" if _equal(leaf) else leaf.problem or "other values"
-             for leaf in root.inputs}  # fmt: skip
-    plain = {leaf.name: leaf.value for leaf in root.port.inputs if leaf.buffer is None}
-    for leaf in root.ref.inputs:
-        if leaf.buffer is not None:
-            problem = found.get(leaf.name, "no counterpart")
-        else:
-            value = plain.get(leaf.name, leaf.value)
-            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
-        if problem and not problem.startswith("layout"):
-            raise InputError(
-                f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
-                "leave nnx_args out, or say how to read the axes with layout="
-            )
-
-
-def _equal(leaf: LeafMatch) -> bool:
-    if leaf.problem or leaf.port is None:
-        return False
-    return leaf.undo or leaf.ref.buffer == leaf.port.buffer
-
-
-def _rows(
-    case: Case,
-    alignment: Alignment,
-    free: Mapping[Any, Any],
-    inclusive: Mapping[Any, Any],
-    rules: Rules,
-) -> tuple[list[Row], list[bool]]:
-    rows: list[Row] = []
-    own: list[bool] = []
-    by_kind = {kind: rung for rung in rules.rungs for kind in rung.kinds}
-    for match in alignment.matches:
-        rung = by_kind.get(match.ref.kind)
-        for leaf in match.outputs:
-            if leaf.declared:  # the reason is in the coverage
-                continue
-            key = (match.ref.order, leaf.ref.name)
-            measured, error = free.get(key), inclusive.get(key)
-            if measured is None and not leaf.problem:
-                continue  # equal values that are no arrays
-            verdict = judge(match.ref.kind, leaf, measured, error, rung=rung, r_limit=case.r_limit)
-            rows.append(_row(case, match, leaf, measured, error, rung, verdict))
-            own.append(verdict.own and verdict.verdict == "FAIL")
-    return rows, own
-
-
-def _row(
-    case: Case, match: Match, leaf: LeafMatch, free: Any, error: Any, rung: Rung | None, judged: Any
-) -> Row:
-    buffer = leaf.ref.buffer
-    figures = error if error is not None else free
-    return Row(
-        rung=rung.name if rung else "",
-        case=case.name,
-        path=match.ref.path,
-        nnx_path=match.port.path,
-        kind=match.ref.kind,
-        call=match.ref.number,
-        leaf=leaf.ref.name,
-        shape=buffer.shape if buffer else (),
-        dtype=buffer.dtype.name if buffer else type(leaf.ref.value).__name__,
-        metrics=free,
-        inclusive=error,
-        grade=grade(figures.mae) if figures is not None else "",
-        verdict=judged.verdict,
-        reason=judged.reason,
-        order=match.ref.order,
-        parent=match.parent,
-        limited=case.r_limit is None,
-        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
-    )
+    pool = ThreadPoolExecutor(2, "parity-case")
+    try:
+        list(pool.map(run, [i for i, yes in enumerate(alone) if yes]))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return [outcomes[i] for i in range(len(cases))]
 
 
 def _report(

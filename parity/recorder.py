@@ -41,6 +41,8 @@ class Recorder:
         outputs: tuple[Leaf, ...],
         *,
         traced: bool = False,
+        returned: Skeleton | None = None,
+        in_place: bool = False,
     ) -> None:
         """The innermost open call returns."""
         call = self._open.pop()
@@ -58,6 +60,8 @@ class Recorder:
                 outputs=outputs,
                 traced=traced,
                 arguments=call.arguments,
+                returned=returned,
+                in_place=in_place,
             )
         )
 

@@ -35,7 +35,8 @@ class Call:
 
     `number` counts the calls of this module, `order` the calls of the run by completion,
     `parent` is the `order` of the enclosing call (-1 for the root). `traced` says that the port
-    ran it under a JAX transformation. `arguments` rebuilds the port's own arguments.
+    ran it under a JAX transformation. `arguments` rebuilds the arguments, `returned` what the
+    reference returned. `in_place` says that the reference wrote to an argument.
     """
 
     path: str
@@ -48,6 +49,8 @@ class Call:
     outputs: tuple[Leaf, ...]
     traced: bool = False
     arguments: Skeleton | None = None
+    returned: Skeleton | None = None
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Metrics:
 class Inclusive:
     """Error of a subtree fed with the reference's inputs.
 
-    `bounded` says that R was not measured because `rel_l2` alone bounds it (see `noise`).
+    R is measured where it matters for a verdict; `bounded` says that `rel_l2` alone bounds it
+    under its limit (see `noise`).
     """
 
     mae: float
@@ -104,6 +108,50 @@ class Inclusive:
     r: float = float("nan")
     problem: str = ""
     bounded: bool = False
+
+
+@dataclass(frozen=True)
+class Exclusive:
+    """Error of a module's own code: fed with the reference's inputs, and the calls inside it
+    return the reference's outputs.
+
+    `floor_rel_l2` is the reference's own relative distance from float64, R the port's in units of
+    it (see `noise`). `moved` says that the reference only moves data here, without any rounding.
+    """
+
+    mae: float
+    rel_l2: float
+    nonfinite: int
+    floor_rel_l2: float = float("nan")
+    r: float = float("nan")
+    problem: str = ""
+    bounded: bool = False
+    moved: bool = False
+
+    def fails(self, limit: float) -> bool:
+        """Whether this is more than rounding: R beyond `limit`, or data moved and changed."""
+        return (
+            self.r > limit
+            or self.nonfinite > 0
+            or self.problem.startswith("shape")
+            or (self.moved and self.mae > 0)
+        )
+
+
+@dataclass(frozen=True)
+class Handed:
+    """An input that a container hands to a call inside it otherwise than the reference does.
+
+    `parent` and `child` are the `order` of the two calls, `after` is the path of the call inside
+    the parent that came before the child, if any.
+    """
+
+    parent: int
+    child: int
+    path: str
+    leaf: str
+    after: str
+    error: Exclusive
 
 
 @dataclass(frozen=True)
@@ -174,6 +222,8 @@ class Row:
     dtype: str
     metrics: Metrics | None
     inclusive: Inclusive | None
+    exclusive: Exclusive | None
+    gain: float
     grade: str
     verdict: Verdict
     reason: str
@@ -187,7 +237,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Fault:
-    """The deepest call whose inclusive error fails while those of its children hold."""
+    """A call whose own code goes wrong, whatever happens around and inside it.
+
+    `segment` says between which two calls inside it, `""` if it makes none.
+    """
 
     path: str
     call: int
@@ -195,6 +248,7 @@ class Fault:
     case: str
     kind: str
     evidence: str
+    segment: str = ""
     calls: int = 1
     """How many calls of this module fail so."""
 
@@ -205,13 +259,10 @@ class Case:
 
     `name` is method/input. `args` are NumPy arrays, channel-first; `args_from` makes them instead
     from what the reference returned in the cases before, by case and leaf. `path` is the module
-    that is
-    called (`""`: the root). `torch` and `nnx` are method names or callables
-    `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. Without `jit` the
-    port runs operation by operation, whatever it compiles by itself: each operation of one shape is
-    compiled once for all modules. `floor` asks for R on every call rather than only where it is
-    needed to decide; `r_limit` replaces the limits on R and on MAE: only the distance from float64
-    counts.
+    that is called (`""`: the root). `torch` and `nnx` are method names or callables
+    `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. `floor` asks for
+    R on every call rather than only where it is needed to decide; `r_limit` replaces the limits on
+    R and on MAE: only the distance from float64 counts.
     """
 
     name: str
@@ -222,7 +273,6 @@ class Case:
     nnx: str | Callable[..., Any] = "__call__"
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     depth: int | None = None
-    jit: bool = True
     floor: bool = False
     r_limit: float | None = None
 

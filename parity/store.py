@@ -6,12 +6,17 @@ The file is unlinked as soon as it is open, so that a killed run leaves nothing 
 import os
 import tempfile
 import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import xxhash
 from jaxtyping import Shaped
+
+WAITING = 1 << 28
+"""Bytes that may wait to be written: a model computes on while the disk is slow."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Store:
     """An append-only file of arrays, shared by both sides of a run.
 
     `put` copies, so later in-place writes do not reach the record. Safe to use from several
-    threads.
+    threads. Writes happen in the background; one that fails is raised by the next call.
     """
 
     def __init__(self) -> None:
@@ -41,6 +46,9 @@ class Store:
         self._offsets: dict[bytes, int] = {}
         self._end = 0
         self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "parity-store")
+        self._waiting: deque[tuple[int, Future[int]]] = deque()
+        self._waiting_bytes = 0
 
     def put(self, array: Shaped[np.ndarray, "..."]) -> Buffer:
         """Write `array` unless an equal one is already there."""
@@ -50,11 +58,14 @@ class Store:
             if offset is None:
                 offset = self._offsets[key] = self._end
                 self._end += flat.nbytes
-                _write(self._file.fileno(), flat, offset)
+                self._write_later(flat.copy(), offset)
         return Buffer(key, offset, np.shape(array), array.dtype)
 
     def get(self, buffer: Buffer) -> Shaped[np.ndarray, "..."]:
         """Read a copy of a stored array."""
+        with self._lock:
+            while self._waiting and self._waiting[0][0] <= buffer.offset:
+                self._wait_for_oldest()
         out = np.empty(buffer.size, buffer.dtype)
         _read(self._file.fileno(), out.view(np.uint8), buffer.offset)
         return out.reshape(buffer.shape)
@@ -65,8 +76,23 @@ class Store:
         return self._end
 
     def close(self) -> None:
-        """Give the disk space back."""
-        self._file.close()
+        """Give the disk space back, in the background: that takes seconds for a large file."""
+        with self._lock:
+            while self._waiting:
+                self._wait_for_oldest()
+        self._writer.submit(self._file.close)
+        self._writer.shutdown(wait=False)
+
+    def _write_later(self, flat: Shaped[np.ndarray, " n"], offset: int) -> None:
+        while self._waiting_bytes > WAITING:
+            self._wait_for_oldest()
+        self._waiting_bytes += flat.nbytes
+        future = self._writer.submit(_write, self._file.fileno(), flat, offset)
+        self._waiting.append((offset, future))
+
+    def _wait_for_oldest(self) -> None:
+        _, future = self._waiting.popleft()
+        self._waiting_bytes -= future.result()
 
     def __enter__(self) -> "Store":
         return self
@@ -87,11 +113,12 @@ def _bytes(array: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, " n"]:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
-def _write(descriptor: int, flat: Shaped[np.ndarray, " n"], offset: int) -> None:
+def _write(descriptor: int, flat: Shaped[np.ndarray, " n"], offset: int) -> int:
     view = flat.data
     while view:
         written = os.pwrite(descriptor, view, offset)
         view, offset = view[written:], offset + written
+    return flat.nbytes
 
 
 def _read(descriptor: int, flat: Shaped[np.ndarray, " n"], offset: int) -> None:

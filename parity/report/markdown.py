@@ -84,7 +84,8 @@ def _faults(report: Report) -> list[str]:
         where = f"`{fault.path or '<root>'}` ({fault.kind}), call {fault.call} of {fault.case}"
         more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
         leaf = f", output `{fault.leaf}`" if fault.leaf else ""
-        lines.append(f"1. {where}{leaf}{more}: {fault.evidence}")
+        segment = f", {fault.segment}" if fault.segment else ""
+        lines.append(f"1. {where}{leaf}{more}{segment}: {fault.evidence}")
     return [*lines, ""]
 
 

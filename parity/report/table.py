@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 COLUMNS = (
     "rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype",
     "mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine",
-    "ref_rms", "incl_mae", "incl_rel_l2", "floor_rel_l2", "R", "grade", "verdict",
-    "worst_index", "nonfinite",
+    "ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R", "gain",
+    "grade", "verdict", "worst_index", "nonfinite",
 )  # fmt: skip
-"""The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive."""
+"""The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive, `excl_` exclusive.
+`floor_rel_l2` and `R` belong to the exclusive error."""
 
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
@@ -33,7 +34,7 @@ def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
 def record(row: Row) -> dict[str, Any]:
     """A row as plain values by column."""
     nan = math.nan
-    free, inclusive = row.metrics, row.inclusive
+    free, inclusive, exclusive = row.metrics, row.inclusive, row.exclusive
     figures = ("mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99")
     return {
         "rung": row.rung,
@@ -48,12 +49,17 @@ def record(row: Row) -> dict[str, Any]:
         **{name: getattr(free, name) if free else nan for name in (*figures, "cosine", "ref_rms")},
         "incl_mae": inclusive.mae if inclusive else nan,
         "incl_rel_l2": inclusive.rel_l2 if inclusive else nan,
-        "floor_rel_l2": inclusive.floor_rel_l2 if inclusive else nan,
-        "R": inclusive.r if inclusive else nan,
+        "excl_mae": exclusive.mae if exclusive else nan,
+        "excl_rel_l2": exclusive.rel_l2 if exclusive else nan,
+        "floor_rel_l2": exclusive.floor_rel_l2 if exclusive else nan,
+        "R": exclusive.r if exclusive else nan,
+        "gain": row.gain,
         "grade": row.grade,
         "verdict": row.verdict,
         "worst_index": ",".join(map(str, free.worst_index)) if free else "",
-        "nonfinite": max(free.nonfinite if free else 0, inclusive.nonfinite if inclusive else 0),
+        "nonfinite": max(found.nonfinite for found in (free, inclusive, exclusive) if found)
+        if free or inclusive or exclusive
+        else 0,
     }
 
 

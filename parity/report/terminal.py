@@ -60,5 +60,7 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"note: {note}"))
     for fault in report.faults:
         where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
-        console.print(Text(f"fault: {where}: {fault.evidence}", style="red"), soft_wrap=True)
+        segment = f", {fault.segment}" if fault.segment else ""
+        line = f"fault: {where}{segment}: {fault.evidence}"
+        console.print(Text(line, style="red"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jaxvae import pairing
-from jaxvae.layers import Conv2d
+from jaxvae.convolution import Conv2d
 from parity.capture_nnx import submodules
 
 

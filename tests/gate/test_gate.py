@@ -66,7 +66,7 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
         "decoder": (pairing.decode_torch, "decode"),
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
-    case = Case(half, (sample,), torch=reference, nnx=port, jit=False)
+    case = Case(half, (sample,), torch=reference, nnx=port)
     rules = Rules(pairing.RUNGS, pairing.DECLARED, {}, pairing.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:

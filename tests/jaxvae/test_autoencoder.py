@@ -6,7 +6,7 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, autoencoder, blocks
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, autoencoder, coders
 from jaxvae.chunks import chunk_bounds
 from jaxvae.weights import from_torch_state
 
@@ -180,7 +180,7 @@ def test_repeated_calls_are_bit_equal(bridge, pair):
 def traces(monkeypatch):
     """Counts the runs of the encoder's and decoder's Python code: under jit, the traces."""
     counts = {"encoder": 0, "decoder": 0}
-    for name, cls in (("encoder", blocks.Encoder3D), ("decoder", blocks.Decoder3D)):
+    for name, cls in (("encoder", coders.Encoder3D), ("decoder", coders.Decoder3D)):
 
         def call(self, *args, name=name, original=cls.__call__, **kwargs):
             counts[name] += 1
@@ -256,6 +256,16 @@ def test_gradients_cross_the_scan(bridge, pair):
     with torch.enable_grad():
         pair.theirs.encode(reference).latent_dist.mean.square().sum().backward()
     assert bridge.error(gradient, bridge.last(reference.grad)) < 1e-4
+
+
+def test_layer_by_layer(bridge, pair):
+    x = bridge.normal(1, 9, 8, 8, 3)
+    looked_at = pair.ours.encode(x, compiled=False).parameters
+    assert bridge.error(looked_at, pair.ours.encode(x).parameters) < LIMIT
+    z = bridge.normal(1, 3, 2, 2, 4)
+    assert bridge.error(pair.ours.decode(z, compiled=False), pair.ours.decode(z)) < LIMIT
+    whole = pair.ours(x, compiled=False)
+    assert bridge.error(whole, pair.ours(x)) < LIMIT
 
 
 @pytest.mark.slow

@@ -149,7 +149,14 @@ def test_a_second_comparison_at_the_same_time_is_refused(store):
             release.wait(10)
             return x
 
-    thread = threading.Thread(target=lambda: run(Slow(), X, store=store))
+    class Outer(nnx.Module):
+        def __init__(self):
+            self.slow = Slow()
+
+        def __call__(self, x):
+            return self.slow(x)
+
+    thread = threading.Thread(target=lambda: run(Outer(), X, store=store))
     thread.start()
     try:
         assert inside.wait(10)

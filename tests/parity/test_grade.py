@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from parity.align import PORT_LACKS
-from parity.grade import GRADES, MEANINGS, fail_limit, grade, judge
-from parity.records import Inclusive, Leaf, LeafMatch, Metrics, Rung
+from parity.grade import GRADES, MEANINGS, NOT_EXACT, Errors, fail_limit, grade, judge
+from parity.records import Exclusive, Handed, Inclusive, Leaf, LeafMatch, Metrics, Rung
 from parity.store import Buffer
 
 NAN = math.nan
@@ -20,12 +20,27 @@ def free(mae, nonfinite=0):
     return Metrics(mae, mae, mae, mae, mae, mae, mae, 0, 1, 1, (0,), nonfinite)
 
 
+def exclusive(mae=1e-7, r=NAN, **options):
+    return Exclusive(mae, mae, 0, r=r, **{"bounded": r != r} | options)
+
+
+def inclusive(mae=1e-7, r=NAN, **options):
+    return Inclusive(mae, mae, 0, r=r, **{"bounded": r != r} | options)
+
+
 def verdict(kind="Conv2d", mae=1e-7, r=NAN, dtype="float32", free_mae=None, **options):
-    inclusive = Inclusive(mae, mae, 0, r=r, bounded=r != r)
-    judged = judge(
-        kind, match(dtype), free(mae if free_mae is None else free_mae), inclusive, **options
+    """Of a call without others inside."""
+    errors = Errors(
+        free(mae if free_mae is None else free_mae), inclusive(mae, r), exclusive(mae, r)
     )
-    return judged.verdict, judged.own
+    judged = judge(kind, match(dtype), errors, **options)
+    return judged.verdict, judged.blame
+
+
+def container(own, around, handed=()):
+    errors = Errors(free(1.0), around, own, handed, container=True)
+    judged = judge("Block", match(), errors)
+    return judged.verdict, judged.blame
 
 
 @pytest.mark.parametrize(
@@ -43,67 +58,93 @@ def test_every_grade_has_a_meaning():
 
 
 def test_r_decides_by_kind():
-    assert verdict(r=2.9) == ("PASS", False)
-    assert verdict(r=3.1) == ("WARN", False)
-    assert verdict(r=10.1) == ("FAIL", True)
-    assert verdict("GroupNorm", r=29) == ("WARN", False)
-    assert verdict("GroupNorm", r=9) == ("PASS", False)
-    assert verdict("GroupNorm", r=31) == ("FAIL", True)
+    assert verdict(r=2.9) == ("PASS", "")
+    assert verdict(r=3.1) == ("WARN", "")
+    assert verdict(r=10.1) == ("FAIL", "exclusive")
+    assert verdict("GroupNorm", r=29) == ("WARN", "")
+    assert verdict("GroupNorm", r=9) == ("PASS", "")
+    assert verdict("GroupNorm", r=31) == ("FAIL", "exclusive")
     assert fail_limit("CogVideoXSpatialNorm3D") == 30
 
 
 def test_without_a_grade_the_scale_of_the_error_does_not_matter():
-    assert verdict(mae=1e-2, r=1.0) == ("PASS", False)
-    assert verdict(mae=1e-9, r=1e5) == ("FAIL", True)
+    assert verdict(mae=1e-2, r=1.0) == ("PASS", "")
+    assert verdict(mae=1e-9, r=1e5) == ("FAIL", "exclusive")
+
+
+def test_moved_data_must_be_the_same():
+    assert judge("M", match(), Errors(exclusive=exclusive(0.0, 0.0, moved=True))).verdict == "PASS"
+    changed = judge("M", match(), Errors(exclusive=exclusive(1e-9, 0.01, moved=True)))
+    assert (changed.verdict, changed.reason) == ("FAIL", NOT_EXACT)
+
+
+def test_a_container_is_at_fault_if_what_it_returns_is_wrong_too():
+    assert container(exclusive(r=1e3), inclusive(r=1e3)) == ("FAIL", "exclusive")
+    assert container(exclusive(r=1e3), inclusive(r=2.0)) == ("WARN", "")
+    handed = (Handed(5, 3, "a.b", "x", "", exclusive(r=1e3)),)
+    assert container(exclusive(r=1.0), inclusive(r=1e3), handed) == ("FAIL", "exclusive")
+    assert container(exclusive(r=1.0), inclusive(r=2.0), handed) == ("WARN", "")
+
+
+def test_a_container_that_is_right_by_itself_and_wrong_inside():
+    assert container(exclusive(r=1.0), inclusive(r=1e3)) == ("FAIL", "inclusive")
+    assert container(exclusive(r=1.0), inclusive()) == ("PASS", "")
 
 
 def test_a_rung_limits_the_inclusive_error():
     rung = Rung("conv", ("Conv2d",), 1e-6)
-    assert verdict(mae=9e-7, rung=rung) == ("PASS", False)
-    assert verdict(mae=2e-6, rung=rung) == ("FAIL", True)
-    assert verdict(mae=9e-7, free_mae=1.0, rung=rung) == ("PASS", False)
+    assert verdict(mae=9e-7, rung=rung) == ("PASS", "")
+    assert verdict(mae=2e-6, rung=rung) == ("FAIL", "inclusive")
+    assert verdict(mae=2e-6, r=1e3, rung=rung) == ("FAIL", "exclusive")
+    assert verdict(mae=9e-7, free_mae=1.0, rung=rung) == ("PASS", "")
 
 
 def test_a_rung_may_limit_the_free_running_error_which_is_no_fault_of_its_own():
     rung = Rung("encoder", ("E",), 1e-2, free=True)
-    assert verdict(mae=1e-7, free_mae=0.5, rung=rung) == ("FAIL", False)
+    assert verdict(mae=1e-7, free_mae=0.5, rung=rung) == ("FAIL", "")
 
 
 def test_r_limit_replaces_the_others():
     rung = Rung("conv", ("Conv2d",), 1e-6)
-    assert verdict(mae=1.0, r=1.9, rung=rung, r_limit=2.0) == ("PASS", False)
-    assert verdict(mae=0.0, r=2.1, r_limit=2.0) == ("FAIL", True)
+    assert verdict(mae=1.0, r=1.9, rung=rung, r_limit=2.0) == ("PASS", "")
+    assert verdict(mae=0.0, r=2.1, r_limit=2.0) == ("FAIL", "exclusive")
 
 
 def test_exact_types_must_be_exact():
-    assert verdict(mae=0.0, dtype="int32") == ("PASS", False)
-    assert verdict(mae=1e-9, dtype="int32") == ("FAIL", True)
+    assert verdict(mae=0.0, dtype="int32") == ("PASS", "")
+    assert verdict(mae=1e-9, dtype="int32") == ("FAIL", "exclusive")
 
 
 def test_finiteness():
-    bad = judge("M", match(), free(0), Inclusive(math.inf, math.inf, 2))
-    assert (bad.verdict, bad.own) == ("FAIL", True)
-    inherited = judge("M", match(), free(math.inf, 2), Inclusive(0, 0, 0))
-    assert (inherited.verdict, inherited.own) == ("FAIL", False)
+    own = Exclusive(math.inf, math.inf, 2)
+    bad = judge("M", match(), Errors(free(0), Inclusive(math.inf, math.inf, 2), own))
+    assert (bad.verdict, bad.blame) == ("FAIL", "exclusive")
+    inherited = judge("M", match(), Errors(free(math.inf, 2), inclusive(0), exclusive(0)))
+    assert (inherited.verdict, inherited.blame) == ("FAIL", "")
 
 
 def test_free_running_errors_alone_pass_by_equality_only():
-    assert judge("M", match(), free(0.0), None).verdict == "PASS"
-    assert judge("M", match(), free(1e-12), None).verdict == "UNKNOWN"
+    assert judge("M", match(), Errors(free(0.0))).verdict == "PASS"
+    assert judge("M", match(), Errors(free(1e-12))).verdict == "UNKNOWN"
     rung = Rung("conv", ("M",), 1e-6)
-    assert judge("M", match(), free(1e-3), None, rung=rung).verdict == "FAIL"
+    assert judge("M", match(), Errors(free(1e-3)), rung=rung).verdict == "FAIL"
 
 
 def test_r_that_was_needed_and_could_not_be_measured_is_unknown():
-    assert judge("M", match(), free(1e-7), Inclusive(1e-7, 1e-7, 0)).verdict == "UNKNOWN"
-    bounded = Inclusive(1e-7, 1e-7, 0, bounded=True)
-    assert judge("M", match(), free(1e-7), bounded).verdict == "PASS"
-    assert judge("M", match(), free(1e-7), bounded, r_limit=2.0).verdict == "UNKNOWN"
+    unmeasured = Errors(free(1e-7), inclusive(), exclusive(bounded=False))
+    assert judge("M", match(), unmeasured).verdict == "UNKNOWN"
+    near = Errors(free(1e-7), inclusive(), exclusive())
+    assert judge("M", match(), near).verdict == "PASS"
+    assert judge("M", match(), near, r_limit=2.0).verdict == "UNKNOWN"
 
 
 def test_not_observed_is_unknown():
-    assert judge("M", match(), None, None).verdict == "UNKNOWN"
-    assert judge("M", match(), free(NAN), None).verdict == "UNKNOWN"
-    assert judge("M", match(problem=PORT_LACKS), None, None).verdict == "UNKNOWN"
-    assert judge("M", match(problem="shape (1,) instead of (2,)"), None, None).own
-    assert judge("M", match(problem="layout: ..."), None, None).verdict == "UNKNOWN"
+    assert judge("M", match(), Errors()).verdict == "UNKNOWN"
+    assert judge("M", match(), Errors(free(NAN))).verdict == "UNKNOWN"
+    assert judge("M", match(), Errors(exclusive=exclusive(NAN))).verdict == "UNKNOWN"
+    why = Errors(free(1e-7), exclusive=exclusive(NAN, problem="not measured: because"))
+    assert judge("M", match(), why).reason == "not measured: because"
+    assert judge("M", match(problem=PORT_LACKS), Errors()).verdict == "UNKNOWN"
+    shape = judge("M", match(problem="shape (1,) instead of (2,)"), Errors())
+    assert (shape.verdict, shape.blame) == ("FAIL", "exclusive")
+    assert judge("M", match(problem="layout: ..."), Errors()).verdict == "UNKNOWN"

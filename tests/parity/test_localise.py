@@ -1,47 +1,68 @@
-from parity.localise import find_faults
-from parity.records import Inclusive, Row
+from parity.grade import Judgement
+from parity.localise import Found, find_faults
+from parity.records import Exclusive, Handed, Inclusive, Row
+
+CALLS = [("a.x", 0, 2), ("a.y", 1, 2), ("a", 2, 5), ("b.x", 3, 4), ("b", 4, 5), ("", 5, -1)]
+PARENTS = {order: parent for _, order, parent in CALLS}
+FINE = Judgement("PASS")
+OWN = Judgement("FAIL", "R 99 > 10", "exclusive")
+INSIDE = Judgement("FAIL", "R 99 > 10 with all that is inside it", "inclusive")
 
 
 def row(path, order, parent, call=0, rel=1e-7, leaf=""):
     return Row(
         rung="", case="c", path=path, nnx_path=path, kind="M", call=call, leaf=leaf, shape=(1,),
-        dtype="float32", metrics=None, inclusive=Inclusive(rel, rel, 0), grade="", verdict="PASS",
-        reason="R 99 > 10", order=order, parent=parent,
+        dtype="float32", metrics=None, inclusive=Inclusive(rel, rel, 0),
+        exclusive=Exclusive(rel, rel, 0), gain=1.0, grade="", verdict="PASS", reason="",
+        order=order, parent=parent,
     )  # fmt: skip
 
 
-CALLS = [("a.x", 0, 2), ("a.y", 1, 2), ("a", 2, 5), ("b.x", 3, 4), ("b", 4, 5), ("", 5, -1)]
+def faults(handed=None, **judged):
+    """The faults if these verdicts are given; in the names `_` stands for a dot, `root` for ""."""
+    by_path = {"" if key == "root" else key.replace("_", "."): v for key, v in judged.items()}
+    handed = handed or {}
+    found = [
+        Found(row(*call), by_path.get(call[0], FINE), handed.get(call[0], ())) for call in CALLS
+    ]
+    return find_faults(found, PARENTS)
 
 
-PARENTS = {order: parent for _, order, parent in CALLS}
+def paths(**judged):
+    return [fault.path for fault in faults(**judged)]
 
 
-def faults(*failing):
-    rows = [row(*call, rel=1.0 if call[0] in failing else 1e-7) for call in CALLS]
-    found = find_faults(rows, [r.path in failing for r in rows], PARENTS)
-    return [fault.path for fault in found]
+def test_every_call_whose_own_code_fails_is_named():
+    assert paths(a_x=OWN) == ["a.x"]
+    assert paths(b_x=OWN, a_y=OWN) == ["a.y", "b.x"]
+    assert paths(a_x=OWN, a=OWN, root=OWN) == ["a.x", "a", ""]  # one inside the other: both
 
 
-def test_the_deepest_failing_call_is_named():
-    assert faults("a.x", "a", "") == ["a.x"]
+def test_an_inclusive_failure_counts_where_nothing_inside_explains_it():
+    assert paths(a=INSIDE, root=INSIDE) == ["a"]
+    assert paths(a_x=OWN, a=INSIDE, root=INSIDE) == ["a.x"]
+    assert paths(a_x=OWN, root=INSIDE) == ["a.x"]  # `a` happened to hold
 
 
-def test_a_container_is_named_if_its_children_hold():
-    assert faults("a", "") == ["a"]
-    assert faults("") == [""]
-
-
-def test_independent_faults_are_all_named_in_order():
-    assert faults("b.x", "b", "a.y", "a", "") == ["a.y", "b.x"]
-
-
-def test_a_fault_deep_inside_excuses_every_container_around_it():
-    assert faults("a.x", "") == ["a.x"]  # `a` happened to hold
+def test_a_fault_counts_from_the_call_that_first_receives_it():
+    error = Exclusive(1.0, 1.0, 0, r=99)
+    handed = {"": (Handed(5, 4, "b", "x", "a", error),)}
+    (first, second) = faults(handed, root=OWN, b=OWN)
+    assert (first.path, first.segment) == ("", "between `a` and the input of `b`")
+    assert (second.path, second.segment) == ("b", "after `x`")
+    assert "hands on is off by 1.0e+00" in first.evidence
+    handed = {"a": (Handed(2, 0, "a.x", "x", "", error),)}
+    (only,) = faults(handed, a=OWN)
+    assert only.segment == "between its own input and the input of `x`"
 
 
 def test_calls_of_one_module_are_one_fault():
-    rows = [row("a", 0, 2, leaf="1", rel=0.5), row("a", 0, 2, leaf="0", rel=0.9),
-            row("a", 1, 2, call=1), row("", 2, -1)]  # fmt: skip
-    (fault,) = find_faults(rows, [True, True, True, False], {0: 2, 1: 2, 2: -1})
+    found = [
+        Found(row("a", 0, 2, leaf="1", rel=0.5), OWN),
+        Found(row("a", 0, 2, leaf="0", rel=0.9), OWN),
+        Found(row("a", 1, 2, call=1), OWN),
+        Found(row("", 2, -1), FINE),
+    ]
+    (fault,) = find_faults(found, {0: 2, 1: 2, 2: -1})
     assert (fault.path, fault.call, fault.leaf, fault.calls) == ("a", 0, "0", 2)
-    assert "relative 9.0e-01" in fault.evidence
+    assert (fault.segment, "relative 9.0e-01" in fault.evidence) == ("", True)

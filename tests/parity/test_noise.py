@@ -29,16 +29,19 @@ def test_r_counts_in_the_reference_own_error():
     exact = rng.standard_normal(10_000)
     noise = 1e-6 * rng.standard_normal(exact.size)
     ref = (exact + noise).astype(np.float32)
-    r, floor = score(ref, (exact + 5 * noise).astype(np.float32), exact)
-    assert r == pytest.approx(5, rel=0.02)
-    assert floor == pytest.approx(1e-6, rel=0.05)
+    error = score(ref, (exact + 5 * noise).astype(np.float32), exact)
+    assert error.r == pytest.approx(5, rel=0.02)
+    assert error.floor_rel_l2 == pytest.approx(1e-6, rel=0.05)
+    assert not error.moved
 
 
 def test_r_has_a_floor_of_four_roundings():
     exact = np.ones(100)
     ref = exact.astype(np.float32)
     port = ref + np.float32(2**-22)
-    assert score(ref, port, exact)[0] == pytest.approx(1.0)
+    error = score(ref, port, exact)
+    assert error.r == pytest.approx(1.0)
+    assert error.moved  # the reference made no error at all
 
 
 def test_the_bound_never_passes_what_r_would_fail():
@@ -52,6 +55,17 @@ def test_the_bound_never_passes_what_r_would_fail():
         rel_l2 = float(np.linalg.norm(gap) / np.linalg.norm(ref.astype(np.float64)))
         if bounded(rel_l2, 10, ref.dtype):
             decided += 1
-            assert score(ref, port, exact)[0] <= 10
+            assert score(ref, port, exact).r <= 10
     assert decided > 20
     assert not bounded(0.0, 10, np.dtype("int32"))
+
+
+def test_what_cannot_be_scored():
+    ones = np.ones(3, np.float32)
+    assert score(ones, np.ones(4, np.float32)).problem == "shape (4,) instead of (3,)"
+    assert np.isnan(score(ones, ones).r)
+    assert np.isnan(score(np.arange(3), np.arange(3), np.arange(3.0)).r)
+    broken = np.array([1, np.nan, 1], np.float32)
+    assert score(ones, broken, np.ones(3)).nonfinite == 1
+    hidden = np.array([1, np.inf, 2])  # overflowed alike on both sides: the rest counts
+    assert score(hidden.astype(np.float32), hidden.astype(np.float32), hidden).r == 0

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import parity
-from parity.records import Coverage, Inclusive, Metrics, Row, Rung
+from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row, Rung
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
@@ -50,7 +50,7 @@ def test_csv_reads_back_exactly(report, tmp_path):
     report.to_csv(tmp_path / "a.csv")
     back = pd.read_csv(tmp_path / "a.csv")
     assert tuple(back.columns) == COLUMNS
-    for column in ("mae", "incl_mae", "R", "cosine"):
+    for column in ("mae", "incl_mae", "excl_rel_l2", "R", "gain", "cosine"):
         np.testing.assert_array_equal(back[column], report.table[column])
 
 
@@ -65,8 +65,9 @@ def test_markdown_says_what_matters_first(report, tmp_path):
 def some_row(mae=1e-7, r=1.0, rung="conv", verdict="PASS", limited=True, path="a"):
     free = Metrics(mae, mae, mae, mae, mae, mae, mae, 0, 1, 1, (0, 1), 0)
     return Row(
-        rung, "c", path, path, "M", 0, "", (2, 3), "float32", free, Inclusive(mae, mae, 0, r=r),
-        "perfect", verdict, "", 0, -1, limited,
+        rung, "c", path, path, "M", 0, "", (2, 3), "float32", free,
+        Inclusive(mae, mae, 0), Exclusive(mae, mae, 0, r=r), 2.0, "perfect", verdict, "",
+        0, -1, limited,
     )  # fmt: skip
 
 

@@ -1,0 +1,249 @@
+"""One case: both sides on one input, from capture to faults."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flax import nnx
+
+from parity import capture_nnx, capture_torch
+from parity import layout as layout_rules
+from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
+from parity.attribute import measure_inclusive
+from parity.errors import InputError
+from parity.exclusive import Exclusives, measure_exclusive
+from parity.forced import Sides
+from parity.grade import Errors, Judgement, fail_limit, grade, judge
+from parity.localise import Found, find_faults
+from parity.measure import Free, Key, measure_free, read
+from parity.progress import Progress
+from parity.recorder import bind, join
+from parity.records import Case, Coverage, Fault, Inclusive, LeafMatch, Match, Row, Rung
+from parity.store import Store
+from parity.tree import flatten, rebuild
+
+MODES = ("free", "exclusive", "inclusive")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is asked of every case of a run."""
+
+    rungs: tuple[Rung, ...] = ()
+    declared: Mapping[str, str] | None = None
+    rename: Mapping[str, str] | None = None
+    layout: Mapping[str, str] | None = None
+    modes: tuple[str, ...] = MODES
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one case gave; `outputs` are the reference's, channel-first, by leaf."""
+
+    rows: tuple[Row, ...]
+    faults: tuple[Fault, ...]
+    coverage: Coverage
+    outputs: Mapping[str, Any]
+
+
+def run_case(
+    case: Case,
+    torch_root: torch.nn.Module,
+    nnx_root: nnx.Module,
+    rules: Rules,
+    progress: Progress,
+    nnx_args: tuple[Any, ...] | None = None,
+    nnx_kwargs: dict[str, Any] | None = None,
+) -> Outcome:
+    """Run both sides on one input, and measure, judge and locate."""
+    layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
+    layout_rules.check(layout)
+    torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
+    with Store() as store:
+        progress.stage("reference")
+        ref = capture_torch.record(
+            torch_module, case.torch, case.args, case.kwargs,
+            store=store, layout=layout, prefix=case.path, depth=case.depth,
+        )  # fmt: skip
+        given, given_kwargs = _port_arguments(case, torch_module, layout)
+        progress.stage("port")
+        port = capture_nnx.record(
+            nnx_module,
+            case.nnx,
+            given if nnx_args is None else nnx_args,
+            given_kwargs if nnx_kwargs is None else nnx_kwargs,
+            store=store,
+            prefix=renamed(case.path, rename),
+            depth=case.depth,
+        )
+        alignment = align(ref, port, rename=rename, declared=declared)
+        _check_inputs(alignment)
+        free = measure_free(alignment.matches, store, progress)
+        exclusives: Exclusives | None = None
+        inclusive: Mapping[Key, Inclusive] = {}
+        if "exclusive" in rules.modes:
+            sides = Sides(
+                _joined(case.path, dict(torch_module.named_modules())),
+                _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
+                case.torch,
+                case.nnx,
+            )
+            calls = (ref.calls, port.calls)
+            exclusives = measure_exclusive(
+                alignment.matches, calls, sides, store, None if case.floor else fail_limit, progress
+            )
+            if "inclusive" in rules.modes:
+                inclusive = measure_inclusive(
+                    alignment.matches, exclusives, sides, store, fail_limit, progress
+                )
+        outputs = {
+            leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
+            for leaf in ref.calls[-1].outputs
+            if leaf.buffer is not None
+        }
+    found = _rows(case, alignment, free, inclusive, exclusives, rules)
+    parents = {match.ref.order: match.parent for match in alignment.matches}
+    rows = tuple(one.row for one in found)
+    return Outcome(rows, find_faults(found, parents), alignment.coverage, outputs)
+
+
+def _called(
+    case: Case, torch_root: torch.nn.Module, nnx_root: nnx.Module, rename: Mapping[str, str]
+) -> tuple[torch.nn.Module, nnx.Module]:
+    if not case.path:
+        return torch_root, nnx_root
+    found = capture_nnx.submodules(nnx_root)
+    path = renamed(case.path, rename)
+    if path not in found:
+        raise InputError(
+            f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
+        )
+    return torch_root.get_submodule(case.path), found[path]
+
+
+def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
+    return {join(prefix, path): module for path, module in modules.items()}
+
+
+def _port_arguments(
+    case: Case, module: torch.nn.Module, layout: Mapping[str, str]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The reference's arguments in the port's layout."""
+    kinds = [cls.__name__ for cls in type(module).__mro__]
+    function = capture_torch.target(module, case.torch)
+    names = list(bind(function, case.args, case.kwargs))
+
+    def convert(name: str, value: Any) -> Any:
+        flat = flatten(value)
+        arrays = []
+        for leaf, array in flat.arrays:
+            plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
+            full = f"{name}.{leaf}" if leaf else name
+            floating = plain.dtype.kind in "fcV"
+            how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
+            moved = np.moveaxis(plain, 1, -1) if how.move else plain
+            arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
+        return rebuild(flat.skeleton, arrays)
+
+    args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
+    return args, {name: convert(name, value) for name, value in case.kwargs.items()}
+
+
+def _check_inputs(alignment: Alignment) -> None:
+    """Refuse root inputs of the port that are not the reference's after layout."""
+    root = next((match for match in alignment.matches if match.ref.parent == -1), None)
+    if root is None:
+        return
+    found = {leaf.ref.name: "" if _equal(leaf) else leaf.problem or "other values"
+             for leaf in root.inputs}  # fmt: skip
+    plain = {leaf.name: leaf.value for leaf in root.port.inputs if leaf.buffer is None}
+    for leaf in root.ref.inputs:
+        if leaf.buffer is not None:
+            problem = found.get(leaf.name, "no counterpart")
+        else:
+            value = plain.get(leaf.name, leaf.value)
+            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
+        if problem and not problem.startswith("layout"):
+            raise InputError(
+                f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
+                "leave nnx_args out, or say how to read the axes with layout="
+            )
+
+
+def _equal(leaf: LeafMatch) -> bool:
+    if leaf.problem or leaf.port is None:
+        return False
+    return leaf.undo or leaf.ref.buffer == leaf.port.buffer
+
+
+def _rows(
+    case: Case,
+    alignment: Alignment,
+    free: Free,
+    inclusive: Mapping[Key, Inclusive],
+    exclusives: Exclusives | None,
+    rules: Rules,
+) -> list[Found]:
+    found: list[Found] = []
+    by_kind = {kind: rung for rung in rules.rungs for kind in rung.kinds}
+    containers = {match.parent for match in alignment.matches}
+    for match in alignment.matches:
+        order, kind = match.ref.order, match.ref.kind
+        rung = by_kind.get(kind)
+        limit = fail_limit(kind) if case.r_limit is None else case.r_limit
+        handed = exclusives.handed.get(order, ()) if exclusives else ()
+        handed = tuple(one for one in handed if one.error.fails(limit))
+        for leaf in match.outputs:
+            if leaf.declared:  # the reason is in the coverage
+                continue
+            key = (order, leaf.ref.name)
+            errors = Errors(
+                free.errors.get(key),
+                inclusive.get(key),
+                exclusives.errors.get(key) if exclusives else None,
+                handed,
+                container=order in containers,
+            )
+            if errors.free is None and not leaf.problem:
+                continue  # equal values that are no arrays
+            judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
+            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
+            found.append(Found(row, judged, handed))
+    return found
+
+
+def _row(
+    case: Case,
+    match: Match,
+    leaf: LeafMatch,
+    errors: Errors,
+    gain: float,
+    rung: Rung | None,
+    judged: Judgement,
+) -> Row:
+    buffer = leaf.ref.buffer
+    figures = errors.inclusive or errors.exclusive or errors.free
+    return Row(
+        rung=rung.name if rung else "",
+        case=case.name,
+        path=match.ref.path,
+        nnx_path=match.port.path,
+        kind=match.ref.kind,
+        call=match.ref.number,
+        leaf=leaf.ref.name,
+        shape=buffer.shape if buffer else (),
+        dtype=buffer.dtype.name if buffer else type(leaf.ref.value).__name__,
+        metrics=errors.free,
+        inclusive=errors.inclusive,
+        exclusive=errors.exclusive,
+        gain=gain,
+        grade=grade(figures.mae) if figures is not None else "",
+        verdict=judged.verdict,
+        reason=judged.reason,
+        order=match.ref.order,
+        parent=match.parent,
+        limited=case.r_limit is None,
+        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
+    )

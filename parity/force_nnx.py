@@ -1,0 +1,120 @@
+"""One run of the port: every call gets the reference's inputs and hands back its outputs.
+
+What a call computes in between is the work of its module's own code alone, and what it hands to
+the calls inside it is too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from parity.capture_nnx import Method, target
+from parity.forced import by_port_leaf, by_turn, reference, values
+from parity.observe_nnx import Observer, observed
+from parity.recorder import bind, unbind
+from parity.records import Call, LeafMatch, Match
+from parity.store import Buffer, Store
+from parity.tree import Flat, flatten, rebuild
+
+UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
+
+
+@dataclass(frozen=True)
+class Forced:
+    """What one call received from its parent and returned by itself, by the port's leaf names."""
+
+    received: Mapping[str, Buffer]
+    outputs: Mapping[str, Buffer]
+    problem: str = ""
+
+
+def force_port(
+    modules: Mapping[str, nnx.Module],
+    method: Method,
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    store: Store,
+) -> Mapping[int, Forced]:
+    """Run the root of `matches` so, by the `order` of the reference calls.
+
+    `calls` are all that the port made when it was recorded. What it compiles by itself runs
+    operation by operation here: values are replaced between its modules.
+    """
+    root = matches[-1]
+    inner = {match.port.path for match in matches if match is not root}
+    watched = {path: module for path, module in modules.items() if path in inner}
+    forcing = _Forcing(matches, calls, store)
+    traced = any(call.traced for call in calls)
+    with jax.disable_jit() if traced else nullcontext(), observed(watched, forcing):
+        output = flatten(repeat(modules[root.port.path], method, root.port, values(root, store)))
+    received = {leaf.name: leaf.buffer for leaf in root.port.inputs if leaf.buffer}
+    forcing.found[root.ref.order] = Forced(received, _stored(output, store))
+    return forcing.found
+
+
+def repeat(
+    module: nnx.Module, method: Method, call: Call, given: Sequence[np.ndarray[Any, Any]]
+) -> Any:
+    """Make a recorded call again, with `given` for its arrays."""
+    if call.arguments is None:
+        raise ValueError(f"the arguments of {call.path!r} were not recorded")
+    function = target(module, method)
+    args, kwargs = unbind(function, rebuild(call.arguments, [jnp.asarray(x) for x in given]))
+    return function(*args, **kwargs)
+
+
+class _Forcing(Observer):
+    """Replaces what goes into each matched call and what comes out of it."""
+
+    def __init__(self, matches: Sequence[Match], calls: Sequence[Call], store: Store) -> None:
+        super().__init__()
+        by_order = {match.port.order: match for match in matches}
+        turns = by_turn(calls).items()
+        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
+        self._turns: Counter[str] = Counter()
+        self._store = store
+        self.found: dict[int, Forced] = {}
+
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        match = self._matches.get((path, self._turns[path]))
+        self._turns[path] += 1
+        given = flatten(bind(function, args, kwargs))
+        if match is None:
+            return function(*args, **kwargs)
+        if traced(given):
+            self.found[match.ref.order] = Forced({}, {}, UNDER_TRANSFORMATION)
+            return function(*args, **kwargs)
+        received = _stored(given, self._store)
+        arguments = self._replaced(given, by_port_leaf(match.inputs))
+        args, kwargs = unbind(function, arguments)
+        output = flatten(function(*args, **kwargs))
+        self.found[match.ref.order] = Forced(received, _stored(output, self._store))
+        return self._replaced(output, by_port_leaf(match.outputs))
+
+    def _replaced(self, flat: Flat, leaves: Mapping[str, LeafMatch]) -> Any:
+        arrays = []
+        for name, own in flat.arrays:
+            if name in leaves:
+                value = reference(leaves[name], self._store)
+                if value.shape == np.shape(own):
+                    own = jnp.asarray(value, getattr(own, "dtype", None))
+            arrays.append(own)
+        return rebuild(flat.skeleton, arrays)
+
+
+def traced(flat: Flat) -> bool:
+    """Whether an array is an abstract value of a transformation."""
+    return any(isinstance(value, jax.core.Tracer) for _, value in flat.arrays)
+
+
+def _stored(flat: Flat, store: Store) -> dict[str, Buffer]:
+    return {name: store.put(np.asarray(value)) for name, value in flat.arrays}

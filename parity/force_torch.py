@@ -1,0 +1,198 @@
+"""The reference in float64: every call gets the recorded float32 inputs and hands back outputs.
+
+Its modules are widened one by one, each for the time of its call: there is never a float64 copy of
+the whole model.
+"""
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from parity.capture_torch import RUNNING, Method, invoke, target
+from parity.forced import by_turn
+from parity.measure import comparable
+from parity.noise import widen
+from parity.recorder import bind, join, unbind
+from parity.records import Call, Leaf, Match
+from parity.store import Store
+from parity.tree import Flat, flatten, rebuild
+
+Tensors = Mapping[str, torch.Tensor]
+Listener = Callable[[Match, Tensors, Tensors], None]
+"""Hears of each call: what its parent handed over and what it returned by itself, in float64."""
+
+
+def force_reference(
+    root: torch.nn.Module,
+    method: Method,
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    store: Store,
+    listener: Listener,
+    wanted: Collection[int],
+    prefix: str = "",
+) -> str:
+    """Run `root` so and tell `listener` of every call of `matches`; returns why it failed, or "".
+
+    Calls whose `order` is not `wanted` return what they returned before, and are not computed:
+    `listener` hears what they were handed and of no outputs.
+
+    `calls` are all that the reference made when it was recorded. A module's weights are float64
+    while it runs, and those of modules inside it that never run by themselves. If that is not
+    enough, because some code reads the weights of a module that also runs, all are.
+    """
+    problem = ""
+    for everything in (False, True):
+        run = _Run(root, matches, calls, store, listener, prefix, wanted, everything)
+        try:
+            with RUNNING, torch.no_grad():
+                run(method)
+            return ""
+        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+            problem = f"the reference does not run in float64: {str(error).splitlines()[0]}"
+    return problem
+
+
+class _Run:
+    def __init__(
+        self,
+        root: torch.nn.Module,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+        listener: Listener,
+        prefix: str,
+        wanted: Collection[int],
+        everything: bool,
+    ) -> None:
+        self._root, self._store, self._listener = root, store, listener
+        self._paths = {module: join(prefix, path) for path, module in root.named_modules()}
+        by_order = {match.ref.order: match for match in matches}
+        turns = by_turn(calls).items()
+        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
+        self._root_match = matches[-1]
+        called = {call.path for call in calls}
+        self._idle = {m for m, path in self._paths.items() if path not in called}
+        self._everything = everything
+        self._wanted = _with_all_around(wanted, calls)
+        self._turns: Counter[str] = Counter()
+
+    def __call__(self, method: Method) -> None:
+        widened = self._paths if self._everything else self._with_idle(self._root)
+        undo = _widen(widened)
+        inner = [module for module in self._paths if module is not self._root]
+        own = {module: vars(module).get("forward") for module in inner}
+        try:
+            for module in inner:
+                module.forward = functools.partial(self._call, module, module.forward)
+            match = self._root_match
+            assert match.ref.arguments is not None
+            wide = [widen(self._store.get(leaf.buffer), leaf.moved) for leaf in match.ref.inputs
+                    if leaf.buffer]  # fmt: skip
+            function = target(self._root, method)
+            args, kwargs = unbind(function, rebuild(match.ref.arguments, wide))
+            output = flatten(invoke(self._root, method, args, kwargs))
+            self._listener(match, {}, _tensors(output))
+        finally:
+            for module, forward in own.items():
+                vars(module).pop("forward", None)
+                if forward is not None:
+                    module.forward = forward
+            _restore(undo)
+
+    def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
+              **kwargs: Any) -> Any:  # fmt: skip
+        """Stands in for the `forward` of one module."""
+        path = self._paths[module]
+        match = self._matches.get((path, self._turns[path]))
+        self._turns[path] += 1
+        undo = [] if self._everything else _widen(self._with_idle(module))
+        try:
+            if match is None:
+                return forward(*args, **kwargs)
+            given = flatten(bind(forward, args, kwargs))
+            if match.ref.order not in self._wanted:
+                self._listener(match, _tensors(given), {})
+                return self._recorded(match.ref)
+            leaves = {leaf.ref.name: leaf.ref for leaf in match.inputs if comparable(leaf)}
+            arrays = self._replaced(given, leaves)
+            both = zip([own for _, own in given.arrays], arrays, strict=True)
+            pairs = [(own, new, new._version) for own, new in both if new is not own]
+            args, kwargs = unbind(forward, rebuild(given.skeleton, arrays))
+            output = flatten(forward(*args, **kwargs))
+        finally:
+            _restore(undo)
+        self._listener(match, _tensors(given), _tensors(output))
+        leaves = {leaf.ref.name: leaf.ref for leaf in match.outputs if comparable(leaf)}
+        arrays = self._replaced(output, leaves)
+        for own, new, version in pairs:
+            if new._version != version:  # written to in place: the parent sees that in its own
+                returned = zip([out for _, out in output.arrays], arrays, strict=True)
+                own.copy_(next((array for out, array in returned if out is new), new))
+        return rebuild(output.skeleton, arrays)
+
+    def _recorded(self, call: Call) -> Any:
+        """What a call returned when it was recorded, widened."""
+        assert call.returned is not None
+        buffers = [(leaf.buffer, leaf.moved) for leaf in call.outputs if leaf.buffer]
+        return rebuild(call.returned, [widen(self._store.get(b), moved) for b, moved in buffers])
+
+    def _replaced(self, flat: Flat, leaves: Mapping[str, Leaf]) -> list[Any]:
+        arrays = []
+        for name, own in flat.arrays:
+            leaf = leaves.get(name)
+            if leaf is not None and leaf.buffer is not None:
+                value = widen(self._store.get(leaf.buffer), leaf.moved)
+                own = value if value.shape == own.shape else own
+            arrays.append(own)
+        return arrays
+
+    def _with_idle(self, module: torch.nn.Module) -> list[torch.nn.Module]:
+        """The module, and those inside it whose weights only it can use."""
+        return [module, *(m for m in module.modules() if m is not module and m in self._idle)]
+
+
+def _with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozenset[int]:
+    """Those calls, the calls around them, and those that write to what they are given."""
+    parents = {call.order: call.parent for call in calls}
+    found: set[int] = set()
+    for order in (*wanted, *(call.order for call in calls if call.in_place)):
+        while order != -1 and order not in found:
+            found.add(order)
+            order = parents[order]
+    return frozenset(found)
+
+
+def _widen(modules: Iterable[torch.nn.Module]) -> list[tuple[dict[str, Any], str, Any]]:
+    """Put float64 copies in place of the modules' own tensors; returns how to undo it."""
+    undo: list[tuple[dict[str, Any], str, Any]] = []
+    for module in modules:
+        groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
+        for group in groups:
+            for name, tensor in list(group.items()):
+                if isinstance(tensor, torch.Tensor) and tensor.dtype in _WIDER:
+                    undo.append((group, name, tensor))
+                    wide = tensor.detach().to(_WIDER[tensor.dtype])
+                    as_parameter = isinstance(tensor, torch.nn.Parameter)
+                    group[name] = torch.nn.Parameter(wide, False) if as_parameter else wide
+    return undo
+
+
+def _restore(undo: Sequence[tuple[dict[str, Any], str, Any]]) -> None:
+    for group, name, tensor in reversed(undo):
+        group[name] = tensor
+
+
+_WIDER = {
+    torch.float32: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float16: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def _tensors(flat: Flat) -> Tensors:
+    return {name: value for name, value in flat.arrays if isinstance(value, torch.Tensor)}

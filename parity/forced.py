@@ -1,0 +1,81 @@
+"""Which of a call's leaves are replaced by the reference's, and in what order calls begin."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flax import nnx
+from jaxtyping import Shaped
+
+from parity import capture_nnx, capture_torch
+from parity.measure import comparable, read
+from parity.records import Call, LeafMatch, Match
+from parity.store import Store
+
+Array = Shaped[np.ndarray, "..."]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both models, modules by path, and what was called on their roots."""
+
+    torch_modules: Mapping[str, torch.nn.Module]
+    nnx_modules: Mapping[str, nnx.Module]
+    torch_method: capture_torch.Method
+    nnx_method: capture_nnx.Method
+
+
+def by_port_leaf(leaves: Sequence[LeafMatch]) -> dict[str, LeafMatch]:
+    """Leaves that both sides have, by the port's name."""
+    return {leaf.port.name: leaf for leaf in leaves if leaf.port and comparable(leaf)}
+
+
+def values(match: Match, store: Store) -> list[Array]:
+    """Arrays for a call of the port: the reference's where it has them, else the port's own."""
+    forced, found = by_port_leaf(match.inputs), []
+    for leaf in match.port.inputs:
+        if leaf.buffer is not None:
+            paired = forced.get(leaf.name)
+            found.append(store.get(leaf.buffer) if paired is None else reference(paired, store))
+    return found
+
+
+def reference(leaf: LeafMatch, store: Store) -> Array:
+    """The reference's array of a leaf in the port's layout."""
+    assert leaf.ref.buffer is not None
+    return read(store, leaf.ref.buffer, leaf.undo)
+
+
+def same(leaf: LeafMatch) -> bool:
+    """Whether both sides recorded the same bytes."""
+    return not leaf.undo and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
+
+
+def unforced(match: Match) -> str:
+    """Why the call cannot be given the reference's inputs, if it cannot."""
+    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), "")
+    if problem:
+        return f"not measured: an input has {problem}"
+    both = all(any(leaf.buffer for leaf in call.inputs) for call in (match.ref, match.port))
+    return "not measured: no input has a counterpart" if both and not match.inputs else ""
+
+
+def by_turn(calls: Sequence[Call]) -> Mapping[tuple[str, int], Call]:
+    """Calls by path and by how many calls of that path began before.
+
+    `Call.number` counts by completion: the two differ where a module calls itself.
+    """
+    inside: dict[int, list[Call]] = defaultdict(list)
+    for call in calls:
+        inside[call.parent].append(call)
+    turns: dict[str, int] = defaultdict(int)
+    found: dict[tuple[str, int], Call] = {}
+    waiting = list(reversed(inside[-1]))
+    while waiting:
+        call = waiting.pop()
+        found[call.path, turns[call.path]] = call
+        turns[call.path] += 1
+        waiting.extend(reversed(inside[call.order]))
+    return found

@@ -1,0 +1,138 @@
+import diffusers.models.autoencoders.autoencoder_kl_cogvideox as source
+import jax
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from jaxvae import convolution
+
+EXACT = 2e-6  # relative to the largest value: a few roundings of float32
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def backend(request, monkeypatch):
+    """Both formulations of the convolution; the native one runs on CPU as well."""
+    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3},
+        {"kernel_size": 1},
+        {"kernel_size": (3, 1, 1)},
+        {"kernel_size": (1, 3, 3), "padding": (0, 1, 1)},
+        {"kernel_size": 3, "padding": 1},
+        {"kernel_size": (2, 3, 4), "stride": (2, 1, 3), "padding": (1, 2, 0)},
+        {"kernel_size": 3, "dilation": (2, 1, 1)},
+        {"kernel_size": 3, "stride": (2, 2, 1), "dilation": (2, 2, 1), "padding": (0, 2, 1)},
+    ],
+)
+@pytest.mark.usefixtures("backend")
+def test_conv3d(bridge, options):
+    ours, theirs = bridge.load(
+        lambda: convolution.Conv3d(3, 5, **options, **bridge.build()),
+        source.CogVideoXSafeConv3d(3, 5, **options),
+    )
+    x = bridge.normal(2, 7, 8, 9, 3)
+    assert bridge.error(bridge.run(ours, x), bridge.last(theirs(bridge.first(x)))) < EXACT
+
+
+def test_the_two_formulations_are_different_programs(bridge, monkeypatch):
+    conv = convolution.Conv3d(3, 5, 3, **bridge.build())
+    counts = {}
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        for side in (8, 9):  # frames of 64 and 81 pixels
+            program = str(jax.make_jaxpr(conv.__call__)(bridge.normal(1, 4, side, side, 3)))
+            counts[backend, side] = program.count("conv_general_dilated[")
+    assert counts == {("cpu", 8): 1, ("cpu", 9): 3, ("gpu", 8): 1, ("gpu", 9): 1}
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 8, 8, 3), (1, 8, 2, 8, 3)])
+def test_too_small_an_input_is_an_error_as_in_torch(bridge, shape):
+    ours, theirs = bridge.load(
+        lambda: convolution.Conv3d(3, 5, 3, **bridge.build()), source.CogVideoXSafeConv3d(3, 5, 3)
+    )
+    x = bridge.normal(*shape)
+    with pytest.raises(RuntimeError, match=r"[Kk]ernel size"):
+        theirs(bridge.first(x))
+    with pytest.raises(ValueError, match="smaller than the kernel"):
+        ours(x)
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 0), (2, 1)])
+def test_conv2d(bridge, stride, padding):
+    ours, theirs = bridge.load(
+        lambda: convolution.Conv2d(3, 5, 3, stride, padding, **bridge.build()),
+        torch.nn.Conv2d(3, 5, 3, stride, padding),
+    )
+    x = bridge.normal(2, 7, 8, 3)
+    assert bridge.error(bridge.run(ours, x), bridge.last(theirs(bridge.first(x)))) < EXACT
+
+
+def test_linear(bridge):
+    ours, theirs = bridge.load(
+        lambda: convolution.Linear(6, 5, **bridge.build()), torch.nn.Linear(6, 5)
+    )
+    x = bridge.normal(2, 6)
+    assert bridge.error(bridge.run(ours, x), theirs(torch.from_numpy(x)).numpy()) < EXACT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel_size": 3},
+        {"kernel_size": 3, "pad_mode": "first"},
+        {"kernel_size": 3, "pad_mode": "replicate"},
+        {"kernel_size": 1},
+        {"kernel_size": (1, 3, 3)},
+        {"kernel_size": (3, 5, 3)},
+        {"kernel_size": (3, 5, 3), "pad_mode": "replicate"},
+        {"kernel_size": (4, 1, 3)},
+        {"kernel_size": 3, "dilation": 2},
+        {"kernel_size": 3, "stride": 2},
+        {"kernel_size": 3, "stride": (2, 2, 1)},
+    ],
+)
+@pytest.mark.usefixtures("backend")
+def test_causal_conv_and_its_cache(bridge, options):
+    ours, theirs = bridge.load(
+        lambda: convolution.CausalConv3d(3, 5, **options, **bridge.build()),
+        source.CogVideoXCausalConv3d(3, 5, **options),
+    )
+    cache, their_cache = None, None
+    for seed, frames in enumerate((6, 1, 2)):
+        x = bridge.normal(2, frames, 8, 8, 3, seed=seed)
+        if options.get("dilation") == 2 and frames < 3:
+            continue  # the dilated kernel does not fit: an error on both sides
+        y, cache = bridge.run(ours, x, cache)
+        reference, their_cache = theirs(bridge.first(x), their_cache)
+        assert bridge.error(y, bridge.last(reference)) < EXACT
+        if options.get("pad_mode") == "replicate":
+            assert cache is None
+            assert their_cache is None
+        elif theirs.time_kernel_size == 1:
+            assert cache is None
+        else:
+            assert np.array_equal(cache, bridge.last(their_cache))
+
+
+def test_swapped_padding_of_a_kernel_that_is_not_square(bridge):
+    x = bridge.normal(1, 2, 8, 8, 3)
+    y, _ = nnx.eval_shape(lambda: convolution.CausalConv3d(3, 5, (3, 5, 3), **bridge.build())(x))
+    assert y.shape == (1, 2, 6, 10, 5)
+
+
+def test_unknown_precision_is_an_error(bridge):
+    with pytest.raises(ValueError, match="'highest', found 'double'"):
+        convolution.Linear(2, 2, **bridge.build(precision="double"))
+
+
+def test_initial_parameters_are_spread_as_in_torch(bridge):
+    torch.manual_seed(0)
+    ours, theirs = convolution.Conv3d(32, 64, 3, **bridge.build()), torch.nn.Conv3d(32, 64, 3)
+    for a, b in ((ours.kernel, theirs.weight), (ours.bias, theirs.bias)):
+        assert np.abs(a[...]).max() == pytest.approx(float(b.abs().max()), rel=0.1)
+        assert np.std(a[...]) == pytest.approx(float(b.std()), rel=0.2)
