@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from parity.background import Background
-from parity.exclusive import Exclusives
+from parity.exclusive import SLACK, Exclusives
 from parity.force_nnx import repeat, traced
 from parity.forced import Sides, by_port_leaf, reference, same, unforced, values
 from parity.measure import Key, comparable
@@ -27,12 +27,6 @@ from parity.tree import Flat, flatten
 
 Array = Shaped[np.ndarray, "..."]
 Limit = Callable[[str], float]
-
-SLACK = 4
-"""How far above its limit the R of a container may be, at worst, without a float64 run of it, where
-no call inside it fails by itself. PyTorch's own error may be several roundings (its 3-D convolution
-reaches 1.5e-6 on AVX2), and then a correct port is that far from it too; no known mistake has
-R < 297."""
 
 NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 

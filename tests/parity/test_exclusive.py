@@ -1,0 +1,260 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.background import Background
+from parity.capture_torch import record
+from parity.force_torch import force_reference
+from parity.forced import by_turn
+from parity.records import Call
+from parity.store import Store
+from tests.parity.conftest import NnxBlock
+
+VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
+
+
+class Changed(NnxBlock):
+    """The block of the small pair with a mistake of its own."""
+
+    def __init__(self, right, glue=lambda y: y, handed=lambda y: y):
+        self.norm, self.conv, self.act = right.norm, right.conv, right.act
+        self.glue, self.handed = glue, handed
+
+    def __call__(self, x, scale=1.0):
+        h = self.glue(self.conv(self.handed(self.act(self.norm(x)))) * scale) + x
+        return h, {"mean": h.mean((1, 2)), "none": None}
+
+
+def faults(report):
+    return [(fault.path, fault.segment) for fault in report.faults]
+
+
+def test_own_code_after_the_last_call(pair, image):
+    reference, port = pair
+    port.block = Changed(port.block, glue=lambda y: y * 1.01)
+    report = parity.compare(reference, port, (image,))
+    assert faults(report) == [("block", "after `conv`")]
+    assert report.first_fault.calls == 2
+    inside = report.table[report.table.path.str.startswith("block.")]
+    assert set(inside.verdict) == {"PASS"}
+    assert inside.mae.max() > 1e-4  # the second call runs on what the first got wrong
+    assert inside.excl_mae.max() < 1e-6
+
+
+def test_own_code_between_two_calls(pair, image):
+    reference, port = pair
+    port.block = Changed(port.block, handed=lambda y: y * 1.01)
+    report = parity.compare(reference, port, (image,))
+    assert faults(report) == [("block", "between `act` and the input of `conv`")]
+    own = report.table[(report.table.path == "block") & (report.table.leaf == "0")]
+    assert own.excl_mae.max() < 1e-6  # what it returns is right, given what `conv` returned
+    assert own.incl_mae.min() > 1e-4
+    assert "hands on is off by 1.0e-02" in report.first_fault.evidence
+
+
+def test_mistakes_one_inside_the_other_and_side_by_side(pair, image):
+    reference, port = pair
+    port.head.bias[...] = port.head.bias[...] + 0.1
+    port.block.norm.scale[...] = port.block.norm.scale[...] * 1.1
+    port.block = Changed(port.block, glue=lambda y: y * 1.01)
+    report = parity.compare(reference, port, (image,))
+    assert [path for path, _ in faults(report)] == ["block.norm", "block", "head"]
+
+
+def test_gain_is_what_a_call_makes_of_the_error_it_gets(pair, image):
+    reference, port = pair
+    port.stem.bias[...] = port.stem.bias[...] + 0.1
+    table = parity.compare(reference, port, (image,)).table
+    assert np.isnan(table[table.path == "stem"].gain).all()  # its input is exact
+    norm = table[(table.path == "block.norm") & (table.call == 0)].iloc[0]
+    stem = table[table.path == "stem"].iloc[0]
+    assert norm.gain == pytest.approx(norm.rel_l2 / stem.rel_l2)
+
+
+def test_a_port_that_compiles_inside(pair, image):
+    reference, port = pair
+
+    class Compiled(Changed):
+        @nnx.jit
+        def __call__(self, x, scale=1.0):
+            return super().__call__(x, scale)
+
+    port.block = Compiled(port.block, handed=lambda y: y * 1.01)
+    report = parity.compare(reference, port, (image,))
+    assert faults(report) == [("block", "between `act` and the input of `conv`")]
+    assert report.table.excl_mae.notna().all()
+
+
+class TorchTied(torch.nn.Module):
+    """Reads the weights of a module that also runs, and of one that never does."""
+
+    def __init__(self):
+        super().__init__()
+        self.shared = torch.nn.Linear(6, 6)
+        self.idle = torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        y = torch.nn.functional.linear(self.shared(x), self.shared.weight)
+        return torch.nn.functional.linear(y, self.idle.weight)
+
+
+class NnxTied(nnx.Module):
+    def __init__(self, reference):
+        self.shared, self.idle = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
+        for name in ("shared", "idle"):
+            theirs, ours = getattr(reference, name), getattr(self, name)
+            ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
+            ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
+
+    def __call__(self, x):
+        return self.shared(x) @ self.shared.kernel[...] @ self.idle.kernel[...]
+
+
+def test_weights_that_other_modules_read():
+    torch.manual_seed(0)
+    reference = TorchTied()
+    report = parity.compare(reference, NnxTied(reference), (VECTORS,))
+    assert report.faults == ()
+    assert report.table.R.notna().all()
+    assert report.table.R.max() < 3
+
+
+def test_the_reference_is_left_as_it_was(pair, image):
+    reference = pair[0]
+    before = {name: id(tensor) for name, tensor in reference.named_parameters()}
+    parity.compare(*pair, (image,))
+    assert {name: id(tensor) for name, tensor in reference.named_parameters()} == before
+    assert all("forward" not in vars(module) for module in reference.modules())
+    assert all(not module._forward_hooks for module in reference.modules())
+
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    with Store() as store:
+        trace = record(reference, "__call__", (image,), {}, store=store, layout={})
+        with pytest.raises(KeyboardInterrupt):
+            force_reference(
+                reference, "__call__", _matches(trace.calls), trace.calls, store, broken, {0}
+            )
+    assert {name: id(tensor) for name, tensor in reference.named_parameters()} == before
+    assert all("forward" not in vars(module) for module in reference.modules())
+
+
+def _matches(calls):
+    from parity.align import match_inputs, match_outputs
+    from parity.records import Match
+
+    return [
+        Match(c, c, match_inputs(c.inputs, c.inputs), match_outputs("", c.outputs, c.outputs, {}),
+              c.parent)
+        for c in calls
+    ]  # fmt: skip
+
+
+def test_only_what_is_wanted_runs_in_float64(pair, image):
+    reference = pair[0]
+    with Store() as store:
+        trace = record(reference, "__call__", (image,), {}, store=store, layout={})
+        wanted = next(call.order for call in trace.calls if call.path == "head")
+        heard = {}
+
+        def listen(match, handed, outputs):
+            heard[match.ref.path, match.ref.number] = outputs
+
+        problem = force_reference(
+            reference, "__call__", _matches(trace.calls), trace.calls, store, listen, {wanted}
+        )
+    assert problem == ""
+    computed = {path for (path, _), outputs in heard.items() if outputs}
+    in_place = {"block", "block.act", "blocks.0", "blocks.0.act"}
+    assert computed == {"head", ""} | in_place
+    assert heard["head", 0][""].dtype == torch.float64
+
+
+def test_an_argument_written_to_in_place_without_a_return():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = torch.nn.ReLU(inplace=True)
+
+        def forward(self, x):
+            y = x * 2
+            self.act(y)
+            return y + 1
+
+    class Relu(nnx.Module):
+        def __call__(self, x):
+            return nnx.relu(x)
+
+    class Port(nnx.Module):
+        def __init__(self):
+            self.act = Relu()
+
+        def __call__(self, x):
+            return self.act(x * 2) + 1
+
+    report = parity.compare(Torch(), Port(), (VECTORS,))
+    assert report.verdict == "PASS"
+    assert report.table.R.max() < 2
+
+
+def test_moved_data_must_be_bit_exact():
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.pad(x, (1, 1))
+
+    class Port(nnx.Module):
+        def __init__(self, factor):
+            self.factor = factor
+
+        def __call__(self, x):
+            return jnp.pad(x * self.factor, ((0, 0), (1, 1)))
+
+    assert parity.compare(Torch(), Port(1.0), (VECTORS,)).verdict == "PASS"
+    report = parity.compare(Torch(), Port(1.0 + 1e-7), (VECTORS,))
+    assert report.table.R.iloc[0] < 1  # less than any other module may be off by
+    assert report.verdict == "FAIL"
+    assert "only moves data" in report.first_fault.evidence
+
+
+def test_exact_arithmetic_is_not_taken_for_moved_data():
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return x.sum(1) / 3
+
+    class Port(nnx.Module):
+        def __call__(self, x):
+            return x.sum(1) * np.float32(1 / 3)
+
+    whole = np.arange(18, dtype=np.float32).reshape(2, 9) * 3
+    assert parity.compare(Torch(), Port(), (whole,)).verdict == "PASS"
+
+
+def test_turns_count_calls_by_their_beginning():
+    def call(path, number, order, parent):
+        return Call(path, "M", "__call__", number, order, parent, (), ())
+
+    calls = [call("a", 0, 0, 1), call("a", 1, 1, 2), call("", 0, 2, -1)]  # `a` calls itself
+    assert {key: found.order for key, found in by_turn(calls).items()} == {
+        ("", 0): 2, ("a", 0): 1, ("a", 1): 0,
+    }  # fmt: skip
+
+
+def test_an_error_in_the_background_is_raised():
+    def fail():
+        raise ValueError("lost")
+
+    done = []
+
+    def run():
+        with Background() as background:
+            background.submit(fail)
+            for i in range(10):
+                background.submit(done.append, i)
+
+    with pytest.raises(ValueError, match="lost"):
+        run()
+    assert done == []
