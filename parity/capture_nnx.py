@@ -15,6 +15,7 @@ from flax import nnx
 from jax.experimental import io_callback
 from jax.extend.core import get_opaque_trace_state
 
+from parity.ledger import Tensor
 from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
@@ -91,6 +92,17 @@ def module_info(path: str, module: nnx.Module) -> ModuleInfo:
         parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
         buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
     )
+
+
+def named_tensors(modules: Mapping[str, nnx.Module]) -> list[Tensor]:
+    """Own parameters and other variables of each module; random state is left out."""
+    found = []
+    for path, module in modules.items():
+        for name, value in vars(module).items():
+            if isinstance(value, nnx.Variable) and not isinstance(value, nnx.RngState):
+                buffer = not isinstance(value, nnx.Param)
+                found.append(Tensor(path, name, np.asarray(value[...]), buffer))
+    return found
 
 
 def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from parity import layout as layout_rules
+from parity.ledger import Tensor
 from parity.recorder import Recorder, bind, join, settle
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.store import Buffer, Store
@@ -74,6 +75,17 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
         )
         for path, module in root.named_modules()
     }
+
+
+def named_tensors(modules: Mapping[str, torch.nn.Module]) -> list[Tensor]:
+    """Own parameters and buffers of each module, as arrays that share their memory."""
+    found = []
+    for path, module in modules.items():
+        parameters = module.named_parameters(recurse=False)
+        found += [Tensor(path, name, to_numpy(value)) for name, value in parameters]
+        buffers = module.named_buffers(recurse=False)
+        found += [Tensor(path, name, to_numpy(value), buffer=True) for name, value in buffers]
+    return found
 
 
 def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> Any:

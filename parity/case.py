@@ -1,7 +1,7 @@
 """One case: both sides on one input, from capture to faults."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import measure_inclusive
+from parity.diagnose import Scene, diagnose
 from parity.errors import InputError
 from parity.exclusive import Exclusives, measure_exclusive
 from parity.forced import Sides
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
+from parity.ledger import Ledger
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
 from parity.progress import Progress
@@ -83,13 +85,13 @@ def run_case(
         free = measure_free(alignment.matches, store, progress)
         exclusives: Exclusives | None = None
         inclusive: Mapping[Key, Inclusive] = {}
+        sides = Sides(
+            _joined(case.path, dict(torch_module.named_modules())),
+            _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
+            case.torch,
+            case.nnx,
+        )
         if "exclusive" in rules.modes:
-            sides = Sides(
-                _joined(case.path, dict(torch_module.named_modules())),
-                _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
-                case.torch,
-                case.nnx,
-            )
             calls = (ref.calls, port.calls)
             exclusives = measure_exclusive(
                 alignment.matches, calls, sides, store, None if case.floor else fail_limit, progress
@@ -98,15 +100,34 @@ def run_case(
                 inclusive = measure_inclusive(
                     alignment.matches, exclusives, sides, store, fail_limit, progress
                 )
+        found = _rows(case, alignment, free, inclusive, exclusives, rules)
+        faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
+        if exclusives is not None and faults:
+            progress.stage("diagnosis", len(faults))
+            ledger = Ledger(
+                capture_torch.named_tensors(sides.torch_modules),
+                capture_nnx.named_tensors(sides.nnx_modules),
+            )
+            scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
+            faults = tuple(_explained(fault, found, scene, progress) for fault in faults)
         outputs = {
             leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
             for leaf in ref.calls[-1].outputs
             if leaf.buffer is not None
         }
-    found = _rows(case, alignment, free, inclusive, exclusives, rules)
-    parents = {match.ref.order: match.parent for match in alignment.matches}
     rows = tuple(one.row for one in found)
-    return Outcome(rows, find_faults(found, parents), alignment.coverage, outputs)
+    return Outcome(rows, faults, alignment.coverage, outputs)
+
+
+def _explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Progress) -> Fault:
+    first = next(
+        one for one in found
+        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
+    )  # fmt: skip
+    result = diagnose(first, scene)
+    progress.advance()
+    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
+    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
 def _called(

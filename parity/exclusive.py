@@ -36,10 +36,14 @@ OTHER_OUTPUT = "the port returned something else on the reference's inputs"
 
 @dataclass(frozen=True)
 class Exclusives:
-    """Errors by call and output leaf; what containers handed on, by their `order`."""
+    """Errors by call and output leaf; what containers handed on, by their `order`.
+
+    `forced` is what each call received and returned in the port's run.
+    """
 
     errors: Mapping[Key, Exclusive]
     handed: Mapping[int, tuple[Handed, ...]]
+    forced: Mapping[int, Forced]
 
     def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
         """The calls whose own code is out of its limit, by what they return or hand on."""
@@ -66,7 +70,7 @@ def measure_exclusive(
     under `SLACK` times that limit; without, all do.
     """
     if not matches or matches[-1].ref.parent != -1:
-        return Exclusives({}, {})
+        return Exclusives({}, {}, {})
     progress.stage("exclusive error: the port on the reference's inputs")
     forced = _forced(matches, calls[1], sides, store)
     work = _Work(matches, forced, store)
@@ -173,7 +177,8 @@ class _Work:
         for key in sorted(self.handed):
             found = self.handed[key]
             by_parent[found.parent].append(found)
-        return Exclusives(self.errors, {order: tuple(found) for order, found in by_parent.items()})
+        handed = {order: tuple(found) for order, found in by_parent.items()}
+        return Exclusives(self.errors, handed, self.forced)
 
     def _output(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
         ref, port = self._both(leaf, self.forced[match.ref.order].outputs)

@@ -6,10 +6,12 @@ the whole model.
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from parity.capture_torch import RUNNING, Method, invoke, target
 from parity.forced import by_turn
@@ -25,6 +27,12 @@ Listener = Callable[[Match, Tensors, Tensors], None]
 """Hears of each call: what its parent handed over and what it returned by itself, in float64."""
 
 
+class Mode(TorchFunctionMode):
+    """Sees operations while it is `active`: those of the harness itself are left out."""
+
+    active = True
+
+
 def force_reference(
     root: torch.nn.Module,
     method: Method,
@@ -34,6 +42,8 @@ def force_reference(
     listener: Listener,
     wanted: Collection[int],
     prefix: str = "",
+    mode: Mode | None = None,
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
 ) -> str:
     """Run `root` so and tell `listener` of every call of `matches`; returns why it failed, or "".
 
@@ -42,14 +52,15 @@ def force_reference(
 
     `calls` are all that the reference made when it was recorded. A module's weights are float64
     while it runs, and those of modules inside it that never run by themselves. If that is not
-    enough, because some code reads the weights of a module that also runs, all are.
+    enough, because some code reads the weights of a module that also runs, all are. `mode` sees the
+    operations of the root's own code; `change` is applied to the root's arguments by name.
     """
     problem = ""
     for everything in (False, True):
         run = _Run(root, matches, calls, store, listener, prefix, wanted, everything)
         try:
             with RUNNING, torch.no_grad():
-                run(method)
+                run(method, mode, change)
             return ""
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
             problem = f"the reference does not run in float64: {str(error).splitlines()[0]}"
@@ -80,7 +91,13 @@ class _Run:
         self._wanted = _with_all_around(wanted, calls)
         self._turns: Counter[str] = Counter()
 
-    def __call__(self, method: Method) -> None:
+    def __call__(
+        self,
+        method: Method,
+        mode: Mode | None,
+        change: Callable[[dict[str, Any]], dict[str, Any]] | None,
+    ) -> None:
+        self._mode = mode
         widened = self._paths if self._everything else self._with_idle(self._root)
         undo = _widen(widened)
         inner = [module for module in self._paths if module is not self._root]
@@ -93,8 +110,11 @@ class _Run:
             wide = [widen(self._store.get(leaf.buffer), leaf.moved) for leaf in match.ref.inputs
                     if leaf.buffer]  # fmt: skip
             function = target(self._root, method)
-            args, kwargs = unbind(function, rebuild(match.ref.arguments, wide))
-            output = flatten(invoke(self._root, method, args, kwargs))
+            given: dict[str, Any] = rebuild(match.ref.arguments, wide)
+            args, kwargs = unbind(function, change(given) if change else given)
+            with mode or nullcontext():
+                returned = invoke(self._root, method, args, kwargs)
+            output = flatten(returned)
             self._listener(match, {}, _tensors(output))
         finally:
             for module, forward in own.items():
@@ -109,22 +129,41 @@ class _Run:
         path = self._paths[module]
         match = self._matches.get((path, self._turns[path]))
         self._turns[path] += 1
-        undo = [] if self._everything else _widen(self._with_idle(module))
+        with self._unseen():
+            undo = [] if self._everything else _widen(self._with_idle(module))
         try:
             if match is None:
                 return forward(*args, **kwargs)
-            given = flatten(bind(forward, args, kwargs))
-            if match.ref.order not in self._wanted:
-                self._listener(match, _tensors(given), {})
-                return self._recorded(match.ref)
-            leaves = {leaf.ref.name: leaf.ref for leaf in match.inputs if comparable(leaf)}
-            arrays = self._replaced(given, leaves)
-            both = zip([own for _, own in given.arrays], arrays, strict=True)
-            pairs = [(own, new, new._version) for own, new in both if new is not own]
-            args, kwargs = unbind(forward, rebuild(given.skeleton, arrays))
-            output = flatten(forward(*args, **kwargs))
+            with self._unseen():
+                return self._replaced_call(match, forward, args, kwargs)
         finally:
             _restore(undo)
+
+    @contextmanager
+    def _unseen(self) -> Iterator[None]:
+        """What happens in the block is not the work of the root's own code."""
+        if self._mode is None:
+            yield
+            return
+        before, self._mode.active = self._mode.active, False
+        try:
+            yield
+        finally:
+            self._mode.active = before
+
+    def _replaced_call(
+        self, match: Match, forward: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        given = flatten(bind(forward, args, kwargs))
+        if match.ref.order not in self._wanted:
+            self._listener(match, _tensors(given), {})
+            return self._recorded(match.ref)
+        leaves = {leaf.ref.name: leaf.ref for leaf in match.inputs if comparable(leaf)}
+        arrays = self._replaced(given, leaves)
+        both = zip([own for _, own in given.arrays], arrays, strict=True)
+        pairs = [(own, new, new._version) for own, new in both if new is not own]
+        args, kwargs = unbind(forward, rebuild(given.skeleton, arrays))
+        output = flatten(forward(*args, **kwargs))
         self._listener(match, _tensors(given), _tensors(output))
         leaves = {leaf.ref.name: leaf.ref for leaf in match.outputs if comparable(leaf)}
         arrays = self._replaced(output, leaves)

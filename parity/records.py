@@ -239,7 +239,8 @@ class Row:
 class Fault:
     """A call whose own code goes wrong, whatever happens around and inside it.
 
-    `segment` says between which two calls inside it, `""` if it makes none.
+    `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
+    the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
     """
 
     path: str
@@ -249,8 +250,19 @@ class Fault:
     kind: str
     evidence: str
     segment: str = ""
+    cause: str = ""
+    hint: str = ""
     calls: int = 1
     """How many calls of this module fail so."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a call goes wrong: a word of the closed vocabulary, what was measured, what to do."""
+
+    cause: str
+    evidence: str
+    hint: str
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,8 @@ def _faults(report: Report) -> list[str]:
         more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
         leaf = f", output `{fault.leaf}`" if fault.leaf else ""
         segment = f", {fault.segment}" if fault.segment else ""
-        lines.append(f"1. {where}{leaf}{more}{segment}: {fault.evidence}")
+        cause = f"**{fault.cause}**: " if fault.cause else ""
+        lines.append(f"1. {where}{leaf}{more}{segment}: {cause}{fault.evidence}. {fault.hint}")
     return [*lines, ""]
 
 

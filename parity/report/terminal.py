@@ -61,6 +61,7 @@ def show(report: Report, console: Console) -> None:
     for fault in report.faults:
         where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
         segment = f", {fault.segment}" if fault.segment else ""
-        line = f"fault: {where}{segment}: {fault.evidence}"
+        cause = f"{fault.cause}: " if fault.cause else ""
+        line = f"fault: {where}{segment}: {cause}{fault.evidence}"
         console.print(Text(line, style="red"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

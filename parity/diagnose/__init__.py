@@ -1,0 +1,5 @@
+"""Why a call goes wrong."""
+
+from parity.diagnose.diagnose import Scene, diagnose
+
+__all__ = ["Scene", "diagnose"]

@@ -1,0 +1,259 @@
+"""Why a call goes wrong: what, changed in the reference, makes it do what the port does.
+
+Evidence is what was measured. Where nothing explains the error, the cause is `glue` for a container
+and `unknown` for anything else: no guess is made by name.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from parity.diagnose.probes import PROBES
+from parity.diagnose.replay import Array, Changed, Replayer, Result
+from parity.diagnose.where import where
+from parity.exclusive import Exclusives
+from parity.force_nnx import repeat
+from parity.forced import Sides, values
+from parity.ledger import Ledger
+from parity.localise import Found
+from parity.measure import comparable
+from parity.metrics import distance, unit_roundoff
+from parity.records import Call, Diagnosis, Match
+from parity.store import Store
+from parity.tree import flatten
+
+EXPLAINED = 0.1
+"""A change is the cause if it leaves at most this part of the error."""
+
+HINTS = {
+    "padding": "compare amount, side and mode of the padding with the reference's",
+    "causal_side": "a causal convolution pads before the first frame, not after the last",
+    "weights_layout": "check the order of the kernel's axes when the weights are converted",
+    "weights_swapped": "check the names in the conversion of the weights",
+    "weights_missing": "this tensor was not loaded: check its name in the conversion",
+    "weights_precision": "load the weights in the precision that the reference has",
+    "weights_value": "the tensor was changed after, or before, it was converted",
+    "norm_buffers": "check the running statistics and how they were converted",
+    "epsilon": "pass the reference's epsilon: the defaults of the two frameworks differ",
+    "norm_axes": "check over which axes, and in which groups, the statistics are taken",
+    "norm_variance": "use the two-pass variance: use_fast_variance=False in Flax",
+    "activation": "use the reference's activation, with its variant",
+    "resize": "check method, antialias and where pixel centres lie",
+    "pooling": "check what the mean divides by, and which entries are pooled together",
+    "reshape_order": "transpose before the reshape: the port's arrays are channel-last",
+    "cache": "check what is handed from one chunk to the next",
+    "clamp": "limit the values as the reference does",
+    "dropout": "call .eval() on the port, or make the random layer deterministic",
+    "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
+    "scale_or_offset": "a factor or an offset is missing or applied twice",
+    "dtype": "compute in the reference's type",
+    "nonfinite": "look at the first call whose output is not finite",
+    "shape": "compare sizes, strides and padding",
+    "glue": "look at the module's own code in the segment named",
+    "unknown": "look at the module's own code",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One case with everything that was recorded in it."""
+
+    matches: Sequence[Match]
+    calls: Sequence[Call]
+    sides: Sides
+    exclusives: Exclusives
+    ledger: Ledger
+    store: Store
+
+
+def diagnose(found: Found, scene: Scene) -> Diagnosis:
+    """The cause of a fault, and the evidence for it."""
+    match = next(m for m in scene.matches if m.ref.order == found.row.order)
+    for cause, evidence in chain(
+        _by_kind(found), _by_weights(match, scene), _by_repetition(match, scene)
+    ):
+        return Diagnosis(cause, evidence, HINTS[cause])
+    investigation = _Investigation(found, match, scene)
+    cause, evidence = investigation.result()
+    return Diagnosis(cause, evidence, HINTS[cause])
+
+
+def _by_kind(found: Found) -> Iterator[tuple[str, str]]:
+    reason = found.judged.reason
+    if "entries differ in being finite" in reason:
+        yield "nonfinite", reason
+    for word in ("shape", "dtype"):
+        if reason.startswith(word):
+            yield word, reason
+
+
+def _by_weights(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
+    entries = scene.ledger.of(match.ref.path, match.port.path)
+    wrong = [entry for entry in entries if entry.cause and not entry.axes]
+    if wrong:
+        first = wrong[0]
+        yield first.cause, "; ".join(entry.finding for entry in wrong[:3])
+
+
+def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
+    if match.port.arguments is None:
+        return
+    method = scene.sides.nnx_method if match.ref.parent == -1 else "__call__"
+    module, given = scene.sides.nnx_modules[match.port.path], values(match, scene.store)
+    runs = [
+        [np.asarray(x) for _, x in flatten(repeat(module, method, match.port, given)).arrays]
+        for _ in range(2)
+    ]
+    differ = [float(np.mean(a != b)) for a, b in zip(*runs, strict=True) if not _same(a, b)]
+    if differ:
+        yield (
+            "dropout",
+            f"two runs on the same inputs differ in {100 * max(differ):.3g} % of the entries",
+        )
+
+
+def _same(a: Array, b: Array) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+class _Investigation:
+    """Tries one change of the reference after another."""
+
+    def __init__(self, found: Found, match: Match, scene: Scene) -> None:
+        self._found, self._match, self._scene = found, match, scene
+        order = match.ref.order
+        method = scene.sides.torch_method if match.ref.parent == -1 else "__call__"
+        module = scene.sides.torch_modules[match.ref.path]
+        self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
+        self._targets = dict(self._wrong(order))
+        self._tried = 0
+        self._broken: list[str] = []
+
+    def result(self) -> tuple[str, str]:
+        """The cause and its evidence."""
+        fallback = "glue" if self._is_container() else "unknown"
+        if not self._targets:
+            return fallback, "no output could be compared"
+        plain = self._replayer.run()
+        place = self._place(plain)
+        error = self._error(plain)
+        if not np.isfinite(error) or error == 0.0:
+            return fallback, place
+        enough = 20 * self._roundoff() / error
+        best: tuple[float, str, str] = (np.inf, "", "")
+        for cause, text, run in chain(self._arguments(), self._changes()):
+            self._tried += 1
+            try:
+                left = self._error(run()) / error
+            except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
+                continue  # the change does not fit what the operation was given
+            if left < best[0] * 0.5:
+                best = (left, cause, text)
+            if best[0] <= enough:
+                break
+        if best[0] > EXPLAINED:
+            fit = self._fit(plain)
+            best = fit if fit[0] < best[0] else best
+        if best[0] > EXPLAINED:
+            broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
+            return (
+                fallback,
+                f"{place}; none of {self._tried} changes of the reference explains it{broken}",
+            )
+        left, cause, text = best
+        return cause, f"{text} explains {100 * (1 - left):.6g} % of the error, {place}"
+
+    def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
+        """The port's arrays that are off: outputs, else what was handed on."""
+        exclusives, store = self._scene.exclusives, self._scene.store
+        for handed in self._found.handed:
+            child = next(m for m in self._scene.matches if m.ref.order == handed.child)
+            leaf = next(x for x in child.inputs if x.ref.name == handed.leaf)
+            received = exclusives.forced[handed.child].received
+            if leaf.port is not None and leaf.port.name in received:
+                yield (handed.child, handed.leaf), store.get(received[leaf.port.name])
+        if self._found.handed:
+            return
+        for leaf in self._match.outputs:
+            outputs = exclusives.forced[order].outputs
+            error = exclusives.errors.get((order, leaf.ref.name))
+            if comparable(leaf) and leaf.port and leaf.port.name in outputs and error is not None:
+                yield (order, leaf.ref.name), store.get(outputs[leaf.port.name])
+
+    def _error(self, result: Result) -> float:
+        """Distance of the port from a changed reference, of each array in units of its size."""
+        total = 0.0
+        for key, port in self._targets.items():
+            ref = result.get(key)
+            if ref is None or ref.shape != port.shape:
+                return float("inf")
+            if ref.dtype.kind in "fcV":
+                total += distance(np.ascontiguousarray(ref), port)[1] ** 2
+        return float(total**0.5)
+
+    def _roundoff(self) -> float:
+        """How far the reference itself is from float64, and at least four roundings."""
+        floors = [4 * unit_roundoff(port.dtype) for port in self._targets.values()]
+        for (order, _), error in self._scene.exclusives.errors.items():
+            if order == self._match.ref.order and error.floor_rel_l2 == error.floor_rel_l2:
+                floors.append(error.floor_rel_l2)
+        return max(floors)
+
+    def _place(self, plain: Result) -> str:
+        key, port = next(iter(self._targets.items()))
+        ref = plain.get(key)
+        return where(ref, port) if ref is not None else ""
+
+    def _is_container(self) -> bool:
+        return any(match.parent == self._match.ref.order for match in self._scene.matches)
+
+    def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+        """Arguments left out, that came from an earlier call of the same module."""
+        earlier = {
+            leaf.buffer
+            for call in self._scene.calls
+            if call.path == self._match.ref.path and call.number < self._match.ref.number
+            for leaf in call.outputs
+            if leaf.buffer
+        }
+        for leaf in self._match.ref.inputs:
+            name = leaf.name.split(".")[0]
+            if leaf.buffer in earlier:
+
+                def without(given: dict[str, Any], name: str = name) -> dict[str, Any]:
+                    return {**given, name: None}
+
+                text = f"leaving out `{name}`, which an earlier call returned,"
+                yield "cache", text, partial(self._replayer.run, change=without)
+
+    def _changes(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+        operations = self._replayer.operations()
+        for probe in PROBES:
+            trials = probe(operations)
+            while True:
+                try:
+                    trial = next(trials, None)
+                except (KeyError, IndexError, TypeError, AttributeError) as error:
+                    self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
+                    break
+                if trial is None:
+                    break
+                mode = Changed(trial.changes)
+                yield trial.cause, trial.text, partial(self._replayer.run, mode)
+
+    def _fit(self, plain: Result) -> tuple[float, str, str]:
+        """The best factor and offset, one for all entries, else one for each channel."""
+        key, port = next(iter(self._targets.items()))
+        ref = plain.get(key)
+        if ref is None or ref.shape != port.shape or ref.dtype.kind != "f" or ref.size < 16:
+            return float("inf"), "", ""
+        x, y = ref.astype(np.float64).reshape(-1), port.astype(np.float64).reshape(-1)
+        base = float(np.linalg.norm(y - x))
+        factor, offset = np.polyfit(x, y, 1)
+        left = float(np.linalg.norm(y - factor * x - offset)) / base
+        text = f"a factor {factor:.6g} and an offset {offset:.3g}"
+        return left, "scale_or_offset", text

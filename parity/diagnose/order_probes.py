@@ -1,0 +1,154 @@
+"""Resizing, pooling, and the order of entries."""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from parity.diagnose.replay import Change, Operation
+from parity.diagnose.trial import (
+    POOLS,
+    Trial,
+    again,
+    all_of,
+    as_tuple,
+    first_argument,
+    probe,
+    together_and_alone,
+)
+
+
+@probe
+def resize(operations: Sequence[Operation]) -> Iterator[Trial]:
+    """Another interpolation."""
+    for group in together_and_alone(operations, ("interpolate", "upsample")):
+        n = group[0].subject.ndim
+        linear = {3: "linear", 4: "bilinear", 5: "trilinear"}.get(n, "bilinear")
+        ways: list[dict[str, Any]] = [
+            *({"mode": mode} for mode in ("nearest", "nearest-exact", "area")),
+            *({"mode": linear, "align_corners": corners} for corners in (False, True)),
+        ]
+        if n == 4:
+            ways += [
+                {"mode": mode, "align_corners": corners, "antialias": smooth}
+                for mode in ("bilinear", "bicubic")
+                for corners in (False, True)
+                for smooth in (False, True)
+            ]
+        for way in ways:
+            text = ", ".join(f"{key}={value}" for key, value in way.items())
+            yield Trial("resize", text, all_of(group, partial(_resized, way=way)))
+
+
+def _resized(op: Operation, way: dict[str, Any]) -> Any:
+    own = ("mode", "align_corners", "antialias")
+    return F.interpolate(**{k: v for k, v in op.given.items() if k not in own}, **way)
+
+
+@probe
+def pooling(operations: Sequence[Operation]) -> Iterator[Trial]:
+    """What a mean divides by, another kind of pooling, or one entry instead of the mean."""
+    for group in together_and_alone(operations, POOLS):
+        name, n = group[0].name, int(group[0].name[-2])
+        other = name.replace("avg", "max") if "avg" in name else name.replace("max", "avg")
+        ways: list[tuple[str, Change]] = [
+            (f"{other} instead of {name}", partial(_pooled, name=other))
+        ]
+        for flag in (True, False):
+            ways.append((f"ceil_mode={flag}", again(ceil_mode=flag)))
+            if "avg" in name:
+                ways.append((f"count_include_pad={flag}", again(count_include_pad=flag)))
+        for at in range(min(as_tuple(group[0].given["kernel_size"], n))):
+            ways.append((f"entry {at} of each window", partial(_picked, at=at, n=n)))
+        for text, change in ways:
+            yield Trial("pooling", text, all_of(group, change))
+
+
+def _pooled(op: Operation, name: str) -> Any:
+    shared = ("input", "kernel_size", "stride", "padding", "ceil_mode")
+    return getattr(F, name)(**{k: v for k, v in op.given.items() if k in shared})
+
+
+def _picked(op: Operation, at: int, n: int) -> Any:
+    x = op.subject
+    stride = as_tuple(op.given.get("stride") or op.given["kernel_size"], n)
+    for axis, step in zip(range(x.ndim - n, x.ndim), stride, strict=True):
+        x = x.index_select(axis, torch.arange(at, x.shape[axis], step))
+    return x
+
+
+MOVES = ("permute", "transpose", "swapaxes", "movedim", "moveaxis")
+SHAPES = ("reshape", "view", "flatten", "unflatten")
+
+
+@probe
+def reshape_order(operations: Sequence[Operation]) -> Iterator[Trial]:
+    """The same values in another order: channel-last memory read as channel-first, and the like."""
+    for operation in operations:
+        name = operation.name
+        ways: list[tuple[str, Change]] = []
+        if name in (*SHAPES, *MOVES):
+            ways.append((f"{name} of the channel-last array", _flattened))
+            ways.append((f"{name} into a channel-last array", _unflattened))
+        if name in MOVES:
+            ways.append((f"a reshape instead of {name}", _reshaped))
+            ways.append((f"a reshape of the channel-last array instead of {name}", _reshaped_last))
+            ways.append((f"no {name}", first_argument))
+        if name in ("chunk", "split", "tensor_split"):
+            ways.append((f"the parts of {name} in opposite order", _opposite))
+        if name == "repeat_interleave":
+            ways.append(("repeated as a whole instead of entry by entry", _tiled))
+        if name in ("pixel_shuffle", "pixel_unshuffle"):
+            ways.append((f"the other order of channels in {name}", _shuffled))
+        for text, change in ways:
+            yield Trial("reshape_order", text, {operation.place: change})
+
+
+def _flattened(op: Operation) -> Any:
+    return op.subject.movedim(1, -1).reshape(op.result().shape)
+
+
+def _unflattened(op: Operation) -> Any:
+    shape = op.result().shape
+    return op.subject.reshape(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+
+
+def _reshaped(op: Operation) -> Any:
+    return op.subject.reshape(op.result().shape)
+
+
+def _reshaped_last(op: Operation) -> Any:
+    """As if both sides kept the channel last, and the move were left out before a reshape."""
+    y = op.result()
+    sizes = op.function(
+        torch.empty(tuple(range(2, 2 + op.subject.ndim))), *op.args[1:], **op.kwargs
+    )
+    channel = list(sizes.shape).index(3)  # where axis 1, of size 3 here, goes
+    last = y.movedim(channel, -1).shape
+    return op.subject.movedim(1, -1).reshape(last).movedim(-1, channel)
+
+
+def _opposite(op: Operation) -> Any:
+    return tuple(op.result())[::-1]
+
+
+def _tiled(op: Operation) -> Any:
+    x, axis, y = op.subject, op.given.get("dim"), op.result()
+    if axis is None:
+        return x.reshape(-1).repeat(y.numel() // x.numel())
+    times = [1] * x.ndim
+    times[axis] = y.shape[axis] // x.shape[axis]
+    return x.repeat(times)
+
+
+def _shuffled(op: Operation) -> Any:
+    """Channels as (block, channel), as TensorFlow's depth-to-space has them."""
+    x, y = op.subject, op.result()
+    if op.name == "pixel_shuffle":
+        r = y.shape[-1] // x.shape[-1]
+        blocks = x.reshape(x.shape[0], r * r, -1, *x.shape[2:])
+        return op.function(blocks.transpose(1, 2).flatten(1, 2), r)
+    r = x.shape[-1] // y.shape[-1]
+    return y.reshape(y.shape[0], -1, r * r, *y.shape[2:]).transpose(1, 2).flatten(1, 2)

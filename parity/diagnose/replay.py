@@ -1,0 +1,206 @@
+"""A call of the reference made again in float64, with some of its operations changed.
+
+Only the module's own code runs: the calls inside it return what they returned before.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Shaped
+
+from parity.capture_torch import Method
+from parity.force_torch import Mode, Tensors, force_reference
+from parity.measure import comparable
+from parity.noise import to_array
+from parity.records import Call, LeafMatch, Match
+from parity.store import Store
+
+Array = Shaped[np.ndarray, "..."]
+Result = Mapping[tuple[int, str], Array]
+"""What a call returned, by (its order, leaf), and what it handed on, by (the child's, leaf)."""
+
+SIGNATURES = {
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"),
+                    ("input", "weight", "bias", "stride", "padding", "dilation", "groups")),
+    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+                    ("input", "weight", "bias", "stride", "padding", "output_padding", "groups",
+                     "dilation")),
+    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+                    ("input", "kernel_size", "stride", "padding", "ceil_mode",
+                     "count_include_pad", "divisor_override")),
+    "linear": ("input", "weight", "bias"),
+    "gelu": ("input", "approximate"),
+    "cat": ("tensors", "dim"),
+    "concat": ("tensors", "dim"),
+    "clamp": ("input", "min", "max"),
+    "permute": ("input", "dims"),
+    "transpose": ("input", "dim0", "dim1"),
+    "flatten": ("input", "start_dim", "end_dim"),
+    "softmax": ("input", "dim"),
+}  # fmt: skip
+"""Parameter names of operations that cannot be asked for them."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation of a module's own code: `place` counts them in the order of execution."""
+
+    place: int
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @functools.cached_property
+    def given(self) -> dict[str, Any]:
+        """Arguments by name, as far as names are known; else by position."""
+        names = _names(self)
+        positional = [*names, *(str(i) for i in range(len(names), len(self.args)))]
+        return {**dict(zip(positional, self.args, strict=False)), **self.kwargs}
+
+    @property
+    def subject(self) -> torch.Tensor:
+        """What it works on: its first argument."""
+        tensor: torch.Tensor = self.args[0] if self.args else next(iter(self.kwargs.values()))
+        return tensor
+
+    def result(self) -> Any:
+        """What it returns unchanged."""
+        return self.function(*self.args, **self.kwargs)
+
+    def again(self, **changes: Any) -> Any:
+        """Make the operation with other arguments."""
+        given = {**self.given, **changes}
+        unnamed = [given.pop(key) for key in list(given) if key.isdigit()]
+        if not unnamed:
+            return self.function(**given)
+        named = [given.pop(name) for name in _names(self) if name in given]
+        return self.function(*named, *unnamed, **given)
+
+
+Change = Callable[[Operation], Any]
+"""What an operation returns instead."""
+
+
+class Replayer:
+    """Repeats one matched call."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        method: Method,
+        match: Match,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+    ) -> None:
+        self.match, self.store = match, store
+        self._module, self._method = module, method
+        order = match.ref.order
+        inside = _inside(calls, order)
+        self._calls = [replace(c, parent=-1) if c.order == order else c for c in inside]
+        orders = {call.order for call in inside}
+        self._matches = [m for m in matches if m.ref.order in orders]
+
+    def run(
+        self,
+        mode: Mode | None = None,
+        change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    ) -> Result:
+        """Outputs of the call, and what it hands to the calls inside it.
+
+        Raises:
+            RuntimeError: the changed operation does not fit.
+        """
+        found: dict[tuple[int, str], Array] = {}
+        own = self.match.ref.order
+
+        def heard(match: Match, handed: Tensors, outputs: Tensors) -> None:
+            if match.ref.order == own:
+                found.update(_arrays(own, outputs, match.outputs))
+            elif match.parent == own:
+                found.update(_arrays(match.ref.order, handed, match.inputs))
+
+        problem = force_reference(
+            self._module, self._method, self._matches, self._calls, self.store, heard, {own},
+            prefix=self.match.ref.path, mode=mode, change=change,
+        )  # fmt: skip
+        if problem:
+            raise RuntimeError(problem)
+        return found
+
+    def operations(self) -> list[Operation]:
+        """The operations that the call makes by itself."""
+        listing = Changed({})
+        self.run(listing)
+        return listing.seen
+
+
+class Changed(Mode):
+    """Replaces operations by place."""
+
+    def __init__(self, replacements: Mapping[int, Change]) -> None:
+        super().__init__()
+        self._replacements = replacements
+        self.seen: list[Operation] = []
+
+    def __enter__(self) -> "Changed":
+        self.seen.clear()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self.active:
+            return func(*args, **kwargs)
+        operation = Operation(len(self.seen), _name(func), func, tuple(args), kwargs)
+        self.seen.append(operation)
+        change = self._replacements.get(operation.place)
+        return func(*args, **kwargs) if change is None else change(operation)
+
+
+def _name(function: Any) -> str:
+    name: str = getattr(function, "__name__", str(function))
+    return name.strip("_") if name.startswith("__") else name
+
+
+def _names(operation: Operation) -> tuple[str, ...]:
+    return SIGNATURES.get(operation.name) or _signature(operation.function)
+
+
+@functools.cache
+def _signature(function: Any) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return ("input",)
+
+
+def _inside(calls: Sequence[Call], order: int) -> list[Call]:
+    parents = {call.order: call.parent for call in calls}
+
+    def under(one: int) -> bool:
+        while one not in (-1, order):
+            one = parents[one]
+        return one == order
+
+    return [call for call in calls if under(call.order)]
+
+
+def _arrays(
+    order: int, tensors: Tensors, leaves: Sequence[LeafMatch]
+) -> dict[tuple[int, str], Array]:
+    found = {}
+    for leaf in leaves:
+        tensor = tensors.get(leaf.ref.name)
+        if tensor is not None and comparable(leaf):
+            array = to_array(tensor, leaf.ref.moved)
+            found[order, leaf.ref.name] = np.moveaxis(array, -1, 1) if leaf.undo else array
+    return found
