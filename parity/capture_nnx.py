@@ -5,7 +5,6 @@ Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
 
 import functools
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -47,8 +46,7 @@ def record(
     observer = _RecordingObserver(store)
     args, kwargs = arrays(tuple(args)), arrays(dict(kwargs))
     inner = {path: child for path, child in found.items() if path} if depth != 0 else {}
-    watched = {join(prefix, path): child for path, child in inner.items()}
-    with observed(watched, observer) if watched else nullcontext():
+    with observed({join(prefix, path): child for path, child in inner.items()}, observer):
         observer.begin(prefix, flatten(bind(target(module, method), args, kwargs)))
         output = invoke(module, method, args, kwargs)
         name = method if isinstance(method, str) else "__call__"

@@ -1,7 +1,6 @@
 """Record one run of the PyTorch side: every call of every submodule, by forward hooks."""
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,9 +17,6 @@ from parity.store import Buffer, Store
 from parity.tree import Flat, flatten
 
 Method = str | Callable[..., Any]
-
-RUNNING = threading.Lock()
-"""Held while the reference runs: hooks and widened weights are seen by every thread."""
 
 
 def record(
@@ -42,7 +38,6 @@ def record(
     """
     observer = _Observer(module, store, layout, prefix)
     handles: list[Any] = []
-    RUNNING.acquire()
     try:
         for child in module.modules():
             if child is not module and depth != 0:
@@ -56,7 +51,6 @@ def record(
     finally:
         for handle in handles:
             handle.remove()
-        RUNNING.release()
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if depth == 0:
         info = {prefix: info[prefix]}

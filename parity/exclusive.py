@@ -10,19 +10,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from jaxtyping import Shaped
+import torch
 
 from parity.background import Background
-from parity.force_nnx import Forced, force_port
+from parity.force_nnx import Arrays, force_port
 from parity.force_torch import Tensors, force_reference
-from parity.forced import Sides, reference, same, unforced
+from parity.forced import Array, Sides, reference, same, unforced
 from parity.measure import Key, comparable
 from parity.noise import bounded, score, to_array
 from parity.progress import Progress
 from parity.records import Call, Exclusive, Handed, LeafMatch, Match
-from parity.store import Store
+from parity.store import Buffer, Store, digest
 
-Array = Shaped[np.ndarray, "..."]
 Limit = Callable[[str], float]
 
 SLACK = 4
@@ -31,19 +30,20 @@ error may be several roundings (its 3-D convolution reaches 1.5e-6 on AVX2), and
 is that far from it too; no known mistake has R < 297."""
 
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
-OTHER_OUTPUT = "the port returned something else on the reference's inputs"
 
 
 @dataclass(frozen=True)
 class Exclusives:
     """Errors by call and output leaf; what containers handed on, by their `order`.
 
-    `forced` is what each call received and returned in the port's run.
+    `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
+    near the reference's: what calls returned, and what their parents handed to them.
     """
 
     errors: Mapping[Key, Exclusive]
     handed: Mapping[int, tuple[Handed, ...]]
-    forced: Mapping[int, Forced]
+    outputs: Mapping[Key, Buffer]
+    received: Mapping[Key, Buffer]
 
     def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
         """The calls whose own code is out of its limit, by what they return or hand on."""
@@ -70,39 +70,40 @@ def measure_exclusive(
     under `SLACK` times that limit; without, all do.
     """
     if not matches or matches[-1].ref.parent != -1:
-        return Exclusives({}, {}, {})
-    progress.stage("exclusive error: the port on the reference's inputs")
-    forced = _forced(matches, calls[1], sides, store)
-    work = _Work(matches, forced, store)
-    wanted = work.without_float64(limit) if limit else {match.ref.order for match in matches}
-    if not wanted:
-        return work.result()
-    progress.stage("exclusive error: the reference in float64", len(matches))
+        return Exclusives({}, {}, {}, {})
+    work = _Work(matches, store, limit, progress)
+    progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
-
-        def heard(match: Match, handed: Tensors, outputs: Tensors) -> None:
-            work.submit(background, match, handed, outputs)
-            progress.advance()
-
+        problems = _run_port(matches, calls[1], sides, store, work, background)
+    problem = ""
+    if work.wanted:
+        progress.stage("exclusive error: the reference in float64", len(matches))
         root = matches[-1].ref
-        problem = force_reference(
-            sides.torch_modules[root.path], sides.torch_method, matches, calls[0], store, heard,
-            wanted, prefix=root.path,
-        )  # fmt: skip
-    return work.result(problem)
+        with Background(threads=2) as background:
+            problem = force_reference(
+                sides.torch_modules[root.path], sides.torch_method, matches, calls[0], store,
+                lambda *heard: work.reference(background, *heard), work.wanted, prefix=root.path,
+            )  # fmt: skip
+    return work.result(problems, problem)
 
 
-def _forced(
-    matches: Sequence[Match], calls: Sequence[Call], sides: Sides, store: Store
-) -> Mapping[int, Forced]:
+def _run_port(
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    sides: Sides,
+    store: Store,
+    work: "_Work",
+    background: Background,
+) -> Mapping[int, str]:
     if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
-        port = matches[0].port  # alone, and given the reference's inputs: nothing to replace
-        received, outputs = (
-            {leaf.name: leaf.buffer for leaf in leaves if leaf.buffer}
-            for leaves in (port.inputs, port.outputs)
-        )
-        return {matches[0].ref.order: Forced(received, outputs)}
-    return force_port(sides.nnx_modules, sides.nnx_method, matches, calls, store)
+        # alone, and given the reference's inputs: nothing to replace
+        outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
+        work.port(background, matches[0], {}, outputs)
+        return {}
+    return force_port(
+        sides.nnx_modules, sides.nnx_method, matches, calls, store,
+        lambda *heard: work.port(background, *heard),
+    )  # fmt: skip
 
 
 @dataclass
@@ -110,10 +111,73 @@ class _Work:
     """What has been measured so far."""
 
     matches: Sequence[Match]
-    forced: Mapping[int, Forced]
     store: Store
+    limit: Limit | None
+    progress: Progress
     errors: dict[Key, Exclusive] = field(default_factory=dict)
     handed: dict[Key, Handed] = field(default_factory=dict)
+    outputs: dict[Key, Buffer] = field(default_factory=dict)
+    received: dict[Key, Buffer] = field(default_factory=dict)
+    wanted: set[int] = field(default_factory=set)
+    """The calls that need a float64 run to be judged."""
+
+    def port(self, background: Background, match: Match, received: Arrays, outputs: Arrays) -> None:
+        """Measure what the port did in one call, beside its run."""
+        order = match.ref.order
+        for leaf in _both_have(match.inputs, received):
+            array = received[_name(leaf)]
+            assert leaf.ref.buffer is not None
+            if leaf.undo or digest(array) != leaf.ref.buffer.digest:
+                self.received[order, leaf.ref.name] = self.store.put(array)
+                self.wanted.add(match.parent)
+        for leaf in [] if unforced(match) else _both_have(match.outputs, outputs):
+            background.submit(self._without_float64, match, leaf, outputs[_name(leaf)])
+        self.progress.advance()
+
+    def _without_float64(self, match: Match, leaf: LeafMatch, port: Array) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        error, near = score(ref, port), False
+        if self.limit is not None:
+            enough = SLACK * self.limit(match.ref.kind)
+            near = error.mae == 0 or bounded(error.rel_l2, enough, ref.dtype)
+        self.errors[key] = replace(error, bounded=near)
+        if not near:
+            self.outputs[key] = self.store.put(port)
+            if ref.dtype.kind in "fcV" or self.limit is None:
+                self.wanted.add(match.ref.order)
+
+    def reference(
+        self, background: Background, match: Match, handed: Tensors, outputs: Tensors
+    ) -> None:
+        """Measure one call again, against what the reference did in float64."""
+        order = match.ref.order
+        for leaf in match.outputs:
+            if (order, leaf.ref.name) in self.outputs and leaf.ref.name in outputs:
+                wide = _in_layout(outputs[leaf.ref.name], leaf)
+                background.submit(self._output, match, leaf, wide)
+        for leaf in match.inputs:
+            if (order, leaf.ref.name) in self.received:
+                tensor = handed.get(leaf.ref.name)
+                given = None if tensor is None else _in_layout(tensor, leaf)
+                background.submit(self._input, match, leaf, given)
+        self.progress.advance()
+
+    def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        error = score(ref, self.store.get(self.outputs[key]), wide)
+        if error.moved and error.mae > 0:
+            error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
+        self.errors[key] = error
+
+    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        error = score(ref, self.store.get(self.received[key]), wide)
+        if error.moved and error.mae > 0:
+            parent = self._by_order[match.parent].ref
+            moved = self._only_moves(ref, parent, match.parent, before=match.ref.order)
+            error = replace(error, moved=moved)
+        after = self._before.get(match.ref.order, "")
+        self.handed[key] = Handed(match.parent, *key[:1], match.ref.path, key[1], after, error)
 
     @cached_property
     def _by_order(self) -> Mapping[int, Match]:
@@ -129,76 +193,6 @@ class _Work:
             latest[match.parent] = match.ref.path
         return found
 
-    def without_float64(self, limit: Limit) -> set[int]:
-        """Measure all without float64; returns the calls that need it to be judged.
-
-        These are the calls whose R is not bounded by the relative error of an output, and those
-        that handed something on otherwise than the reference.
-        """
-        wanted: set[int] = set()
-        for match in self.matches:
-            order = match.ref.order
-            for leaf in self._measurable(match):
-                ref, port = self._both(leaf, self.forced[order].outputs)
-                error = score(ref, port)
-                enough = SLACK * limit(match.ref.kind)
-                near = error.mae == 0 or bounded(error.rel_l2, enough, ref.dtype)
-                self.errors[order, leaf.ref.name] = replace(error, bounded=near)
-                if not near and ref.dtype.kind in "fcV":
-                    wanted.add(order)
-            if match.parent != -1 and self._changed(match):
-                wanted.add(match.parent)
-        return wanted
-
-    def submit(
-        self, background: Background, match: Match, handed: Tensors, outputs: Tensors
-    ) -> None:
-        """Measure one call beside the run."""
-        for leaf in self._measurable(match) if outputs else ():
-            wide = outputs.get(leaf.ref.name)
-            background.submit(self._output, match, leaf, _in_layout(wide, leaf))
-        if match.ref.parent != -1:
-            for leaf in self._changed(match):
-                wide = handed.get(leaf.ref.name)
-                background.submit(self._input, match, leaf, _in_layout(wide, leaf))
-
-    def result(self, problem: str = "") -> Exclusives:
-        """What was measured; `problem` is why there is no float64 run."""
-        nan = float("nan")
-        for match in self.matches:
-            run = self.forced.get(match.ref.order)
-            for leaf in match.outputs:
-                if comparable(leaf):
-                    why = unforced(match) or problem
-                    why = why or (NO_CALL if run is None else run.problem or OTHER_OUTPUT)
-                    missing = Exclusive(nan, nan, 0, problem=why)
-                    self.errors.setdefault((match.ref.order, leaf.ref.name), missing)
-        by_parent: dict[int, list[Handed]] = defaultdict(list)
-        for key in sorted(self.handed):
-            found = self.handed[key]
-            by_parent[found.parent].append(found)
-        handed = {order: tuple(found) for order, found in by_parent.items()}
-        return Exclusives(self.errors, handed, self.forced)
-
-    def _output(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
-        ref, port = self._both(leaf, self.forced[match.ref.order].outputs)
-        error = score(ref, port, wide)
-        if error.moved and error.mae > 0:
-            error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
-        self.errors[match.ref.order, leaf.ref.name] = error
-
-    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
-        ref, port = self._both(leaf, self.forced[match.ref.order].received)
-        error = score(ref, port, wide)
-        if error.moved and error.mae > 0:
-            parent = self._by_order[match.parent]
-            moved = self._only_moves(ref, parent.ref, match.parent, before=match.ref.order)
-            error = replace(error, moved=moved)
-        before = self._before.get(match.ref.order, "")
-        self.handed[match.ref.order, leaf.ref.name] = Handed(
-            match.parent, match.ref.order, match.ref.path, leaf.ref.name, before, error
-        )
-
     def _only_moves(self, result: Array, call: Call, order: int, before: int | None = None) -> bool:
         """Whether every value of `result` is one that `call` was given or got from inside, or 0.
 
@@ -211,32 +205,35 @@ class _Work:
         known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
         return bool(np.isin(result, known).all())
 
-    def _measurable(self, match: Match) -> list[LeafMatch]:
-        run = None if unforced(match) else self.forced.get(match.ref.order)
-        outputs = run.outputs if run else {}
-        leaves = [leaf for leaf in match.outputs if comparable(leaf)]
-        return [leaf for leaf in leaves if leaf.port and leaf.port.name in outputs]
-
-    def _changed(self, match: Match) -> list[LeafMatch]:
-        """Inputs that the port handed over otherwise than the reference did."""
-        run = self.forced.get(match.ref.order)
-        received = run.received if run else {}
-        changed = []
-        for leaf in match.inputs:
-            buffers = comparable(leaf)
-            own = received.get(leaf.port.name) if leaf.port else None
-            if buffers and own and (leaf.undo or own.digest != buffers[0].digest):
-                changed.append(leaf)
-        return changed
-
-    def _both(self, leaf: LeafMatch, own: Mapping[str, object]) -> tuple[Array, Array]:
-        assert leaf.port is not None
-        buffer = own[leaf.port.name]
-        return reference(leaf, self.store), self.store.get(buffer)  # type: ignore[arg-type]
+    def result(self, problems: Mapping[int, str], problem: str) -> Exclusives:
+        """What was measured; `problem` is why the reference did not run in float64."""
+        nan = float("nan")
+        for match in self.matches:
+            order = match.ref.order
+            why = unforced(match) or problems.get(order) or NO_CALL
+            for leaf in match.outputs:
+                key = (order, leaf.ref.name)
+                if comparable(leaf) and key not in self.errors:
+                    self.errors[key] = Exclusive(nan, nan, 0, problem=why)
+                elif problem and key in self.outputs and not self.errors[key].problem:
+                    self.errors[key] = replace(self.errors[key], problem=problem)
+        by_parent: dict[int, list[Handed]] = defaultdict(list)
+        for key in sorted(self.handed):
+            found = self.handed[key]
+            by_parent[found.parent].append(found)
+        handed = {order: tuple(found) for order, found in by_parent.items()}
+        return Exclusives(self.errors, handed, self.outputs, self.received)
 
 
-def _in_layout(wide: object, leaf: LeafMatch) -> Array | None:
-    if wide is None:
-        return None
-    array = to_array(wide, leaf.ref.moved)  # type: ignore[arg-type]
+def _both_have(leaves: Sequence[LeafMatch], arrays: Arrays) -> list[LeafMatch]:
+    return [leaf for leaf in leaves if comparable(leaf) and _name(leaf) in arrays]
+
+
+def _name(leaf: LeafMatch) -> str:
+    assert leaf.port is not None
+    return leaf.port.name
+
+
+def _in_layout(wide: torch.Tensor, leaf: LeafMatch) -> Array:
+    array = to_array(wide, leaf.ref.moved)
     return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if leaf.undo else array

@@ -7,7 +7,6 @@ the calls inside it is too.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,23 +15,19 @@ import numpy as np
 from flax import nnx
 
 from parity.capture_nnx import Method, target
-from parity.forced import by_port_leaf, by_turn, reference, values
+from parity.forced import Array, by_port_leaf, by_turn, reference, values
 from parity.observe_nnx import Observer, observed
 from parity.recorder import bind, unbind
 from parity.records import Call, LeafMatch, Match
-from parity.store import Buffer, Store
+from parity.store import Store
 from parity.tree import Flat, flatten, rebuild
 
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
 
 
-@dataclass(frozen=True)
-class Forced:
-    """What one call received from its parent and returned by itself, by the port's leaf names."""
-
-    received: Mapping[str, Buffer]
-    outputs: Mapping[str, Buffer]
-    problem: str = ""
+Arrays = Mapping[str, Array]
+Listener = Callable[[Match, Arrays, Arrays], None]
+"""Hears of each call: what its parent handed over and what it returned by itself, by leaf name."""
 
 
 def force_port(
@@ -41,22 +36,23 @@ def force_port(
     matches: Sequence[Match],
     calls: Sequence[Call],
     store: Store,
-) -> Mapping[int, Forced]:
-    """Run the root of `matches` so, by the `order` of the reference calls.
+    listener: Listener,
+) -> Mapping[int, str]:
+    """Run the root of `matches` so and tell `listener` of each call.
 
     `calls` are all that the port made when it was recorded. What it compiles by itself runs
-    operation by operation here: values are replaced between its modules.
+    operation by operation here: values are replaced between its modules. Returns why calls could
+    not be heard, by the `order` of the reference's.
     """
     root = matches[-1]
     inner = {match.port.path for match in matches if match is not root}
     watched = {path: module for path, module in modules.items() if path in inner}
-    forcing = _Forcing(matches, calls, store)
+    forcing = _Forcing(matches, calls, store, listener)
     traced = any(call.traced for call in calls)
     with jax.disable_jit() if traced else nullcontext(), observed(watched, forcing):
         output = flatten(repeat(modules[root.port.path], method, root.port, values(root, store)))
-    received = {leaf.name: leaf.buffer for leaf in root.port.inputs if leaf.buffer}
-    forcing.found[root.ref.order] = Forced(received, _stored(output, store))
-    return forcing.found
+    listener(root, {}, _arrays(output))
+    return forcing.problems
 
 
 def repeat(
@@ -73,14 +69,16 @@ def repeat(
 class _Forcing(Observer):
     """Replaces what goes into each matched call and what comes out of it."""
 
-    def __init__(self, matches: Sequence[Match], calls: Sequence[Call], store: Store) -> None:
+    def __init__(
+        self, matches: Sequence[Match], calls: Sequence[Call], store: Store, listener: Listener
+    ) -> None:
         super().__init__()
         by_order = {match.port.order: match for match in matches}
         turns = by_turn(calls).items()
         self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
         self._turns: Counter[str] = Counter()
-        self._store = store
-        self.found: dict[int, Forced] = {}
+        self._store, self._listener = store, listener
+        self.problems: dict[int, str] = {}
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -91,13 +89,12 @@ class _Forcing(Observer):
         if match is None:
             return function(*args, **kwargs)
         if traced(given):
-            self.found[match.ref.order] = Forced({}, {}, UNDER_TRANSFORMATION)
+            self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return function(*args, **kwargs)
-        received = _stored(given, self._store)
         arguments = self._replaced(given, by_port_leaf(match.inputs))
         args, kwargs = unbind(function, arguments)
         output = flatten(function(*args, **kwargs))
-        self.found[match.ref.order] = Forced(received, _stored(output, self._store))
+        self._listener(match, _arrays(given), _arrays(output))
         return self._replaced(output, by_port_leaf(match.outputs))
 
     def _replaced(self, flat: Flat, leaves: Mapping[str, LeafMatch]) -> Any:
@@ -116,5 +113,5 @@ def traced(flat: Flat) -> bool:
     return any(isinstance(value, jax.core.Tracer) for _, value in flat.arrays)
 
 
-def _stored(flat: Flat, store: Store) -> dict[str, Buffer]:
-    return {name: store.put(np.asarray(value)) for name, value in flat.arrays}
+def _arrays(flat: Flat) -> dict[str, Array]:
+    return {name: np.asarray(value) for name, value in flat.arrays}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from parity.capture_torch import RUNNING, Method, invoke, target
+from parity.capture_torch import Method, invoke, target
 from parity.forced import by_turn
 from parity.measure import comparable
 from parity.noise import widen
@@ -59,7 +59,7 @@ def force_reference(
     for everything in (False, True):
         run = _Run(root, matches, calls, store, listener, prefix, wanted, everything)
         try:
-            with RUNNING, torch.no_grad():
+            with torch.no_grad():
                 run(method, mode, change)
             return ""
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from parity.capture_torch import RUNNING, Method, invoke, target, to_numpy
+from parity.capture_torch import Method, invoke, target, to_numpy
 from parity.metrics import distance, ratio, triangle, unit_roundoff
 from parity.recorder import unbind
 from parity.records import Call, Exclusive
@@ -63,7 +63,7 @@ def reference64(
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
     values = [widen(store.get(leaf.buffer), leaf.moved) for leaf in call.inputs if leaf.buffer]
-    with RUNNING, torch.no_grad():
+    with torch.no_grad():
         wide = copy.deepcopy(module).double()
         args, kwargs = unbind(target(wide, method), rebuild(call.arguments, values))
         output = invoke(wide, method, args, kwargs)

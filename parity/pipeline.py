@@ -5,7 +5,6 @@ The stages of one case stand in `case.py`; here are those of a whole comparison.
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -116,7 +115,14 @@ def run_pair(
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
-    outcomes = _run_cases(cases, reference, port, rules, progress)
+    outcomes: list[Outcome] = []
+    outputs: dict[str, Mapping[str, Any]] = {}
+    for case in cases:
+        progress.title(case.name if not case.path else f"{case.name} {case.path}")
+        if case.args_from is not None:
+            case = replace(case, args=case.args_from(outputs))
+        outcomes.append(run_case(case, reference, port, rules, progress))
+        outputs[case.name] = outcomes[-1].outputs
     facts = {
         "input": clip.source,
         "weights": weights
@@ -127,42 +133,6 @@ def run_pair(
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
     return _report(pair.name, outcomes, rules, facts, seed)
-
-
-def _run_cases(
-    cases: Sequence[Case],
-    torch_root: torch.nn.Module,
-    nnx_root: nnx.Module,
-    rules: Rules,
-    progress: Progress,
-) -> list[Outcome]:
-    """All cases; those that record one call alone patch nothing, and go two at a time.
-
-    Their time goes into compiling, and XLA compiles small programs on one core.
-    """
-    outcomes: dict[int, Outcome] = {}
-    outputs: dict[str, Mapping[str, Any]] = {}
-    alone = [case.depth == 0 and case.args_from is None for case in cases]
-    for i, case in enumerate(cases):
-        if not alone[i]:
-            progress.title(case.name if not case.path else f"{case.name} {case.path}")
-            if case.args_from is not None:
-                case = replace(case, args=case.args_from(outputs))
-            outcomes[i] = run_case(case, torch_root, nnx_root, rules, progress)
-            outputs[case.name] = outcomes[i].outputs
-    progress.title("")
-    progress.stage("single calls", sum(alone))
-
-    def run(i: int) -> None:
-        outcomes[i] = run_case(cases[i], torch_root, nnx_root, rules, Progress())
-        progress.advance()
-
-    pool = ThreadPoolExecutor(2, "parity-case")
-    try:
-        list(pool.map(run, [i for i, yes in enumerate(alone) if yes]))
-    finally:
-        pool.shutdown(cancel_futures=True)
-    return [outcomes[i] for i in range(len(cases))]
 
 
 def _report(

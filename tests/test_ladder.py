@@ -113,13 +113,13 @@ def test_noise_reaches_every_distinct_module_odd_and_even(table):
     assert set(noise.kind) == set(clip.kind) - {"AutoencoderKLCogVideoX", "Dropout"}
     for _, group in noise.groupby("path"):
         variants = {case.removeprefix("call/") for case in group["case"]}
-        assert variants == {"normal-odd", "normal-even", "mean30-even"}
+        assert variants == {"normal-odd", "mean30-even"}
 
 
 def test_r_on_noise_is_that_of_pytorch(table):
     noise = table[table["case"].str.contains("normal")]
     assert not noise.R.max() > 3  # of modules whose relative error alone does not tell
     outputs = noise[noise["path"] == ""]
-    assert len(outputs) == 2
+    assert len(outputs) == 1
     assert outputs.R.max() <= 1.5
     assert math.isfinite(outputs.floor_rel_l2.max())

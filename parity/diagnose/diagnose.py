@@ -20,7 +20,6 @@ from parity.force_nnx import repeat
 from parity.forced import Sides, values
 from parity.ledger import Ledger
 from parity.localise import Found
-from parity.measure import comparable
 from parity.metrics import distance, unit_roundoff
 from parity.records import Call, Diagnosis, Match
 from parity.store import Store
@@ -171,18 +170,14 @@ class _Investigation:
         """The port's arrays that are off: outputs, else what was handed on."""
         exclusives, store = self._scene.exclusives, self._scene.store
         for handed in self._found.handed:
-            child = next(m for m in self._scene.matches if m.ref.order == handed.child)
-            leaf = next(x for x in child.inputs if x.ref.name == handed.leaf)
-            received = exclusives.forced[handed.child].received
-            if leaf.port is not None and leaf.port.name in received:
-                yield (handed.child, handed.leaf), store.get(received[leaf.port.name])
+            key = (handed.child, handed.leaf)
+            yield key, store.get(exclusives.received[key])
         if self._found.handed:
             return
         for leaf in self._match.outputs:
-            outputs = exclusives.forced[order].outputs
-            error = exclusives.errors.get((order, leaf.ref.name))
-            if comparable(leaf) and leaf.port and leaf.port.name in outputs and error is not None:
-                yield (order, leaf.ref.name), store.get(outputs[leaf.port.name])
+            key = (order, leaf.ref.name)
+            if key in exclusives.outputs:
+                yield key, store.get(exclusives.outputs[key])
 
     def _error(self, result: Result) -> float:
         """Distance of the port from a changed reference, of each array in units of its size."""

@@ -171,7 +171,7 @@ def test_noise_goes_to_one_module_per_signature(small_torch):
     assert len(resnets) == 4  # with and without shortcut, with and without spatial norm
     down = [path for path in paths if path.endswith("downsamplers.0")]
     assert len(down) == 1  # both compress time in the small configuration
-    assert len(noise) == 3 * len(paths)  # odd and even T, and a large mean
+    assert len(noise) == 2 * len(paths)  # odd T, and a large mean with even T
     # 2-D convolutions have time folded into the batch
     batches = {case.args[0].shape[0] for case in noise if case.args[0].ndim == 5}
     assert batches == {1, 2}
