@@ -3,10 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from jaxtyping import Shaped
 
 from parity.diagnose.replay import Change, Operation
 from parity.diagnose.trial import NORMS, Trial, again, all_of, probe, together_and_alone
+
+Array = Shaped[np.ndarray, "..."]
 
 EPSILONS = (
     0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0,
@@ -149,6 +153,35 @@ def _affine(op: Operation, y: torch.Tensor, shape: tuple[int, ...] | None) -> to
     if bias is not None:
         y = y + (bias.reshape(shape) if shape else bias)
     return y
+
+
+def group_factors(op: Operation, plain: Array, port: Array) -> tuple[float, float] | None:
+    """How a wrong variance shows: every group of every sample is off by a factor of its own.
+
+    `plain` and `port` are the right and the port's output, channel-last. Returns what is left of
+    the error if these factors are taken out, and the relative error that the variance in one pass
+    would make; `None` if the operation is no such norm. The rounding of the one-pass variance
+    depends on the order of summation, so that it can be recognised and not repeated.
+    """
+    if op.name not in ("group_norm", "layer_norm") or plain.shape != port.shape:
+        return None
+    weight, bias = (None if p is None else p.numpy() for p in map(op.given.get, ("weight", "bias")))
+    right, wrong = (
+        (y - (0 if bias is None else bias)) / (1 if weight is None else weight)
+        for y in (plain.astype(np.float64), port.astype(np.float64))
+    )
+    axes: tuple[int, ...] = (1, 3)
+    if op.name == "group_norm":
+        groups = op.given["num_groups"]
+        shape = (right.shape[0], -1, groups, right.shape[-1] // groups)
+        right, wrong = right.reshape(shape), wrong.reshape(shape)
+    else:
+        axes = tuple(range(right.ndim - len(op.given["normalized_shape"]), right.ndim))
+    factor = (right * wrong).sum(axes, keepdims=True) / (right * right).sum(axes, keepdims=True)
+    error = float(np.linalg.norm(wrong - right))
+    left = float(np.linalg.norm(wrong - factor * right)) / error if error else float("inf")
+    exact = op.result()
+    return left, float((_one_pass(op) - exact).norm() / exact.norm())
 
 
 @probe

@@ -1,5 +1,6 @@
 """Resizing, pooling, and the order of entries."""
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -104,6 +105,11 @@ def reshape_order(operations: Sequence[Operation]) -> Iterator[Trial]:
             ways.append((f"the other order of channels in {name}", _shuffled))
         for text, change in ways:
             yield Trial("reshape_order", text, {operation.place: change})
+    moves = [operation for operation in operations if operation.name in MOVES][:6]
+    for there, back in itertools.combinations(moves, 2):
+        changes = {there.place: _reshaped_last, back.place: _reshaped_back}
+        text = "reshapes of the channel-last array instead of moving axes there and back"
+        yield Trial("reshape_order", text, changes)
 
 
 def _flattened(op: Operation) -> Any:
@@ -128,6 +134,15 @@ def _reshaped_last(op: Operation) -> Any:
     channel = list(sizes.shape).index(3)  # where axis 1, of size 3 here, goes
     last = y.movedim(channel, -1).shape
     return op.subject.movedim(1, -1).reshape(last).movedim(-1, channel)
+
+
+def _reshaped_back(op: Operation) -> Any:
+    """The same of a move that brings the channel to axis 1."""
+    y = op.result()
+    marked = torch.empty(tuple(range(2, 2 + op.subject.ndim)))
+    channel = int(op.function(marked, *op.args[1:], **op.kwargs).shape[1]) - 2
+    last = y.movedim(1, -1).shape
+    return op.subject.movedim(channel, -1).reshape(last).movedim(-1, 1)
 
 
 def _opposite(op: Operation) -> Any:
