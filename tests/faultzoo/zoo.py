@@ -1,6 +1,7 @@
 """Porting mistakes from public reports, as small as can be: one wrong module in a right net.
 
-Every net is a stem, which is right, and the module under test. A case gives the module on both sides, the port's once right and once wrong, and the cause to be found.
+Every net is a stem, which is right, and the module under test. A case gives the module on both
+sides, the port's once right and once wrong, and the cause to be found.
 """
 
 from collections.abc import Callable
