@@ -29,6 +29,8 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_pat
     faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
     named = [line.split()[1] for line in faults]
     assert named == [f"encoder.down_blocks.{i}.downsamplers.0" for i in (0, 1)]
+    assert all("reshape_order: reshapes of the channel-last array" in line for line in faults)
+    assert all("between its own input and the input of `conv`" in line for line in faults)
     first = table.index[table.path == named[0]][0]
     assert set(table.loc[: first - 1, "grade"]) == {"perfect"}
     assert set(table.loc[: first - 1, "verdict"]) == {"PASS"}
@@ -63,7 +65,7 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     shape = (1, 3, 5, 16, 16) if half == "encoder" else (1, 8, 3, 4, 4)
     reference, port = {
         "encoder": (pairing.encode_torch, pairing.encode_nnx),
-        "decoder": (pairing.decode_torch, "decode"),
+        "decoder": (pairing.decode_torch, pairing.decode_nnx),
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=reference, nnx=port)
@@ -73,5 +75,5 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
         outcome = run_case(case, small_torch, small_nnx, rules, Progress())
     finally:
         undo()
-    assert [fault.path for fault in outcome.faults] == [path]
+    assert [(fault.path, fault.cause) for fault in outcome.faults] == [(path, "scale_or_offset")]
     assert set(submodules(small_nnx)) >= {path}
