@@ -17,8 +17,7 @@ def where(ref: Array, port: Array) -> str:
     total = float(gap.sum())
     if not np.isfinite(total) or total == 0.0:
         return ""
-    found = [text for text in (_border(gap, total), _along_axes(gap, total)) if text]
-    return "; ".join(found) or _everywhere(ref, port)
+    return _along_axes(gap, total) or _border(gap, total) or _everywhere(ref, port)
 
 
 def _names(ndim: int) -> list[str]:

@@ -1,0 +1,31 @@
+import numpy as np
+import pytest
+
+from parity.diagnose.where import where
+
+REF = np.random.default_rng(0).standard_normal((2, 8, 9, 10, 6))
+
+
+def changed(*index):
+    port = REF.copy()
+    port[index] += 1
+    return port
+
+
+@pytest.mark.parametrize(
+    ("port", "text"),
+    [
+        (changed(slice(None), slice(None), -1), "only in row 8 of 9"),
+        (changed(slice(None), 0), "only in frame 0 of 8"),
+        (changed(Ellipsis, slice(0, 2)), "only in channel 0, 1 of 6"),
+        (changed(slice(None), slice(None), [0, -1]), "only in a border 1 wide"),
+        (changed(Ellipsis), "everywhere"),
+        (REF[:, ::-1], "the same values in another order"),
+        (REF, ""),
+        (REF[:1], ""),
+    ],
+    ids=["row", "frame", "channels", "border", "everywhere", "order", "equal", "shape"],
+)
+def test_where(port, text):
+    found = where(REF, port)
+    assert found.startswith(text) if text else found == ""
