@@ -12,7 +12,7 @@ from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import measure_inclusive
-from parity.diagnose import Scene, diagnose
+from parity.diagnose import HINTS, Scene, diagnose
 from parity.errors import InputError
 from parity.exclusive import Exclusives, measure_exclusive
 from parity.forced import Sides
@@ -22,7 +22,19 @@ from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
 from parity.progress import Progress
 from parity.recorder import bind, join
-from parity.records import Case, Coverage, Fault, Inclusive, LeafMatch, Match, Row, Rung
+from parity.records import (
+    Call,
+    Case,
+    Coverage,
+    Diagnosis,
+    Fault,
+    Inclusive,
+    LeafMatch,
+    Match,
+    Row,
+    Rung,
+)
+from parity.state import unchanged
 from parity.store import Store
 from parity.tree import flatten, rebuild
 
@@ -48,6 +60,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def run_case(
@@ -63,7 +76,7 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
-    with Store() as store:
+    with Store() as store, unchanged(torch_module, nnx_module) as restore:
         progress.stage("reference")
         ref = capture_torch.record(
             torch_module, case.torch, case.args, case.kwargs,
@@ -80,8 +93,9 @@ def run_case(
             prefix=renamed(case.path, rename),
             depth=case.depth,
         )
+        restore()
         alignment = align(ref, port, rename=rename, declared=declared)
-        _check_inputs(alignment)
+        _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
         exclusives: Exclusives | None = None
         inclusive: Mapping[Key, Inclusive] = {}
@@ -115,8 +129,36 @@ def run_case(
             for leaf in ref.calls[-1].outputs
             if leaf.buffer is not None
         }
+        notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs)
+    return Outcome(rows, faults, alignment.coverage, outputs, notes)
+
+
+def _in_training(module: torch.nn.Module) -> tuple[str, ...]:
+    """Modules of the reference that do something else in train mode, and are in it."""
+    paths = [
+        path or "<root>"
+        for path, one in module.named_modules()
+        if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
+    ]
+    found = ", ".join(paths[:5])
+    return (f"the reference is in train mode: {found}; call .eval()",) if paths else ()
+
+
+def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
+    """Inputs that a mistake can hide behind."""
+    notes = []
+    for leaf in root.inputs:
+        array = store.get(leaf.buffer) if leaf.buffer else np.zeros(0)
+        if array.dtype.kind not in "fc" or array.size < 2:
+            continue
+        wild = int(array.size - np.isfinite(array).sum())
+        if wild:
+            notes.append(f"input {leaf.name!r} has {wild} entries that are not finite")
+        elif (array == array.flat[0]).all():
+            value = f"{array.flat[0]:g}"
+            notes.append(f"input {leaf.name!r} is {value} everywhere: that hides mistakes")
+    return tuple(notes)
 
 
 def _explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Progress) -> Fault:
@@ -124,7 +166,13 @@ def _explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Pro
         one for one in found
         if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
     )  # fmt: skip
-    result = diagnose(first, scene)
+    try:
+        result = diagnose(first, scene)
+    except Exception as error:
+        # the fault is known all the same: its report must not be lost
+        container = any(match.parent == first.row.order for match in scene.matches)
+        text = f"the diagnosis broke off: {type(error).__name__}: {str(error).splitlines()[:1]}"
+        result = Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])
     progress.advance()
     evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
     return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
@@ -172,12 +220,12 @@ def _port_arguments(
     return args, {name: convert(name, value) for name, value in case.kwargs.items()}
 
 
-def _check_inputs(alignment: Alignment) -> None:
+def _check_inputs(alignment: Alignment, store: Store) -> None:
     """Refuse root inputs of the port that are not the reference's after layout."""
     root = next((match for match in alignment.matches if match.ref.parent == -1), None)
     if root is None:
         return
-    found = {leaf.ref.name: "" if _equal(leaf) else leaf.problem or "other values"
+    found = {leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
              for leaf in root.inputs}  # fmt: skip
     plain = {leaf.name: leaf.value for leaf in root.port.inputs if leaf.buffer is None}
     for leaf in root.ref.inputs:
@@ -193,10 +241,14 @@ def _check_inputs(alignment: Alignment) -> None:
             )
 
 
-def _equal(leaf: LeafMatch) -> bool:
-    if leaf.problem or leaf.port is None:
+def _equal(leaf: LeafMatch, store: Store) -> bool:
+    if leaf.problem or leaf.port is None or leaf.ref.buffer is None or leaf.port.buffer is None:
         return False
-    return leaf.undo or leaf.ref.buffer == leaf.port.buffer
+    if leaf.undo or leaf.ref.buffer == leaf.port.buffer:
+        return True
+    ref, port = store.get(leaf.ref.buffer), store.get(leaf.port.buffer)
+    # JAX has no 64-bit types unless asked for: the values count
+    return np.array_equal(ref.astype(port.dtype), port, equal_nan=port.dtype.kind in "fc")
 
 
 def _rows(
@@ -215,7 +267,7 @@ def _rows(
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
         handed = exclusives.handed.get(order, ()) if exclusives else ()
-        handed = tuple(one for one in handed if one.error.fails(limit))
+        handed = tuple(one for one in handed if one.error.fails(limit) or one.error.unsteady)
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue

@@ -62,7 +62,7 @@ def force_reference(
             with torch.no_grad():
                 run(method, mode, change)
             return ""
-        except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError) as error:
             problem = f"the reference does not run in float64: {str(error).splitlines()[0]}"
     return problem
 
@@ -107,8 +107,9 @@ class _Run:
                 module.forward = functools.partial(self._call, module, module.forward)
             match = self._root_match
             assert match.ref.arguments is not None
-            wide = [widen(self._store.get(leaf.buffer), leaf.moved) for leaf in match.ref.inputs
-                    if leaf.buffer]  # fmt: skip
+            buffers = [(leaf.buffer, leaf.moved) for leaf in match.ref.inputs if leaf.buffer]
+            once = {key: widen(self._store.get(key[0]), key[1]) for key in buffers}
+            wide = [once[key] for key in buffers]
             function = target(self._root, method)
             given: dict[str, Any] = rebuild(match.ref.arguments, wide)
             args, kwargs = unbind(function, change(given) if change else given)
@@ -181,12 +182,13 @@ class _Run:
 
     def _replaced(self, flat: Flat, leaves: Mapping[str, Leaf]) -> list[Any]:
         arrays = []
+        known: dict[int, Any] = {}  # one tensor given twice stays one: attention looks at that
         for name, own in flat.arrays:
             leaf = leaves.get(name)
-            if leaf is not None and leaf.buffer is not None:
+            if id(own) not in known and leaf is not None and leaf.buffer is not None:
                 value = widen(self._store.get(leaf.buffer), leaf.moved)
-                own = value if value.shape == own.shape else own
-            arrays.append(own)
+                known[id(own)] = value if value.shape == own.shape else own
+            arrays.append(known.get(id(own), own))
         return arrays
 
     def _with_idle(self, module: torch.nn.Module) -> list[torch.nn.Module]:

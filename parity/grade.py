@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from parity.records import Exclusive, Handed, Inclusive, LeafMatch, Metrics, Rung, Verdict
+from parity.records import UNSTEADY, Exclusive, Handed, Inclusive, LeafMatch, Metrics, Rung, Verdict
 
 GRADES: tuple[tuple[str, float], ...] = (
     ("perfect", 1e-6),
@@ -115,12 +115,16 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
     found = [("", error) for error in (errors.exclusive,) if error is not None]
     found += [(f" in `{x.leaf}` of `{x.path}`", x.error) for x in errors.handed]
     for where, error in found:
+        if error.unsteady:
+            text = f"PyTorch is {error.floor_rel_l2:.2g} from its own float64 run{where}"
+            return Judgement("UNKNOWN", f"{text}: random, or in train mode? Call .eval() on both")
         failure = _failure(error, limit)
         if not failure:
             continue
         inclusive = errors.inclusive
-        holds = errors.container and inclusive is not None and not _fails(inclusive, limit)
-        if holds:
+        holds = inclusive is not None and not _fails(inclusive, limit)
+        steady = inclusive is not None and not inclusive.floor_rel_l2 > UNSTEADY
+        if errors.container and holds and steady:
             return Judgement("WARN", f"{failure}{where}, but what the call returns holds")
         return Judgement("FAIL", failure + where, "exclusive")
     return None

@@ -56,12 +56,16 @@ def compare(
     Raises:
         InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
     """
+    _check_arguments(torch_module, nnx_module, torch_args, nnx_args, ignore)
     unknown = set(modes) - set(MODES)
     if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
         raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
     methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
     if set(methods) != {"torch", "nnx"}:
         raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    for side, module in (("torch", torch_module), ("nnx", nnx_module)):
+        if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
+            raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
     case = Case(
         name=methods["torch"] if isinstance(methods["torch"], str) else "call",
         args=tuple(torch_args),
@@ -85,6 +89,22 @@ def compare(
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     return _report(name, [outcome], rules, facts, seed=None)
+
+
+def _check_arguments(
+    torch_module: object, nnx_module: object, torch_args: object, nnx_args: object, ignore: object
+) -> None:
+    kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
+    if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
+        raise InputError(
+            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
+        )
+    for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
+        if value is not None and not isinstance(value, (tuple, list)):
+            kind = type(value).__name__
+            raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
+    if isinstance(ignore, str):
+        raise InputError(f"ignore: expected a sequence of globs, found the string {ignore!r}")
 
 
 def run_pair(
@@ -150,6 +170,7 @@ def _report(
         environment=environment.describe(seed),
         facts=facts,
         rungs=rules.rungs,
+        inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
     )
 
 

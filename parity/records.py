@@ -110,6 +110,10 @@ class Inclusive:
     bounded: bool = False
 
 
+UNSTEADY = 0.05
+"""Relative distance of the reference from its own float64 run above which it is no reference."""
+
+
 @dataclass(frozen=True)
 class Exclusive:
     """Error of a module's own code: fed with the reference's inputs, and the calls inside it
@@ -127,6 +131,11 @@ class Exclusive:
     problem: str = ""
     bounded: bool = False
     moved: bool = False
+
+    @property
+    def unsteady(self) -> bool:
+        """Whether the reference differs from its own float64 run by more than any rounding can."""
+        return self.floor_rel_l2 > UNSTEADY and self.mae > 0
 
     def fails(self, limit: float) -> bool:
         """Whether this is more than rounding: R beyond `limit`, or data moved and changed."""

@@ -1,5 +1,5 @@
 """Why a call goes wrong."""
 
-from parity.diagnose.diagnose import Scene, diagnose
+from parity.diagnose.diagnose import HINTS, Scene, diagnose
 
-__all__ = ["Scene", "diagnose"]
+__all__ = ["HINTS", "Scene", "diagnose"]

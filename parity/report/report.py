@@ -28,6 +28,8 @@ class Report:
     environment: Mapping[str, Any]
     facts: Mapping[str, Any]
     rungs: tuple[Rung, ...] = ()
+    inputs: tuple[str, ...] = ()
+    """What is weak about the inputs."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
@@ -51,7 +53,8 @@ class Report:
         from parity.align import IDLE
 
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
-        return (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
+        ran = (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
+        return (*ran, *self.inputs)
 
     @property
     def first_fault(self) -> Fault | None:

@@ -331,3 +331,193 @@ def test_bfloat16_models_are_measured():
     report = parity.compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
     assert report.verdict in ("PASS", "WARN")
     assert np.isfinite(report.table.R.iloc[0])
+
+
+VECTORS = np.random.default_rng(5).standard_normal((4, 6)).astype(np.float32)
+
+
+class TorchLinear(torch.nn.Module):
+    def __init__(self, drop=0.0):
+        super().__init__()
+        self.linear, self.drop = torch.nn.Linear(6, 6), torch.nn.Dropout(drop)
+        self.norm = torch.nn.BatchNorm1d(6)
+
+    def forward(self, x):
+        return self.norm(self.drop(self.linear(x)))
+
+
+class NnxLinear(nnx.Module):
+    """The same without dropout, and with the norm's and the activation's code inside."""
+
+    def __init__(self, reference, factor=1.0):
+        self.linear = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
+        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+        self.norm = nnx.BatchNorm(6, epsilon=1e-5, use_running_average=True, rngs=nnx.Rngs(0))
+        self.factor = factor
+
+    def __call__(self, x):
+        return self.norm(self.linear(x)) * self.factor
+
+
+def test_a_random_reference_is_no_reference():
+    reference = TorchLinear(drop=0.3)  # a new module is in train mode
+    report = parity.compare(reference, NnxLinear(reference), (VECTORS,))
+    assert not report
+    assert [row.path for row in report.rows if "Call .eval() on both" in row.reason] == [""]
+    assert any("train mode: drop, norm" in note for note in report.notes)
+    # what the port itself gets wrong is found all the same
+    report = parity.compare(reference, NnxLinear(reference, 1.5), (VECTORS,))
+    assert "" in [fault.path for fault in report.faults]
+    reference.eval()
+    assert parity.compare(reference, NnxLinear(reference), (VECTORS,)).faults == ()
+
+
+def test_both_models_are_left_in_their_state():
+    class Counting(NnxLinear):
+        def __init__(self, reference):
+            super().__init__(reference)
+            self.calls = nnx.Variable(jnp.zeros(()))
+
+        def __call__(self, x):
+            self.calls[...] = self.calls[...] + 1
+            return super().__call__(x)
+
+    reference = TorchLinear()
+    port = Counting(reference)
+    before = {name: value.clone() for name, value in reference.named_buffers()}
+    parity.compare(reference, port, (VECTORS,))
+    assert all(torch.equal(value, before[name]) for name, value in reference.named_buffers())
+    assert float(port.calls[...]) == 0
+
+
+def test_inputs_that_hide_mistakes_are_said():
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return torch.tanh(x)
+
+    class Port(nnx.Module):
+        def __call__(self, x):
+            return jnp.tanh(2 * x)
+
+    zeros = parity.compare(Torch(), Port(), (np.zeros((3, 4), np.float32),))
+    assert zeros.verdict == "WARN"
+    assert zeros.notes == ("input 'x' is 0 everywhere: that hides mistakes",)
+    broken = VECTORS.copy()
+    broken[0, 0] = np.nan
+    assert "1 entries that are not finite" in parity.compare(Torch(), Port(), (broken,)).notes[0]
+
+
+def test_integers_of_64_bits_are_jax_s_of_32():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = torch.nn.Embedding(11, 6)
+
+        def forward(self, ids):
+            return self.embed(ids)
+
+    class Port(nnx.Module):
+        def __init__(self, reference):
+            self.embed = nnx.Embed(11, 6, rngs=nnx.Rngs(0))
+            self.embed.embedding[...] = jnp.asarray(reference.embed.weight.detach().numpy())
+
+        def __call__(self, ids):
+            return self.embed(ids)
+
+    reference = Torch()
+    ids = np.arange(8).reshape(2, 4)
+    assert ids.dtype == np.int64
+    assert parity.compare(reference, Port(reference), (ids,)).verdict == "PASS"
+    wrong = parity.compare(reference, Port(reference), (ids,), nnx_args=(ids,))
+    assert wrong.verdict == "PASS"
+    with pytest.raises(InputError, match="other values"):
+        parity.compare(reference, Port(reference), (ids,), nnx_args=(ids + 1,))
+
+
+def test_a_module_that_one_side_has_as_a_function():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.act = torch.nn.Linear(6, 6), torch.nn.SiLU()
+
+        def forward(self, x):
+            return self.act(self.linear(x))
+
+    class Port(nnx.Module):
+        def __init__(self, reference, act):
+            self.linear = NnxLinear(type("R", (), {"linear": reference.linear})()).linear
+            self.act_function = act
+
+        def __call__(self, x):
+            return self.act_function(self.linear(x))
+
+    reference = Torch()
+    report = parity.compare(reference, Port(reference, nnx.silu), (VECTORS,))
+    assert report.verdict == "PASS"
+    assert "does not call it" in report.coverage.dissolved["act"]
+    report = parity.compare(reference, Port(reference, nnx.gelu), (VECTORS,))
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("", "activation")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"nnx_module": lambda x: x}, "expected a torch.nn.Module and an nnx.Module"),
+        (
+            {"torch_args": VECTORS},
+            "torch_args: expected a tuple of arguments, found a bare ndarray",
+        ),
+        ({"ignore": "a"}, "ignore: expected a sequence of globs, found the string 'a'"),
+        ({"method": "encode"}, r"TorchLinear \(torch\) has no 'encode'"),
+    ],
+)
+def test_misuse_is_explained(change, message):
+    reference = TorchLinear()
+    options = {"torch_module": reference, "nnx_module": NnxLinear(reference),
+               "torch_args": (VECTORS,)}  # fmt: skip
+    with pytest.raises(InputError, match=message):
+        parity.compare(**{**options, **change})
+
+
+def test_attention_whose_projection_is_never_called():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = torch.nn.MultiheadAttention(6, 2, batch_first=True)
+
+        def forward(self, x):
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    class Attention(nnx.Module):
+        def __init__(self, reference, scale):
+            self.weight = nnx.Param(jnp.asarray(reference.in_proj_weight.detach().numpy().T))
+            self.bias = nnx.Param(jnp.asarray(reference.in_proj_bias.detach().numpy()))
+            self.out_proj = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+            out = reference.out_proj
+            self.out_proj.kernel[...] = jnp.asarray(out.weight.detach().numpy().T)
+            self.out_proj.bias[...] = jnp.asarray(out.bias.detach().numpy())
+            self.scale = scale
+
+        def __call__(self, x):
+            q, k, v = jnp.split(x @ self.weight[...] + self.bias[...].reshape(1, 1, -1), 3, -1)
+            q, k, v = (a.reshape(*a.shape[:2], 2, 3) for a in (q, k, v))
+            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.scale
+            mixed = jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), v)
+            return self.out_proj(mixed.reshape(x.shape))
+
+    class Port(nnx.Module):
+        def __init__(self, reference, scale):
+            self.attention = Attention(reference.attention, scale)
+
+        def __call__(self, x):
+            return self.attention(x)
+
+    reference = Torch().eval()
+    x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
+    right = parity.compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "keep"})
+    assert right.faults == ()
+    assert "attention.out_proj" in right.coverage.dissolved
+    assert right.verdict == "PASS"
+    wrong = parity.compare(reference, Port(reference, 1.0), (x,), layout={"*": "keep"})
+    assert [fault.path for fault in wrong.faults] == ["attention"]
