@@ -14,9 +14,11 @@ import torch
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
+from jaxvae.mistakes import WRONG
 from jaxvae.weights import WeightsError, from_torch_state
 from parity.errors import InputError
 from parity.inputs import LARGE_MEAN, normal
+from parity.mistakes import behaviour
 from parity.records import Case, Clip, Pair, Rung
 
 SMALL = CogVideoXVAEConfig(
@@ -321,4 +323,11 @@ PAIR = Pair(
     rungs=RUNGS,
     declared=DECLARED,
     layout={"*": "move"},
-)
+    mistakes=tuple(
+        behaviour(
+            one.name, one.causes, one.call, one.kinds, one.where, one.method,
+            cases="*" if one.method == "__call__" else f"{one.method}/*",
+        )
+        for one in WRONG
+    ),
+)  # fmt: skip

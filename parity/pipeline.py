@@ -170,6 +170,7 @@ def _report(
         environment=environment.describe(seed),
         facts=facts,
         rungs=rules.rungs,
+        outputs=outcomes[-1].outputs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
     )
 

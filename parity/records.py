@@ -1,6 +1,8 @@
 """The frozen records that the stages hand to one another."""
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -318,6 +320,22 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A known porting mistake, for the harness to be tried on.
+
+    `sites(modules)` lists where in the port, by path, it can be made. `plant(modules, path, draw)`
+    makes it there for the time of a `with` statement, which gets the paths that are wrong then.
+    `causes` are the words that name it rightly. `cases` is a glob of the cases that would show it.
+    """
+
+    name: str
+    causes: tuple[str, ...]
+    sites: Callable[[Mapping[str, Any]], Sequence[str]]
+    plant: Callable[[Mapping[str, Any], str, random.Random], AbstractContextManager[tuple[str, ...]]]
+    cases: str = "*"
+
+
+@dataclass(frozen=True)
 class Pair:
     """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
 
@@ -326,7 +344,7 @@ class Pair:
     `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`.
+    `"move"` or `"keep"`. `mistakes` are known ones of this port, for `parity selftest`.
     """
 
     name: str
@@ -337,3 +355,4 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
+    mistakes: tuple[Mistake, ...] = ()

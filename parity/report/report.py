@@ -1,7 +1,7 @@
 """`Report`: what a comparison found."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,8 @@ class Report:
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
     """What is weak about the inputs."""
+    outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What the reference returned in the last case, by leaf: NumPy arrays, channel-first."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
