@@ -40,9 +40,10 @@ def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Array:
 
 
 def _zeros_in_front(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
+    if conv_cache is not None:
+        return right(inputs, conv_cache=conv_cache)
     zeros = jnp.zeros_like(jnp.repeat(inputs[:, :1], module.time_pad, axis=1))
-    output, cache = right(inputs, conv_cache=conv_cache)
-    return (module.conv(jnp.concatenate([zeros, inputs], 1)) if conv_cache is None else output), cache
+    return module.conv(jnp.concatenate([zeros, inputs], 1)), _cache(module, None, inputs)
 
 
 def _padded_behind(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
@@ -299,7 +300,7 @@ def _scaled_twice(module: Any, right: Right, z: Array, **options: Any) -> Any:
 
 
 def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
-    return jnp.clip(right(z, **options), -1, 1)
+    return jnp.clip(right(z, **options), 0, 1)
 
 
 def _compresses(module: Any) -> bool:
@@ -374,6 +375,6 @@ WRONG: tuple[Wrong, ...] = (
           _colours_in_opposite_order, method="encode"),
     Wrong("decode: latents scaled twice", ("scale_or_offset",), VAE, _scaled_twice,
           method="decode"),
-    Wrong("decode: clipped to [-1, 1]", ("clamp",), VAE, _clipped, method="decode"),
+    Wrong("decode: clipped to [0, 1]", ("clamp",), VAE, _clipped, method="decode"),
 )  # fmt: skip
 """In the order of the model's parts."""

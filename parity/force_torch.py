@@ -5,7 +5,7 @@ the whole model.
 """
 
 import functools
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -89,6 +89,7 @@ class _Run:
         self._idle = {m for m, path in self._paths.items() if path not in called}
         self._everything = everything
         self._wanted = _with_all_around(wanted, calls)
+        self._calls = calls
         self._turns: Counter[str] = Counter()
 
     def __call__(
@@ -158,6 +159,7 @@ class _Run:
         given = flatten(bind(forward, args, kwargs))
         if match.ref.order not in self._wanted:
             self._listener(match, _tensors(given), {})
+            self._turns.update(self._skipped(match.ref.order))
             return self._recorded(match.ref)
         leaves = {leaf.ref.name: leaf.ref for leaf in match.inputs if comparable(leaf)}
         arrays = self._replaced(given, leaves)
@@ -173,6 +175,23 @@ class _Run:
                 returned = zip([out for _, out in output.arrays], arrays, strict=True)
                 own.copy_(next((array for out, array in returned if out is new), new))
         return rebuild(output.skeleton, arrays)
+
+    def _skipped(self, order: int) -> list[str]:
+        """The paths of all calls inside one that is not made: these have had their turn."""
+        paths = []
+        waiting = [order]
+        while waiting:
+            inner = self._inside[waiting.pop()]
+            paths += [call.path for call in inner]
+            waiting += [call.order for call in inner]
+        return paths
+
+    @functools.cached_property
+    def _inside(self) -> Mapping[int, Sequence[Call]]:
+        found: dict[int, list[Call]] = defaultdict(list)
+        for call in self._calls:
+            found[call.parent].append(call)
+        return found
 
     def _recorded(self, call: Call) -> Any:
         """What a call returned when it was recorded, widened."""

@@ -40,7 +40,9 @@ def behaviour(
         return [
             path
             for path, module in modules.items()
-            if (not kinds or type(module).__name__ in kinds) and applies(module)
+            if (not kinds or type(module).__name__ in kinds)
+            and applies(module)
+            and (path or method != "__call__")  # the root may be called by another method
         ]
 
     def plant(

@@ -28,6 +28,10 @@ FRAMES, SIZE = 17, (16, 16)
 TRIPLES = 2
 """How many times three mistakes are made at once in each round."""
 
+DRAWS = 5
+"""A module in which a mistake changes nothing, such as an upsampling by one, is drawn again so
+often."""
+
 PLACE, CAUSE = 0.97, 0.9
 """Parts of the mistakes that must be found where they are, and for what they are."""
 
@@ -125,6 +129,15 @@ def selftest(
     return SelfTest(tuple(singles), tuple(triples), tuple(healthy))
 
 
+@dataclass(frozen=True)
+class _Ran:
+    """A case, the modules of the port that ran in it, the error that its outputs have by nature."""
+
+    case: Case
+    modules: Mapping[str, Any]
+    errors: tuple[float, ...]
+
+
 class _Bench:
     """Both models of one seed, and which modules of the port run in which case."""
 
@@ -132,10 +145,10 @@ class _Bench:
         self._pair, self._seed, self._draw = pair, seed, random.Random(seed)
         self._reference = pair.make_torch(None, config, seed)
         self._port = pair.make_nnx(None, config, self._reference)
-        self._modules = submodules(self._port)
+        modules = submodules(self._port)
         paths = [path for path, _ in self._reference.named_modules()]
         self._reference_path = {renamed(path, pair.rename): path for path in paths}
-        self._cases: list[tuple[Case, frozenset[str]]] = []
+        self._ran: list[_Ran] = []
         self.healthy: list[Trial] = []
         outputs: dict[str, Mapping[str, Any]] = {}
         clip = load_clip(None, FRAMES, SIZE, seed)
@@ -146,47 +159,46 @@ class _Bench:
                 case = replace(case, args=case.args_from(outputs))
             report = self._compare(case)
             outputs[case.name] = report.outputs
-            ran = frozenset(row.nnx_path for row in report.rows)
-            self._cases.append((case, ran))
+            called = {row.nnx_path: modules[row.nnx_path] for row in report.rows}
+            self._ran.append(_Ran(case, called, _at_the_output(report)))
             self.healthy.append(self._trial((), case, {}, report))
 
     def try_alone(self, mistake: Mistake) -> list[Trial]:
-        """One trial, none if the port has no module that the mistake can be made in."""
-        sites = self._sites(mistake)
-        if not sites:
-            return []
-        path, case = self._draw.choice(sites)
-        return [self._try([(mistake, path)], case)]
+        """One trial; none if no module of the port shows the mistake."""
+        sites = [(path, ran) for ran in self._ran for path in _sites(mistake, ran)]
+        self._draw.shuffle(sites)
+        for path, ran in sites[:DRAWS]:
+            trial = self._try([(mistake, path)], ran)
+            if trial is not None:
+                return [trial]
+        return []
 
     def try_three(self, mistakes: Sequence[Mistake]) -> Trial:
         """One trial of three mistakes in modules of their own."""
         while True:
-            case, ran = self._draw.choice(self._cases)
+            ran = self._draw.choice(self._ran)
             drawn = []
             for mistake in self._draw.sample(list(mistakes), 3):
-                sites = [path for path, where in self._sites(mistake) if where is case]
+                sites = _sites(mistake, ran)
                 drawn += [(mistake, self._draw.choice(sites))] if sites else []
-            if len(drawn) == 3 and len({path for _, path in drawn}) == 3:
-                trial = self._try(drawn, case)
-                if sum(len(words) for words in trial.expected.values()) >= 3:
-                    return trial
+            trial = self._try(drawn, ran) if len({path for _, path in drawn}) == 3 else None
+            if trial is not None:
+                return trial
 
-    def _sites(self, mistake: Mistake) -> list[tuple[str, Case]]:
-        found = []
-        for path in mistake.sites(self._modules):
-            fits = (case for case, ran in self._cases
-                    if path in ran and fnmatchcase(case.name, mistake.cases))  # fmt: skip
-            found += [(path, case) for case in list(fits)[:1]]
-        return found
-
-    def _try(self, drawn: Sequence[tuple[Mistake, str]], case: Case) -> Trial:
+    def _try(self, drawn: Sequence[tuple[Mistake, str]], ran: _Ran) -> Trial | None:
+        """`None` if a mistake makes no difference to the outputs, or two are in one module."""
         expected: dict[str, tuple[str, ...]] = {}
         with ExitStack() as planted:
             for mistake, path in drawn:
-                for wrong in planted.enter_context(mistake.plant(self._modules, path, self._draw)):
+                plant = mistake.plant(ran.modules, path, self._draw)
+                for wrong in planted.enter_context(plant):
+                    if self._reference_path[wrong] in expected:
+                        return None
                     expected[self._reference_path[wrong]] = mistake.causes
-            report = self._compare(case)
-        return self._trial(tuple(mistake.name for mistake, _ in drawn), case, expected, report)
+            report = self._compare(ran.case)
+        if _at_the_output(report) == ran.errors:
+            return None
+        return self._trial(tuple(mistake.name for mistake, _ in drawn), ran.case, expected, report)
 
     def _compare(self, case: Case) -> Report:
         return compare(
@@ -211,3 +223,12 @@ class _Bench:
         found = {fault.path: fault.cause for fault in report.faults}
         evidence = "; ".join(fault.evidence for fault in report.faults)
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)
+
+
+def _sites(mistake: Mistake, ran: _Ran) -> Sequence[str]:
+    return mistake.sites(ran.modules) if fnmatchcase(ran.case.name, mistake.cases) else ()
+
+
+def _at_the_output(report: Report) -> tuple[float, ...]:
+    """Free-running errors of what the root returned."""
+    return tuple(row.metrics.mae for row in report.rows if row.parent == -1 and row.metrics)

@@ -6,12 +6,13 @@ and `unknown` for anything else: no guess is made by name.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from parity.diagnose import direct
 from parity.diagnose.norm_probes import group_factors
 from parity.diagnose.probes import PROBES
 from parity.diagnose.replay import Array, Changed, Replayer, Result
@@ -138,7 +139,7 @@ class _Investigation:
         fallback = "glue" if self._is_container() else "unknown"
         if not self._targets:
             return fallback, "no output could be compared"
-        plain = self._replayer.run()
+        plain = self._plain
         place = self._place(plain)
         error = self._error(plain)
         if not np.isfinite(error) or error == 0.0:
@@ -159,8 +160,9 @@ class _Investigation:
             variance = self._variance(plain, error)
             best = variance if variance[0] < best[0] else best
         if best[0] > EXPLAINED:
-            fit = self._fit(plain)
-            best = fit if fit[0] < best[0] else best
+            key, port = next(iter(self._targets.items()))
+            if key in plain:
+                best = min(best, direct.best(plain[key], port))
         if best[0] > EXPLAINED:
             broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
             return (
@@ -171,22 +173,31 @@ class _Investigation:
         return cause, f"{text} explains {100 * (1 - left):.6g} % of the error, {place}"
 
     def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
-        """The port's arrays that are off: outputs, else what was handed on."""
+        """The port's arrays that are not the reference's: what was handed on, then outputs.
+
+        Those out of their limit come first.
+        """
         exclusives, store = self._scene.exclusives, self._scene.store
         for handed in self._found.handed:
             key = (handed.child, handed.leaf)
             yield key, store.get(exclusives.received[key])
-        if self._found.handed:
-            return
-        for leaf in self._match.outputs:
-            key = (order, leaf.ref.name)
-            if key in exclusives.outputs:
-                yield key, store.get(exclusives.outputs[key])
+        outputs = [(order, leaf.ref.name) for leaf in self._match.outputs]
+        outputs = [key for key in outputs if key in exclusives.outputs]
+        for key in sorted(outputs, key=lambda key: -exclusives.errors[key].rel_l2):
+            yield key, store.get(exclusives.outputs[key])
+        inside = {match.ref.order for match in self._scene.matches if match.parent == order}
+        for key, buffer in exclusives.received.items():
+            if key[0] in inside:
+                yield key, store.get(buffer)
 
     def _error(self, result: Result) -> float:
-        """Distance of the port from a changed reference, of each array in units of its size."""
+        """Distance of the port from a changed reference, of each array in units of its size.
+
+        What the port has right, the change must not make wrong.
+        """
         total = 0.0
-        for key, port in self._targets.items():
+        for key, plain in self._plain.items():
+            port = self._targets.get(key, plain)
             ref = result.get(key)
             if ref is None or ref.shape != port.shape:
                 return float("inf")
@@ -206,6 +217,11 @@ class _Investigation:
         key, port = next(iter(self._targets.items()))
         ref = plain.get(key)
         return where(ref, port) if ref is not None else ""
+
+    @cached_property
+    def _plain(self) -> Result:
+        """What the reference does in float64, unchanged."""
+        return self._replayer.run()
 
     def _is_container(self) -> bool:
         return any(match.parent == self._match.ref.order for match in self._scene.matches)
@@ -256,16 +272,3 @@ class _Investigation:
                 )
                 return found[0], "norm_variance", text
         return float("inf"), "", ""
-
-    def _fit(self, plain: Result) -> tuple[float, str, str]:
-        """The best factor and offset, one for all entries, else one for each channel."""
-        key, port = next(iter(self._targets.items()))
-        ref = plain.get(key)
-        if ref is None or ref.shape != port.shape or ref.dtype.kind != "f" or ref.size < 16:
-            return float("inf"), "", ""
-        x, y = ref.astype(np.float64).reshape(-1), port.astype(np.float64).reshape(-1)
-        base = float(np.linalg.norm(y - x))
-        factor, offset = np.polyfit(x, y, 1)
-        left = float(np.linalg.norm(y - factor * x - offset)) / base
-        text = f"a factor {factor:.6g} and an offset {offset:.3g}"
-        return left, "scale_or_offset", text

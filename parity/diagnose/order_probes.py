@@ -1,6 +1,7 @@
 """Resizing, pooling, and the order of entries."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -23,29 +24,54 @@ from parity.diagnose.trial import (
 
 @probe
 def resize(operations: Sequence[Operation]) -> Iterator[Trial]:
-    """Another interpolation."""
+    """Another interpolation, over all axes or over those of the image only."""
+    ways: dict[str, Change] = {
+        f"mode={mode}": partial(_resized, mode=mode) for mode in ("nearest", "nearest-exact", "area")
+    }
+    for corners in (False, True):
+        options = {"align_corners": corners}
+        text = f"linear over all axes, align_corners={corners}"
+        ways[text] = partial(_resized, mode="linear", **options)
+        for mode in ("bilinear", "bicubic"):
+            for smooth in (False, True):
+                more = {**options, "antialias": smooth}
+                text = f"mode={mode}, align_corners={corners}, antialias={smooth}"
+                ways[text] = partial(_image_resized, mode=mode, **more)
     for group in together_and_alone(operations, ("interpolate", "upsample")):
-        n = group[0].subject.ndim
-        linear = {3: "linear", 4: "bilinear", 5: "trilinear"}.get(n, "bilinear")
-        ways: list[dict[str, Any]] = [
-            *({"mode": mode} for mode in ("nearest", "nearest-exact", "area")),
-            *({"mode": linear, "align_corners": corners} for corners in (False, True)),
-        ]
-        if n == 4:
-            ways += [
-                {"mode": mode, "align_corners": corners, "antialias": smooth}
-                for mode in ("bilinear", "bicubic")
-                for corners in (False, True)
-                for smooth in (False, True)
-            ]
-        for way in ways:
-            text = ", ".join(f"{key}={value}" for key, value in way.items())
-            yield Trial("resize", text, all_of(group, partial(_resized, way=way)))
+        for text, change in ways.items():
+            yield Trial("resize", text, all_of(group, change))
+        for text, axes in (("rows and columns", 2), ("everything", 3)):
+            change = partial(_tiled_over, axes=axes)
+            trial = f"{text} repeated as a whole instead of entry by entry"
+            yield Trial("reshape_order", trial, all_of(group, change))
 
 
-def _resized(op: Operation, way: dict[str, Any]) -> Any:
+def _resized(op: Operation, mode: str, **options: Any) -> Any:
     own = ("mode", "align_corners", "antialias")
-    return F.interpolate(**{k: v for k, v in op.given.items() if k not in own}, **way)
+    if mode == "linear":
+        mode = {3: "linear", 4: "bilinear", 5: "trilinear"}[op.subject.ndim]
+    return F.interpolate(**{k: v for k, v in op.given.items() if k not in own}, mode=mode, **options)
+
+
+def _image_resized(op: Operation, mode: str, **options: Any) -> Any:
+    """The last two axes so; the one before them, if there is one, as it was."""
+    if op.subject.ndim != 5:
+        return _resized(op, mode, **options)
+    y = op.result()
+    index = torch.arange(y.shape[2]) * op.subject.shape[2] // y.shape[2]
+    frames = op.subject.index_select(2, index).transpose(1, 2)
+    image = F.interpolate(frames.flatten(0, 1), size=y.shape[3:], mode=mode, **options)
+    return image.unflatten(0, frames.shape[:2]).transpose(1, 2)
+
+
+def _tiled_over(op: Operation, axes: int) -> Any:
+    x, shape = op.subject, op.result().shape
+    times = [1] * x.ndim
+    for axis in range(max(x.ndim - axes, 2), x.ndim):
+        times[axis] = shape[axis] // x.shape[axis]
+    if axes == 2 and x.ndim == 5:
+        x = x.index_select(2, torch.arange(shape[2]) * x.shape[2] // shape[2])
+    return x.repeat(times)
 
 
 @probe
@@ -61,6 +87,8 @@ def pooling(operations: Sequence[Operation]) -> Iterator[Trial]:
             ways.append((f"ceil_mode={flag}", again(ceil_mode=flag)))
             if "avg" in name:
                 ways.append((f"count_include_pad={flag}", again(count_include_pad=flag)))
+        if "avg" in name:
+            ways.append(("the sum instead of the mean", _summed))
         for at in range(min(as_tuple(group[0].given["kernel_size"], n))):
             ways.append((f"entry {at} of each window", partial(_picked, at=at, n=n)))
         for text, change in ways:
@@ -72,12 +100,47 @@ def _pooled(op: Operation, name: str) -> Any:
     return getattr(F, name)(**{k: v for k, v in op.given.items() if k in shared})
 
 
+def _summed(op: Operation) -> Any:
+    n = int(op.name[-2])
+    return op.result() * math.prod(as_tuple(op.given["kernel_size"], n))
+
+
 def _picked(op: Operation, at: int, n: int) -> Any:
     x = op.subject
     stride = as_tuple(op.given.get("stride") or op.given["kernel_size"], n)
     for axis, step in zip(range(x.ndim - n, x.ndim), stride, strict=True):
         x = x.index_select(axis, torch.arange(at, x.shape[axis], step))
     return x
+
+
+@probe
+def slices(operations: Sequence[Operation]) -> Iterator[Trial]:
+    """The first entries instead of the last, or entries one earlier."""
+    for operation in operations:
+        index = operation.args[1] if len(operation.args) > 1 else None
+        if operation.name != "getitem" or not isinstance(index, tuple) or ... in index:
+            continue
+        ends = [(axis, -part.start) for axis, part in enumerate(index)
+                if isinstance(part, slice) and part.stop is None and (part.start or 0) < 0]  # fmt: skip
+        for axis, count in ends:
+            cause = "cache" if operation.subject.ndim == 5 and axis == 2 else "glue"
+            for text, change in (
+                (f"the first {count} entries of axis {axis}", partial(_part, axis, 0, count)),
+                (f"entries of axis {axis} one earlier", partial(_part, axis, -count - 1, count)),
+                (f"the first entry of axis {axis} repeated", partial(_repeated, axis, 0, count)),
+                (f"the last entry of axis {axis} repeated", partial(_repeated, axis, -1, count)),
+            ):
+                text = f"{text} instead of the last {count}"
+                yield Trial(cause, text, {operation.place: change})
+
+
+def _part(axis: int, start: int, count: int, op: Operation) -> Any:
+    return op.subject.narrow(axis, start % op.subject.shape[axis], count).clone()
+
+
+def _repeated(axis: int, at: int, count: int, op: Operation) -> Any:
+    one = op.subject.narrow(axis, at % op.subject.shape[axis], 1)
+    return one.repeat_interleave(count, axis)
 
 
 MOVES = ("permute", "transpose", "swapaxes", "movedim", "moveaxis")

@@ -147,37 +147,62 @@ def _flat(pairs: Pairs) -> list[int]:
     return [n for pair in pairs for n in pair]
 
 
-Joined = Callable[[list[torch.Tensor], int], list[torch.Tensor]]
+Joined = Callable[[torch.Tensor, torch.Tensor, int], list[torch.Tensor]]
 
 
 @probe
 def in_front(operations: Sequence[Operation]) -> Iterator[Trial]:
-    """Something else joined in front of an array: zeros, its repeated edge, the wrong end."""
+    """Something else joined in front of an array, or a part of it behind."""
     for operation in operations:
-        if operation.name in ("cat", "concat") and len(operation.given["tensors"]) > 1:
-            video = operation.given["tensors"][-1].ndim == 5 and operation.given.get("dim", 0) == 2
-            for text, make in _FRONTS.items():
-                cause = "cache" if video else "padding"
-                yield Trial(cause, f"{text} in front", {operation.place: partial(_cat, make=make)})
-            cause = "causal_side" if video else "reshape_order"
-            behind = partial(_cat, make=lambda tensors, axis: tensors[::-1])
-            yield Trial(cause, "joined in opposite order", {operation.place: behind})
+        if operation.name not in ("cat", "concat") or len(operation.given["tensors"]) < 2:
+            continue
+        *fronts, x = operation.given["tensors"]
+        video = x.ndim == 5 and operation.given.get("dim", 0) == 2
+        # what an array repeats of itself is its padding, what comes from elsewhere a cache
+        own = all(front.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                  for front in fronts)  # fmt: skip
+        for text, make in _FRONTS.items():
+            cause = "cache" if video and not own else "padding"
+            yield Trial(cause, f"{text} in front", {operation.place: partial(_cat, make=make)})
+        cause = "causal_side" if video else "reshape_order"
+        for text, make in _BEHIND.items():
+            yield Trial(cause, text, {operation.place: partial(_cat, make=make)})
 
 
 def _cat(op: Operation, make: Joined) -> Any:
     axis = op.given.get("dim", 0)
-    return torch.cat(make(list(op.given["tensors"]), axis), axis)
+    *fronts, x = op.given["tensors"]
+    return torch.cat(make(torch.cat(fronts, axis), x, axis), axis)
 
 
-def _front(make: Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]) -> Joined:
-    return lambda tensors, axis: [*(make(x, tensors[-1], axis) for x in tensors[:-1]), tensors[-1]]
+def _repeat(x: torch.Tensor, axis: int, at: int, count: int) -> torch.Tensor:
+    return x.narrow(axis, at % x.shape[axis], 1).repeat_interleave(count, axis)
+
+
+def _end(x: torch.Tensor, axis: int, count: int) -> torch.Tensor:
+    return x.narrow(axis, x.shape[axis] - count, count)
 
 
 _FRONTS: dict[str, Joined] = {
-    "zeros": _front(lambda front, x, axis: torch.zeros_like(front)),
-    "the first entry": _front(lambda front, x, axis: x.narrow(axis, 0, 1).expand_as(front)),
-    "the same in opposite order": _front(lambda front, x, axis: front.flip(axis)),
-    "the array's own end": _front(
-        lambda front, x, axis: x.narrow(axis, x.shape[axis] - front.shape[axis], front.shape[axis])
-    ),
-}
+    "zeros": lambda front, x, axis: [torch.zeros_like(front), x],
+    "the array's own first entry": lambda front, x, axis: [
+        _repeat(x, axis, 0, front.shape[axis]), x
+    ],
+    "the first entry of what is there": lambda front, x, axis: [
+        _repeat(front, axis, 0, front.shape[axis]), x
+    ],
+    "the same in opposite order": lambda front, x, axis: [front.flip(axis), x],
+    "the array's own end": lambda front, x, axis: [_end(x, axis, front.shape[axis]), x],
+}  # fmt: skip
+
+_BEHIND: dict[str, Joined] = {
+    "joined in opposite order": lambda front, x, axis: [x, front],
+    "the last entry repeated behind, nothing in front": lambda front, x, axis: [
+        x, _repeat(x, axis, -1, front.shape[axis])
+    ],
+    "one half in front, the last entry repeated behind": lambda front, x, axis: [
+        _end(front, axis, -(-front.shape[axis] // 2)),
+        x,
+        _repeat(x, axis, -1, front.shape[axis] // 2),
+    ],
+}  # fmt: skip

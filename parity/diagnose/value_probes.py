@@ -100,13 +100,24 @@ def _transposed(op: Operation, a: int, b: int) -> Any:
 
 
 @probe
-def no_parameter(operations: Sequence[Operation]) -> Iterator[Trial]:
-    """No bias, or no scale of a norm."""
-    for name, kinds in (("bias", (*PRODUCTS, *NORMS)), ("weight", NORMS)):
+def other_parameters(operations: Sequence[Operation]) -> Iterator[Trial]:
+    """No bias, no scale of a norm, neither, or a scale that is counted from one."""
+    bare = {"weight": None, "bias": None}
+    ways = [
+        ("no bias", ("bias",), (*PRODUCTS, *NORMS), again(bias=None)),
+        ("no weight", ("weight",), NORMS, again(weight=None)),
+        ("neither weight nor bias", ("weight", "bias"), NORMS, again(**bare)),
+        ("1 added to the weight", ("weight",), NORMS, partial(_from_one, by=1.0)),
+        ("1 taken from the weight", ("weight",), NORMS, partial(_from_one, by=-1.0)),
+    ]
+    for text, names, kinds, change in ways:
         for group in together_and_alone(operations, kinds):
-            if isinstance(group[0].given.get(name), torch.Tensor):
-                text = f"no {name} in {group[0].name}"
-                yield Trial("scale_or_offset", text, all_of(group, again(**{name: None})))
+            if all(isinstance(group[0].given.get(name), torch.Tensor) for name in names):
+                yield Trial("scale_or_offset", f"{text} in {group[0].name}", all_of(group, change))
+
+
+def _from_one(op: Operation, by: float) -> Any:
+    return op.again(weight=op.given["weight"] + by)
 
 
 TERMS = ("add", "iadd", "radd", "sub", "isub", "rsub")

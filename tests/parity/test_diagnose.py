@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 from flax import nnx
 
@@ -57,8 +58,95 @@ def test_frames_put_in_front():
     def behind(x):
         return jnp.concatenate([x, x[:, :1], x[:, :1]], 1)
 
-    assert compare(reference, zeros, VIDEO).cause == "cache"
+    def half(x):
+        return jnp.concatenate([x[:, :1], x, x[:, -1:]], 1)
+
+    assert compare(reference, zeros, VIDEO).cause == "padding"
     assert compare(reference, behind, VIDEO).cause == "causal_side"
+    assert compare(reference, half, VIDEO).cause == "causal_side"
+
+
+def test_frames_kept_for_the_next_chunk():
+    def reference(x):
+        return x * 2, x[:, :, -2:].clone()
+
+    for wrong in (
+        lambda x: (x * 2, x[:, -3:-1]),
+        lambda x: (x * 2, x[:, :2]),
+        lambda x: (x * 2, jnp.repeat(x[:, :1], 2, 1)),
+    ):
+        assert compare(reference, wrong, VIDEO).cause == "cache"
+
+
+def test_a_change_that_breaks_what_is_right_explains_nothing():
+    def reference(x):
+        return torch.cat([x[:, :, :1], x], 2), x[:, :, -1:].clone()
+
+    def port(x):  # the first frame as the cache: as if joined in opposite order, but for output 0
+        return jnp.concatenate([x[:, :1], x], 1), x[:, :1]
+
+    assert compare(reference, port, VIDEO).cause == "cache"
+
+
+def test_pooling_resizing_and_order():
+    def pooled(x):
+        return torch.nn.functional.avg_pool2d(x, 2)
+
+    def larger(x):
+        return torch.nn.functional.interpolate(x, scale_factor=2.0)
+
+    x = X[..., :6, :4]
+    shape = (2, 12, 8, 6)
+    assert compare(pooled, lambda x: _windows(x).sum((2, 4)), x).cause == "pooling"
+    assert compare(larger, lambda x: jnp.tile(x, (1, 2, 2, 1)), x).cause == "reshape_order"
+    assert compare(larger, lambda x: jax.image.resize(x, shape, "linear"), x).cause == "resize"
+
+
+def _windows(x):
+    b, h, w, c = x.shape
+    return x.reshape(b, h // 2, 2, w // 2, 2, c)
+
+
+@pytest.mark.parametrize(
+    ("port", "cause", "words"),
+    [
+        (lambda x: jnp.sin(x)[..., ::-1], "reshape_order", "axis 3 in opposite order"),
+        (lambda x: jnp.sin(x).swapaxes(1, 2), "reshape_order", "axes 1 and 2 exchanged"),
+        (lambda x: jnp.clip(jnp.sin(x), -0.5, 0.25), "clamp", "at least -0.5 and at most 0.25"),
+        (lambda x: jnp.sin(x).astype(jnp.bfloat16).astype(x.dtype), "dtype", "bfloat16"),
+        (lambda x: 2 * jnp.sin(x) + 1, "scale_or_offset", "a factor 2"),
+    ],
+)
+def test_what_the_arrays_alone_show(port, cause, words):
+    fault = compare(torch.sin, port, X[..., :5, :5])
+    assert fault.cause == cause
+    assert words in fault.evidence
+
+
+def test_a_norm_without_its_parameters_or_with_another_scale():
+    weight, bias = (np.linspace(a, b, 6, dtype=np.float32) for a, b in ((0.5, 1.5), (-1, 1)))
+
+    def reference(x):
+        return torch.nn.functional.group_norm(
+            x, 2, torch.from_numpy(weight).to(x), torch.from_numpy(bias).to(x), 1e-6
+        )
+
+    def normed(x):
+        groups = x.reshape(*x.shape[:-1], 2, -1)
+        centred = groups - groups.mean((1, 2, 4), keepdims=True)
+        variance = (centred**2).mean((1, 2, 4), keepdims=True)
+        return (centred * jax.lax.rsqrt(variance + 1e-6)).reshape(x.shape)
+
+    def row(values):
+        return jnp.asarray(values).reshape(1, 1, 1, -1)
+
+    for port, words in (
+        (normed, "neither weight nor bias"),
+        (lambda x: normed(x) * (1 + row(weight)) + row(bias), "1 added to the weight"),
+    ):
+        fault = compare(reference, port)
+        assert fault.cause == "scale_or_offset"
+        assert words in fault.evidence
 
 
 def test_what_nothing_explains_is_unknown():

@@ -1,0 +1,61 @@
+"""What the two arrays alone show: a factor, limits on the values, a rounding, another order."""
+
+import itertools
+from collections.abc import Iterator
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Shaped
+
+Array = Shaped[np.ndarray, "..."]
+
+Shown = tuple[float, str, str]
+"""The part of the error that is left, the cause, what was changed."""
+
+
+def best(ref: Array, port: Array) -> Shown:
+    """What explains the error best; `ref` is the reference's array in float64."""
+    nothing = (float("inf"), "", "")
+    if ref.shape != port.shape or ref.dtype != np.float64 or ref.size < 16:
+        return nothing
+    error = float(np.linalg.norm(port.astype(np.float64) - ref))
+    if not np.isfinite(error) or error == 0.0:
+        return nothing
+    ways = itertools.chain(_order(ref), _rounded(ref, port), _limits(ref, port), _line(ref, port))
+    found = [
+        (float(np.linalg.norm(port.astype(np.float64) - changed)) / error, cause, text)
+        for cause, text, changed in ways
+    ]
+    return min(found, default=nothing, key=lambda shown: shown[0])
+
+
+def _order(ref: Array) -> Iterator[tuple[str, str, Array]]:
+    axes = [axis for axis, n in enumerate(ref.shape) if n > 1]
+    for axis in axes:
+        yield "reshape_order", f"axis {axis} in opposite order", np.flip(ref, axis)
+    for a, b in itertools.combinations(axes, 2):
+        if ref.shape[a] == ref.shape[b]:
+            yield "reshape_order", f"axes {a} and {b} exchanged", np.swapaxes(ref, a, b)
+            yield "reshape_order", f"axes {a} and {b} in opposite order", np.flip(ref, (a, b))
+
+
+def _rounded(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
+    for name in ("bfloat16", "float16"):
+        kind = np.dtype(getattr(ml_dtypes, name, name))
+        if port.dtype.itemsize > kind.itemsize and (port == port.astype(kind)).all():
+            yield "dtype", f"the result rounded to {name}", ref.astype(kind).astype(np.float64)
+
+
+def _limits(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
+    low, high = float(port.min()), float(port.max())
+    at = [value for value in (low, high) if np.count_nonzero(port == value) > 1]
+    if at and (low > ref.min() or high < ref.max()):
+        words = [word for word, value in ((f"at least {low:g}", low), (f"at most {high:g}", high))
+                 if value in at]  # fmt: skip
+        yield "clamp", f"a limit to values of {' and '.join(words)}", np.clip(ref, low, high)
+
+
+def _line(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
+    factor, offset = np.polyfit(ref.reshape(-1), port.astype(np.float64).reshape(-1), 1)
+    text = f"a factor {factor:.6g} and an offset {offset:.3g}"
+    yield "scale_or_offset", text, factor * ref + offset
