@@ -34,7 +34,7 @@ class Wrong:
     method: str = "__call__"
 
 
-def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Array:
+def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Any:
     first = jnp.repeat(inputs[:, :1], module.time_pad, axis=1)
     return first if conv_cache is None else conv_cache
 
@@ -106,10 +106,9 @@ def _grouped(module: Any, x: Array) -> Array:
     return x.reshape(*x.shape[:-1], module.num_groups, -1)
 
 
-def _affine(module: Any, x: Array) -> Array:
-    return x * module.scale[...].reshape((1,) * (x.ndim - 1) + (-1,)) + module.bias[...].reshape(
-        (1,) * (x.ndim - 1) + (-1,)
-    )
+def _affine(module: Any, x: Array) -> Any:
+    row = (1,) * (x.ndim - 1) + (-1,)
+    return x * module.scale[...].reshape(row) + module.bias[...].reshape(row)
 
 
 def _norm_per_frame(module: Any, right: Right, x: Array) -> Any:
@@ -163,7 +162,7 @@ def _resized_as_one(module: Any, right: Right, f: Array, zq: Array, conv_cache: 
 def _resized_smoothly(
     module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None
 ) -> Any:
-    def resize(x: Array, frames: int) -> Array:
+    def resize(x: Array, frames: int) -> Any:
         return jax.image.resize(x, (x.shape[0], frames, *f.shape[2:4], x.shape[-1]), "linear")
 
     if f.shape[1] > 1 and f.shape[1] % 2 == 1:

@@ -1,7 +1,7 @@
 """One case: both sides on one input, from capture to faults."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,9 +12,10 @@ from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import measure_inclusive
-from parity.diagnose import HINTS, Scene, diagnose
+from parity.diagnose import Scene
 from parity.errors import InputError
 from parity.exclusive import Exclusives, measure_exclusive
+from parity.explain import explained, settled
 from parity.forced import Sides
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.ledger import Ledger
@@ -26,7 +27,6 @@ from parity.records import (
     Call,
     Case,
     Coverage,
-    Diagnosis,
     Fault,
     Inclusive,
     LeafMatch,
@@ -115,15 +115,18 @@ def run_case(
                     alignment.matches, exclusives, sides, store, fail_limit, progress
                 )
         found = _rows(case, alignment, free, inclusive, exclusives, rules)
-        faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
-        if exclusives is not None and faults:
-            progress.stage("diagnosis", len(faults))
+        scene = None
+        if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
             ledger = Ledger(
                 capture_torch.named_tensors(sides.torch_modules),
                 capture_nnx.named_tensors(sides.nnx_modules),
             )
             scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
-            faults = tuple(_explained(fault, found, scene, progress) for fault in faults)
+            found = settled(found, scene, progress)
+        faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
+        if scene is not None and faults:
+            progress.stage("diagnosis", len(faults))
+            faults = tuple(explained(fault, found, scene, progress) for fault in faults)
         outputs = {
             leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
             for leaf in ref.calls[-1].outputs
@@ -159,23 +162,6 @@ def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
             value = f"{array.flat[0]:g}"
             notes.append(f"input {leaf.name!r} is {value} everywhere: that hides mistakes")
     return tuple(notes)
-
-
-def _explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Progress) -> Fault:
-    first = next(
-        one for one in found
-        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
-    )  # fmt: skip
-    try:
-        result = diagnose(first, scene)
-    except Exception as error:
-        # the fault is known all the same: its report must not be lost
-        container = any(match.parent == first.row.order for match in scene.matches)
-        text = f"the diagnosis broke off: {type(error).__name__}: {str(error).splitlines()[:1]}"
-        result = Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])
-    progress.advance()
-    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
 def _called(

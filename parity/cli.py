@@ -89,6 +89,40 @@ def run(
     sys.exit(0 if report else 1)
 
 
+@cli.command()
+@click.argument("pair", default="cogvideox")
+@click.option("--config", default="small", show_default=True, help="Configuration of the models.")
+@click.option(
+    "--rounds",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Each draws new weights, and for each mistake a module to make it in.",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
+@click.option("--out", metavar="DIR", help="Where the table goes  [default: reports/PAIR-selftest]")
+def selftest(pair: str, config: str, rounds: int, seed: int, only: str, out: str | None) -> None:
+    """Make known mistakes in the port of PAIR, and see whether they are found."""
+    from rich.console import Console
+
+    chosen = find_pair(pair)
+    folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
+
+    from parity.report.terminal import shown_progress
+    from parity.selftest import bench
+    from parity.selftest.show import show, write
+
+    with shown_progress(Console(stderr=True)) as progress:
+        result = bench.selftest(
+            chosen, config=config, rounds=rounds, seed=seed, only=only, progress=progress
+        )
+    console = Console()
+    show(result, console if console.is_terminal else Console(width=100))
+    click.echo(f"wrote {write(result, folder)}")
+    sys.exit(0 if result else 1)
+
+
 def find_pair(name: str) -> "Pair":
     """The pair registered under `name`, or the attribute that module:attribute names."""
     from importlib import import_module

@@ -45,6 +45,8 @@ class Judgement:
     verdict: Verdict
     reason: str = ""
     blame: Literal["", "exclusive", "inclusive"] = ""
+    doubtful: bool = False
+    """Whether the error may be rounding or a small mistake."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -
         return Judgement("UNKNOWN", "the distance from float64 could not be measured")
     warn = R_WARN[family(kind)]
     if r_limit is None and exclusive.r > warn:
-        return Judgement("WARN", f"R {exclusive.r:.3g} > {warn:g}")
+        return Judgement("WARN", f"R {exclusive.r:.3g} > {warn:g}", doubtful=True)
     return Judgement("PASS")
 
 

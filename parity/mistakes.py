@@ -74,9 +74,7 @@ def _behaving(
 Change = Callable[[Array, random.Random], Array]
 
 
-def tensor(
-    name: str, cause: str, change: Change, fits: Callable[[str, Array], bool]
-) -> Mistake:
+def tensor(name: str, cause: str, change: Change, fits: Callable[[str, Array], bool]) -> Mistake:
     """A mistake in one of a module's own parameters, drawn from those whose name and values fit."""
 
     def own(module: nnx.Module) -> list[nnx.Param[Any]]:
@@ -164,7 +162,7 @@ def _pairs(values: Array) -> list[tuple[int, int]]:
 
 
 def _swap_axes(values: Array, draw: random.Random) -> Array:
-    return np.swapaxes(values, *draw.choice(_pairs(values)))
+    return np.asarray(np.swapaxes(values, *draw.choice(_pairs(values))))
 
 
 def _flip(values: Array, draw: random.Random) -> Array:
@@ -173,12 +171,12 @@ def _flip(values: Array, draw: random.Random) -> Array:
 
 def _reshape(values: Array, draw: random.Random) -> Array:
     order = (values.ndim - 1, values.ndim - 2, *range(values.ndim - 2))  # PyTorch's
-    return values.transpose(order).reshape(values.shape)
+    return np.asarray(values.transpose(order).reshape(values.shape))
 
 
 def _random(values: Array, draw: random.Random) -> Array:
     rng = np.random.default_rng(draw.getrandbits(32))
-    return (rng.standard_normal(values.shape) * values.std()).astype(values.dtype)
+    return np.asarray(rng.standard_normal(values.shape) * values.std(), values.dtype)
 
 
 def _round(kind: Any) -> Change:

@@ -331,7 +331,9 @@ class Mistake:
     name: str
     causes: tuple[str, ...]
     sites: Callable[[Mapping[str, Any]], Sequence[str]]
-    plant: Callable[[Mapping[str, Any], str, random.Random], AbstractContextManager[tuple[str, ...]]]
+    plant: Callable[
+        [Mapping[str, Any], str, random.Random], AbstractContextManager[tuple[str, ...]]
+    ]
     cases: str = "*"
 
 

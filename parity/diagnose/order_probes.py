@@ -25,18 +25,15 @@ from parity.diagnose.trial import (
 @probe
 def resize(operations: Sequence[Operation]) -> Iterator[Trial]:
     """Another interpolation, over all axes or over those of the image only."""
-    ways: dict[str, Change] = {
-        f"mode={mode}": partial(_resized, mode=mode) for mode in ("nearest", "nearest-exact", "area")
-    }
+    ways: dict[str, Change] = {}
+    for mode in ("nearest", "nearest-exact", "area"):
+        ways[f"mode={mode}"] = partial(_resized, mode=mode)
     for corners in (False, True):
-        options = {"align_corners": corners}
         text = f"linear over all axes, align_corners={corners}"
-        ways[text] = partial(_resized, mode="linear", **options)
-        for mode in ("bilinear", "bicubic"):
-            for smooth in (False, True):
-                more = {**options, "antialias": smooth}
-                text = f"mode={mode}, align_corners={corners}, antialias={smooth}"
-                ways[text] = partial(_image_resized, mode=mode, **more)
+        ways[text] = partial(_resized, mode="linear", align_corners=corners)
+        for mode, smooth in itertools.product(("bilinear", "bicubic"), (False, True)):
+            text = f"mode={mode}, align_corners={corners}, antialias={smooth}"
+            ways[text] = partial(_image_resized, mode=mode, align_corners=corners, antialias=smooth)
     for group in together_and_alone(operations, ("interpolate", "upsample")):
         for text, change in ways.items():
             yield Trial("resize", text, all_of(group, change))
@@ -50,7 +47,9 @@ def _resized(op: Operation, mode: str, **options: Any) -> Any:
     own = ("mode", "align_corners", "antialias")
     if mode == "linear":
         mode = {3: "linear", 4: "bilinear", 5: "trilinear"}[op.subject.ndim]
-    return F.interpolate(**{k: v for k, v in op.given.items() if k not in own}, mode=mode, **options)
+    return F.interpolate(
+        **{k: v for k, v in op.given.items() if k not in own}, mode=mode, **options
+    )
 
 
 def _image_resized(op: Operation, mode: str, **options: Any) -> Any:
@@ -61,7 +60,7 @@ def _image_resized(op: Operation, mode: str, **options: Any) -> Any:
     index = torch.arange(y.shape[2]) * op.subject.shape[2] // y.shape[2]
     frames = op.subject.index_select(2, index).transpose(1, 2)
     image = F.interpolate(frames.flatten(0, 1), size=y.shape[3:], mode=mode, **options)
-    return image.unflatten(0, frames.shape[:2]).transpose(1, 2)
+    return image.reshape(*frames.shape[:2], *image.shape[1:]).transpose(1, 2)
 
 
 def _tiled_over(op: Operation, axes: int) -> Any:
@@ -120,8 +119,11 @@ def slices(operations: Sequence[Operation]) -> Iterator[Trial]:
         index = operation.args[1] if len(operation.args) > 1 else None
         if operation.name != "getitem" or not isinstance(index, tuple) or ... in index:
             continue
-        ends = [(axis, -part.start) for axis, part in enumerate(index)
-                if isinstance(part, slice) and part.stop is None and (part.start or 0) < 0]  # fmt: skip
+        ends = [
+            (axis, -part.start)
+            for axis, part in enumerate(index)
+            if isinstance(part, slice) and part.stop is None and (part.start or 0) < 0
+        ]
         for axis, count in ends:
             cause = "cache" if operation.subject.ndim == 5 and axis == 2 else "glue"
             for text, change in (

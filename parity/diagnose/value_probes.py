@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Operation
+from parity.diagnose.replay import Change, Operation
 from parity.diagnose.trial import (
     NORMS,
     PRODUCTS,
@@ -103,7 +103,7 @@ def _transposed(op: Operation, a: int, b: int) -> Any:
 def other_parameters(operations: Sequence[Operation]) -> Iterator[Trial]:
     """No bias, no scale of a norm, neither, or a scale that is counted from one."""
     bare = {"weight": None, "bias": None}
-    ways = [
+    ways: list[tuple[str, tuple[str, ...], tuple[str, ...], Change]] = [
         ("no bias", ("bias",), (*PRODUCTS, *NORMS), again(bias=None)),
         ("no weight", ("weight",), NORMS, again(weight=None)),
         ("neither weight nor bias", ("weight", "bias"), NORMS, again(**bare)),

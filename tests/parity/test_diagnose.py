@@ -11,6 +11,7 @@ import parity
 from parity.diagnose import trial
 
 X = np.random.default_rng(3).standard_normal((2, 6, 7, 5)).astype(np.float32)
+NOISE = np.random.default_rng(5).standard_normal((2, 7, 5, 6)).astype(np.float32)
 VIDEO = np.random.default_rng(4).standard_normal((1, 4, 5, 6, 7)).astype(np.float32)
 
 
@@ -173,3 +174,29 @@ def test_a_broken_probe_is_said_and_does_no_harm():
     finally:
         trial.PROBES.remove(broken)
     assert "broken probes: broken (KeyError('lost'))" in fault.evidence
+
+
+def test_a_doubtful_norm_is_a_fault_if_one_change_accounts_for_it():
+    reference = torch.nn.GroupNorm(2, 6, eps=1e-6)
+
+    def port(eps, noise=0.0):
+        class Port(nnx.Module):
+            def __init__(self):
+                self.scale, self.bias = nnx.Param(jnp.ones(6)), nnx.Param(jnp.zeros(6))
+
+            def __call__(self, x):
+                groups = x.reshape(*x.shape[:-1], 2, -1)
+                centred = groups - groups.mean((1, 2, 4), keepdims=True)
+                variance = (centred**2).mean((1, 2, 4), keepdims=True)
+                y = (centred * jax.lax.rsqrt(variance + eps)).reshape(x.shape)
+                return y + noise * jnp.asarray(NOISE)
+
+        return Port()
+
+    noise = 4e-6  # as large as what the other epsilon makes of inputs of variance 1
+    right = parity.compare(reference, port(1e-6), (X,))
+    careless = parity.compare(reference, port(1e-6, noise), (X,))
+    other = parity.compare(reference, port(1e-5), (X,))
+    assert (right.verdict, careless.verdict) == ("PASS", "WARN")
+    assert other.table.R.iloc[0] < 30  # no more than rounding may be
+    assert [fault.cause for fault in other.faults] == ["epsilon"]

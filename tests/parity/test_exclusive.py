@@ -174,6 +174,41 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
     assert heard["head", 0][""].dtype == torch.float64
 
 
+def test_calls_inside_one_that_is_left_out_have_had_their_turn():
+    class Inner(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x)
+
+    class Root(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x) + self.inner(2 * x)
+
+    reference = Root()
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    with Store() as store:
+        trace = record(reference, "__call__", (x,), {}, store=store, layout={})
+        second = next(c for c in trace.calls if (c.path, c.number) == ("inner", 1))
+        heard = {}
+
+        def listen(match, handed, outputs):
+            heard[match.ref.path, match.ref.number] = handed
+
+        force_reference(
+            reference, "__call__", _matches(trace.calls), trace.calls, store, listen,
+            {second.order},
+        )  # fmt: skip
+    assert np.allclose(heard["inner.linear", 1]["input"].numpy(), 2 * x)
+    assert ("inner.linear", 0) not in heard
+
+
 def test_an_argument_written_to_in_place_without_a_return():
     class Torch(torch.nn.Module):
         def __init__(self):

@@ -1,0 +1,64 @@
+"""Which doubtful calls are faults, and why each fault is one."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from parity.diagnose import HINTS, Scene, diagnose
+from parity.grade import Judgement
+from parity.localise import Found
+from parity.progress import Progress
+from parity.records import Diagnosis, Fault
+
+SUSPECTS = 10
+"""How many calls whose R is doubtful are looked into."""
+
+ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
+"""Causes that make no fault of a doubtful R: it is there to measure rounding."""
+
+
+def settled(found: Sequence[Found], scene: Scene, progress: Progress) -> list[Found]:
+    """Doubtful calls are faults if one change of the reference accounts for all that they do.
+
+    An epsilon of 1e-5 instead of 1e-6 is off by no more than a careless sum is.
+    """
+    doubtful = [one for one in found if one.judged.doubtful]
+    orders = list(dict.fromkeys(one.row.order for one in doubtful))[:SUSPECTS]
+    if orders:
+        progress.stage("doubtful calls", len(orders))
+    guilty: set[int] = set()
+    for order in orders:
+        first = next(one for one in doubtful if one.row.order == order)
+        if _why(first, scene).cause not in ROUNDING:
+            guilty.add(order)
+        progress.advance()
+    return [_guilty(one) if one.judged.doubtful and one.row.order in guilty else one
+            for one in found]  # fmt: skip
+
+
+def _guilty(one: Found) -> Found:
+    reason = f"{one.judged.reason}, and one change accounts for it"
+    judged = Judgement("FAIL", reason, "exclusive")
+    return Found(replace(one.row, verdict="FAIL", reason=reason), judged, one.handed)
+
+
+def explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Progress) -> Fault:
+    """The fault with its cause, the evidence for it, and what to do."""
+    first = next(
+        one for one in found
+        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
+    )  # fmt: skip
+    result = _why(first, scene)
+    progress.advance()
+    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
+    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
+
+
+def _why(found: Found, scene: Scene) -> Diagnosis:
+    try:
+        return diagnose(found, scene)
+    except Exception as error:
+        # the fault is known all the same: its report must not be lost
+        container = any(match.parent == found.row.order for match in scene.matches)
+        first = (str(error).splitlines() or [""])[0]
+        text = f"the diagnosis broke off: {type(error).__name__}: {first}"
+        return Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])

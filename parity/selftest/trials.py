@@ -1,0 +1,66 @@
+"""What became of each known mistake: found or not, where it is, and for what it is."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+PLACE, CAUSE = 0.97, 0.9
+"""Parts of the mistakes that must be found where they are, and for what they are."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What `compare` said of the port with some mistakes in it, or with none.
+
+    `expected` maps the modules that are wrong to the causes that name it rightly, `found` those
+    that were named to the cause given.
+    """
+
+    mistakes: tuple[str, ...]
+    seed: int
+    case: str
+    expected: Mapping[str, tuple[str, ...]]
+    found: Mapping[str, str]
+    verdict: str
+    evidence: str = ""
+
+    @property
+    def killed(self) -> bool:
+        """Whether the comparison failed."""
+        return self.verdict == "FAIL"
+
+    @property
+    def place(self) -> bool:
+        """Whether the modules named are those that are wrong, all of them and no other."""
+        return set(self.found) == set(self.expected)
+
+    @property
+    def cause(self) -> bool:
+        """Whether they are named for what is wrong with them."""
+        return self.place and all(
+            self.found[path] in words for path, words in self.expected.items()
+        )
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """All trials: of one mistake each, of three at once, of none."""
+
+    singles: tuple[Trial, ...]
+    triples: tuple[Trial, ...]
+    healthy: tuple[Trial, ...]
+
+    def __bool__(self) -> bool:
+        """Whether the harness did what it is for."""
+        return (
+            bool(self.singles)
+            and share(trial.place for trial in self.singles) >= PLACE
+            and share(trial.cause for trial in self.singles) >= CAUSE
+            and all(trial.place for trial in self.triples)
+            and all(trial.verdict in ("PASS", "WARN") for trial in self.healthy)
+        )
+
+
+def share(answers: Iterable[bool]) -> float:
+    """The part that is true; NaN of none."""
+    values = list(answers)
+    return sum(values) / len(values) if values else float("nan")

@@ -1,0 +1,126 @@
+"""The self-test itself: mistakes are made where they fit, undone, and scored honestly."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.capture_nnx import submodules
+from parity.errors import InputError
+from parity.mistakes import GENERAL, behaviour
+from parity.records import Case, Pair
+from parity.selftest.bench import selftest
+from parity.selftest.show import to_frame
+from parity.selftest.trials import SelfTest, Trial
+
+
+class Torch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(4, 4, 3, padding=1)
+        self.norm = torch.nn.GroupNorm(2, 4)
+        self.second = torch.nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return self.second(self.norm(self.first(x))) + x
+
+
+class Port(nnx.Module):
+    def __init__(self, reference):
+        rngs = nnx.Rngs(0)
+        self.first = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
+        self.norm = nnx.GroupNorm(4, num_groups=2, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.second = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
+        for name in ("first", "second"):
+            weight = getattr(reference, name).weight.detach().numpy()
+            getattr(self, name).kernel[...] = jnp.asarray(weight.transpose(2, 3, 1, 0))
+        for name in ("first", "norm", "second"):
+            getattr(self, name).bias[...] = jnp.asarray(getattr(reference, name).bias.detach())
+        self.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
+
+    def __call__(self, x):
+        return self.second(self.norm(self.first(x))) + x
+
+
+def make_torch(weights, config, seed):
+    torch.manual_seed(seed)
+    reference = Torch().eval()
+    with torch.no_grad():
+        for parameter in reference.norm.parameters():
+            parameter.normal_()
+    return reference
+
+
+def cases(reference, clip, seed):
+    x = np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)
+    return (Case("call/noise", (x,)),)
+
+
+def no_difference(module, right, *args):
+    return right(*args)
+
+
+def pair(port=Port, mistakes=()):
+    return Pair(
+        "toy", make_torch, lambda weights, config, reference: port(reference), cases, (),
+        mistakes=mistakes,
+    )  # fmt: skip
+
+
+def test_mistakes_of_any_port_are_found_and_undone():
+    ports = []
+
+    def kept(reference):
+        ports.append(Port(reference))
+        return ports[-1]
+
+    result = selftest(pair(kept), only="kernel*")
+    assert {trial.mistakes[0] for trial in result.singles} == {
+        one.name for one in GENERAL if one.name.startswith("kernel")
+    }
+    assert all(trial.place and trial.cause for trial in (*result.singles, *result.triples))
+    assert result
+    assert len(to_frame(result)) == len(result.singles) + len(result.triples) + 1
+    reference = make_torch(None, None, 0)
+    assert parity.compare(reference, ports[0], cases(None, None, 0)[0].args).verdict == "PASS"
+    assert {type(module) for module in submodules(ports[0]).values()} == {
+        Port, nnx.Conv, nnx.GroupNorm
+    }  # fmt: skip
+
+
+def test_a_mistake_without_effect_is_not_counted_and_an_unknown_name_is_an_error():
+    idle = behaviour("idle", ["glue"], no_difference)
+    result = selftest(pair(mistakes=(idle,)), only="idle")
+    assert result.singles == ()
+    assert not result
+    with pytest.raises(InputError, match="no mistake is named 'nothing'; there are"):
+        selftest(pair(), only="nothing")
+
+
+def test_a_port_that_is_wrong_by_itself_fails_the_test():
+    class Wrong(Port):
+        def __call__(self, x):
+            return super().__call__(x) * 1.5
+
+    result = selftest(pair(Wrong), only="kernel, all zeros")
+    assert [trial.verdict for trial in result.healthy] == ["FAIL"]
+    assert not result.singles[0].place  # the root is named beside the layer
+    assert not result
+
+
+def test_what_counts_as_found():
+    def trial(found, verdict="FAIL"):
+        return Trial(("m",), 0, "c", {"a": ("padding", "glue")}, found, verdict)
+
+    right, other = trial({"a": "glue"}), trial({"a": "unknown"})
+    assert right.killed and right.place and right.cause  # noqa: PT018
+    assert other.place
+    assert not other.cause
+    assert not trial({"a": "glue", "b": "glue"}).place
+    assert not trial({}, "WARN").killed
+    assert SelfTest((right,), (right,), ())
+    assert not SelfTest((right,), (trial({}),), ())
+    assert not SelfTest((other,), (), ())
+    assert not SelfTest((right,), (), (Trial((), 0, "c", {}, {}, "FAIL"),))
