@@ -92,7 +92,12 @@ def _inlined(ref: Trace, port: Trace, rename: Mapping[str, str]) -> dict[str, st
 
 
 def renamed(path: str, rename: Mapping[str, str]) -> str:
-    """The port's path for a reference path; each `*` of the target repeats what the glob's held."""
+    """The port's path for a reference path; each `*` of the target repeats what the glob's held.
+
+    No glob renames the root, only `""` itself.
+    """
+    if not path:
+        return rename.get("", "")
     for pattern, target in rename.items():
         expression = re.escape(pattern).replace(r"\*", "(.*)")
         found = re.fullmatch(expression, path)
@@ -149,6 +154,8 @@ def match_outputs(
             found.append(LeafMatch(leaf, partner, problem=PORT_LACKS))
         elif partner is not None:
             found.append(LeafMatch(partner, partner, problem=REF_LACKS))
+        elif leaf.value is not None:
+            found.append(LeafMatch(leaf, None, problem=PORT_LACKS))
     used = {leaf.name for leaf in partners.values()}
     spare = [leaf for leaf in port if leaf.name not in used and _is_array(leaf)]
     found += [LeafMatch(leaf, leaf, problem=REF_LACKS) for leaf in spare]
@@ -191,9 +198,12 @@ def _suffix(leaf: Leaf) -> str:
 def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
     """Compare what can be told without the values: shape, class of dtype, layout."""
     if ref.buffer is None or port.buffer is None:
-        same = same_value(ref.value, port.value)
+        opaque = [x.value for x in (ref, port) if not isinstance(x.value, PLAIN)]
+        if opaque:
+            problem = f"not compared: a {type(opaque[0]).__name__} is no array or plain value"
+            return LeafMatch(ref, port, problem=problem)
         problem = f"value {port.value!r} instead of {ref.value!r}"
-        return None if same else LeafMatch(ref, port, problem=problem)
+        return None if same_value(ref.value, port.value) else LeafMatch(ref, port, problem=problem)
     theirs, ours = ref.buffer.shape, port.buffer.shape
     undo = False
     if not ref.sure:
@@ -214,9 +224,13 @@ def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
     return LeafMatch(ref, port, undo=undo)
 
 
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+"""Values that can be compared without being arrays."""
+
+
 def same_value(ref: object, port: object) -> bool:
-    """Equal plain values; floats up to rounding. Other objects cannot be compared."""
-    if isinstance(ref, (bool, int, str)):
+    """Equal plain values; floats up to rounding. Other objects are not looked at."""
+    if isinstance(ref, PLAIN) and not isinstance(ref, float):
         return ref == port
     if isinstance(ref, float):
         if not isinstance(port, (int, float)):

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from parity.background import Background
-from parity.exclusive import SLACK, Exclusives
+from parity.exclusive import Exclusives
 from parity.force_nnx import repeat, traced
 from parity.forced import Sides, by_port_leaf, reference, same, unforced, values
 from parity.measure import Key, comparable
@@ -161,7 +161,7 @@ class _Run:
         self.background.submit(self._measure, match, outputs)
 
     def _measure(self, match: Match, outputs: Mapping[str, Array]) -> None:
-        order, near = match.ref.order, SLACK * self.limit(match.ref.kind)
+        order, near = match.ref.order, self.limit(match.ref.kind)
         found: dict[str, Inclusive] = {}
         far: list[tuple[LeafMatch, Array, Array]] = []
         for leaf in match.outputs:

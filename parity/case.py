@@ -27,6 +27,7 @@ from parity.records import (
     Call,
     Case,
     Coverage,
+    Exclusive,
     Fault,
     Inclusive,
     LeafMatch,
@@ -230,9 +231,9 @@ def _check_inputs(alignment: Alignment, store: Store) -> None:
 def _equal(leaf: LeafMatch, store: Store) -> bool:
     if leaf.problem or leaf.port is None or leaf.ref.buffer is None or leaf.port.buffer is None:
         return False
-    if leaf.undo or leaf.ref.buffer == leaf.port.buffer:
+    if not leaf.undo and leaf.ref.buffer == leaf.port.buffer:
         return True
-    ref, port = store.get(leaf.ref.buffer), store.get(leaf.port.buffer)
+    ref, port = read(store, leaf.ref.buffer, leaf.undo), store.get(leaf.port.buffer)
     # JAX has no 64-bit types unless asked for: the values count
     return np.array_equal(ref.astype(port.dtype), port, equal_nan=port.dtype.kind in "fc")
 
@@ -253,7 +254,7 @@ def _rows(
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
         handed = exclusives.handed.get(order, ()) if exclusives else ()
-        handed = tuple(one for one in handed if one.error.fails(limit) or one.error.unsteady)
+        handed = tuple(one for one in handed if _matters(one.error, limit))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue
@@ -271,6 +272,10 @@ def _rows(
             row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed))
     return found
+
+
+def _matters(error: Exclusive, limit: float) -> bool:
+    return error.fails(limit) or error.unsteady or bool(error.problem)
 
 
 def _row(

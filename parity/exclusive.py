@@ -24,11 +24,6 @@ from parity.store import Buffer, Store, digest
 
 Limit = Callable[[str], float]
 
-SLACK = 4
-"""How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
-error may be several roundings (its 3-D convolution reaches 1.5e-6 on AVX2), and then a correct port
-is that far from it too; no known mistake has R < 297."""
-
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
 
 
@@ -67,7 +62,7 @@ def measure_exclusive(
 
     `calls` are all that the reference and the port made. With a `limit` on R by module kind, calls
     of the reference run in float64 only where the relative error of some leaf does not bound its R
-    under `SLACK` times that limit; without, all do.
+    under that limit; without, all do.
     """
     if not matches or matches[-1].ref.parent != -1:
         return Exclusives({}, {}, {}, {})
@@ -138,8 +133,7 @@ class _Work:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         error, near = score(ref, port), False
         if self.limit is not None:
-            enough = SLACK * self.limit(match.ref.kind)
-            near = error.mae == 0 or bounded(error.rel_l2, enough, ref.dtype)
+            near = error.mae == 0 or bounded(error.rel_l2, self.limit(match.ref.kind), ref.dtype)
         self.errors[key] = replace(error, bounded=near)
         if not near:
             self.outputs[key] = self.store.put(port)
@@ -172,12 +166,20 @@ class _Work:
     def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         error = score(ref, self.store.get(self.received[key]), wide)
-        if error.moved and error.mae > 0:
+        if ref.dtype.kind in "biu":
+            error = replace(error, moved=True)  # exact whatever was computed
+        elif error.moved and error.mae > 0:
             parent = self._by_order[match.parent].ref
             moved = self._only_moves(ref, parent, match.parent, before=match.ref.order)
             error = replace(error, moved=moved)
+        elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
+            error = replace(error, problem="not measured: the reference did not hand it on again")
         after = self._before.get(match.ref.order, "")
         self.handed[key] = Handed(match.parent, *key[:1], match.ref.path, key[1], after, error)
+
+    def _harmless(self, error: Exclusive, match: Match, ref: Array) -> bool:
+        limit = self.limit(match.ref.kind) if self.limit else 1.0
+        return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
     @cached_property
     def _by_order(self) -> Mapping[int, Match]:
@@ -217,6 +219,13 @@ class _Work:
                     self.errors[key] = Exclusive(nan, nan, 0, problem=why)
                 elif problem and key in self.outputs and not self.errors[key].problem:
                     self.errors[key] = replace(self.errors[key], problem=problem)
+        for order, leaf_name in self.received.keys() - self.handed.keys():
+            parent = self._by_order[order].parent
+            for leaf in self._by_order[parent].outputs if parent != -1 else ():
+                key = (parent, leaf.ref.name)
+                if comparable(leaf):
+                    why = problem or f"not measured: whether {leaf_name!r} was handed on rightly"
+                    self.errors[key] = replace(self.errors[key], problem=why)
         by_parent: dict[int, list[Handed]] = defaultdict(list)
         for key in sorted(self.handed):
             found = self.handed[key]
@@ -235,5 +244,6 @@ def _name(leaf: LeafMatch) -> str:
 
 
 def _in_layout(wide: torch.Tensor, leaf: LeafMatch) -> Array:
-    array = to_array(wide, leaf.ref.moved)
+    # a copy: it is measured later, and the model may write to its own in the meantime
+    array = to_array(wide.clone(), leaf.ref.moved)
     return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if leaf.undo else array

@@ -16,6 +16,7 @@ from flax import nnx
 
 from parity.capture_nnx import Method, target
 from parity.forced import Array, by_port_leaf, by_turn, reference, values
+from parity.metrics import unit_roundoff
 from parity.observe_nnx import Observer, observed
 from parity.recorder import bind, unbind
 from parity.records import Call, LeafMatch, Match
@@ -103,9 +104,16 @@ class _Forcing(Observer):
             if name in leaves:
                 value = reference(leaves[name], self._store)
                 if value.shape == np.shape(own):
-                    own = jnp.asarray(value, getattr(own, "dtype", None))
+                    own = jnp.asarray(value, _kept_type(value, own))
             arrays.append(own)
         return rebuild(flat.skeleton, arrays)
+
+
+def _kept_type(reference: Array, own: Any) -> Any:
+    """The port's type, unless that is coarser: the parent would be blamed for the rounding."""
+    kept = np.dtype(getattr(own, "dtype", reference.dtype))
+    coarser = kept.kind in "fV" and unit_roundoff(kept) > unit_roundoff(reference.dtype) > 0
+    return reference.dtype if coarser else kept
 
 
 def traced(flat: Flat) -> bool:

@@ -64,7 +64,9 @@ class Errors:
 
 
 def grade(mae: float) -> str:
-    """The name of an MAE's grade; NaN and infinity are `severe`."""
+    """The name of an MAE's grade; NaN and infinity are `severe`, minus infinity (none) has none."""
+    if mae < 0:
+        return ""
     return next((name for name, limit in GRADES if mae < limit), "severe")
 
 
@@ -94,6 +96,8 @@ def judge(
     """
     if leaf.problem:
         return _unmeasured(leaf)
+    if leaf.ref.buffer is not None and 0 in leaf.ref.buffer.shape and not errors.handed:
+        return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
     figures = inclusive or free
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
@@ -122,6 +126,8 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
             return Judgement("UNKNOWN", f"{text}: random, or in train mode? Call .eval() on both")
         failure = _failure(error, limit)
         if not failure:
+            if where and error.problem:
+                return Judgement("UNKNOWN", error.problem + where)
             continue
         inclusive = errors.inclusive
         holds = inclusive is not None and not _fails(inclusive, limit)

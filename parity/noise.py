@@ -32,7 +32,8 @@ def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Exclusive(mae, rel_l2, nonfinite)
     ours, theirs, norm = triangle(ref, port, wide)
-    floor = max(theirs, 4 * unit_roundoff(port.dtype) * norm)
+    # the reference's type: a port that computes in a coarser one is not as accurate
+    floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
     return Exclusive(
         mae,
         rel_l2,

@@ -4,7 +4,7 @@ Evidence is what was measured. Where nothing explains the error, the cause is `g
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
@@ -74,30 +74,24 @@ class Scene:
 def diagnose(found: Found, scene: Scene) -> Diagnosis:
     """The cause of a fault, and the evidence for it."""
     match = next(m for m in scene.matches if m.ref.order == found.row.order)
-    for cause, evidence in chain(
-        _by_kind(found), _by_weights(match, scene), _by_repetition(match, scene)
-    ):
+    for cause, evidence in chain(_by_kind(found, match), _by_repetition(match, scene)):
         return Diagnosis(cause, evidence, HINTS[cause])
     investigation = _Investigation(found, match, scene)
     cause, evidence = investigation.result()
     return Diagnosis(cause, evidence, HINTS[cause])
 
 
-def _by_kind(found: Found) -> Iterator[tuple[str, str]]:
+def _by_kind(found: Found, match: Match) -> Iterator[tuple[str, str]]:
     reason = found.judged.reason
     if "entries differ in being finite" in reason:
         yield "nonfinite", reason
     for word in ("shape", "dtype"):
         if reason.startswith(word):
             yield word, reason
-
-
-def _by_weights(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
-    entries = scene.ledger.of(match.ref.path, match.port.path)
-    wrong = [entry for entry in entries if entry.cause and not entry.axes]
-    if wrong:
-        first = wrong[0]
-        yield first.cause, "; ".join(entry.finding for entry in wrong[:3])
+    for leaf in match.outputs:
+        theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:
+            yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
 
 
 def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
@@ -119,6 +113,13 @@ def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
 
 def _same(a: Array, b: Array) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+
+
+def _in_torch_layout(values: Array, shape: tuple[int, ...]) -> Array:
+    """A kernel with its axes where PyTorch has them."""
+    axes = (*range(2, values.ndim), 1, 0)
+    usual = values.ndim > 1 and tuple(shape[i] for i in axes) == values.shape
+    return values.transpose(np.argsort(axes)) if usual else values
 
 
 class _Investigation:
@@ -146,14 +147,21 @@ class _Investigation:
             return fallback, place
         enough = 20 * self._roundoff() / error
         best: tuple[float, str, str] = (np.inf, "", "")
-        for cause, text, run in chain(self._arguments(), self._changes()):
+        careless = best  # what explains the error and would spoil what the port has right
+        for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
             self._tried += 1
             try:
-                left = self._error(run()) / error
+                result = run()
+                left, wrong = (
+                    self._error(result) / error,
+                    self._error(result, self._targets) / error,
+                )
             except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
                 continue  # the change does not fit what the operation was given
             if left < best[0] * 0.5:
                 best = (left, cause, text)
+            if wrong < careless[0] * 0.5:
+                careless = (wrong, cause, text)
             if best[0] <= enough:
                 break
         if best[0] > EXPLAINED:
@@ -163,6 +171,7 @@ class _Investigation:
             key, port = next(iter(self._targets.items()))
             if key in plain:
                 best = min(best, direct.best(plain[key], port))
+        best = best if best[0] <= EXPLAINED else min(best, careless)
         if best[0] > EXPLAINED:
             broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
             return (
@@ -190,14 +199,14 @@ class _Investigation:
             if key[0] in inside:
                 yield key, store.get(buffer)
 
-    def _error(self, result: Result) -> float:
+    def _error(self, result: Result, keys: Collection[tuple[int, str]] | None = None) -> float:
         """Distance of the port from a changed reference, of each array in units of its size.
 
-        What the port has right, the change must not make wrong.
+        Unless `keys` narrow it down, what the port has right counts too.
         """
         total = 0.0
-        for key, plain in self._plain.items():
-            port = self._targets.get(key, plain)
+        for key in self._plain if keys is None else keys:
+            port = self._targets[key] if key in self._targets else self._plain[key]
             ref = result.get(key)
             if ref is None or ref.shape != port.shape:
                 return float("inf")
@@ -225,6 +234,19 @@ class _Investigation:
 
     def _is_container(self) -> bool:
         return any(match.parent == self._match.ref.order for match in self._scene.matches)
+
+    def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+        """The port's values in the tensors that differ from the reference's."""
+        entries = self._scene.ledger.of(self._match.ref.path, self._match.port.path)
+        wrong = [entry for entry in entries if entry.cause and not entry.axes]
+        tensors = {
+            entry.ref.name: _in_torch_layout(entry.port.values, entry.ref.values.shape)
+            for entry in wrong
+            if entry.port is not None
+        }
+        if wrong and all(tensors[e.ref.name].shape == e.ref.values.shape for e in wrong if e.port):
+            finding = "; ".join(entry.finding for entry in wrong[:3])
+            yield wrong[0].cause, f"{finding}: this", partial(self._replayer.run, tensors=tensors)
 
     def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """Arguments left out, that came from an earlier call of the same module."""

@@ -5,7 +5,8 @@ Only the module's own code runs: the calls inside it return what they returned b
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -111,8 +112,11 @@ class Replayer:
         self,
         mode: Mode | None = None,
         change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        tensors: Mapping[str, Array] | None = None,
     ) -> Result:
         """Outputs of the call, and what it hands to the calls inside it.
+
+        `tensors` are used for parameters and buffers of the module of these names.
 
         Raises:
             RuntimeError: the changed operation does not fit.
@@ -126,10 +130,11 @@ class Replayer:
             elif match.parent == own:
                 found.update(_arrays(match.ref.order, handed, match.inputs))
 
-        problem = force_reference(
-            self._module, self._method, self._matches, self._calls, self.store, heard, {own},
-            prefix=self.match.ref.path, mode=mode, change=change,
-        )  # fmt: skip
+        with _holding(self._module, tensors or {}):
+            problem = force_reference(
+                self._module, self._method, self._matches, self._calls, self.store, heard, {own},
+                prefix=self.match.ref.path, mode=mode, change=change,
+            )  # fmt: skip
         if problem:
             raise RuntimeError(problem)
         return found
@@ -139,6 +144,23 @@ class Replayer:
         listing = Changed({})
         self.run(listing)
         return listing.seen
+
+
+@contextmanager
+def _holding(module: torch.nn.Module, tensors: Mapping[str, Array]) -> Iterator[None]:
+    """The module with other values in some of its own tensors."""
+    groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+    own = {name: group for group in groups for name in group}
+    kept = {name: own[name][name] for name in tensors}
+    try:
+        for name, values in tensors.items():
+            tensor = torch.from_numpy(np.ascontiguousarray(values, np.float64))
+            parameter = isinstance(kept[name], torch.nn.Parameter)
+            own[name][name] = torch.nn.Parameter(tensor, False) if parameter else tensor
+        yield
+    finally:
+        for name, tensor in kept.items():
+            own[name][name] = tensor
 
 
 class Changed(Mode):
