@@ -121,6 +121,7 @@ def run_case(
             ledger = Ledger(
                 capture_torch.named_tensors(sides.torch_modules),
                 capture_nnx.named_tensors(sides.nnx_modules),
+                alignment.folding,
             )
             scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
             faults = tuple(_explained(fault, found, scene, progress) for fault in faults)

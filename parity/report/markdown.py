@@ -58,11 +58,11 @@ def coverage_lines(report: Report) -> list[str]:
         f"- parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"- buffers: {c.matched_buffers} of {c.buffers}",
     ]
-    reasons: dict[str, list[str]] = {}
-    for path, reason in c.declared.items():
-        reasons.setdefault(reason, []).append(path)
-    lines += [f"- declared, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
-    lines += [f"- dissolved: {path} {why}" for path, why in c.dissolved.items()]
+    for word, found in (("declared", c.declared), ("dissolved", c.dissolved)):
+        reasons: dict[str, list[str]] = {}
+        for path, reason in found.items():
+            reasons.setdefault(reason, []).append(path)
+        lines += [f"- {word}, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
     lines += [f"- **unmatched module**: {path}" for path in c.unmatched]
     lines += [f"- **unmatched call**: {text}" for text in c.unmatched_calls[:WORST]]
     lines += [f"- **unmatched tensors**: {text}" for text in c.unmatched_tensors[:WORST]]
