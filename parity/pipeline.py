@@ -18,6 +18,7 @@ from parity.inputs import load_clip
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
+from parity.state import seeded
 
 
 def compare(
@@ -33,6 +34,7 @@ def compare(
     ignore: Sequence[str] = (),
     modes: Sequence[str] = MODES,
     noise_floor: bool = True,
+    seed: int = 0,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -52,6 +54,8 @@ def compare(
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
+        seed: what torch's random numbers start from, so that a reference with random layers gives
+            the same report again; torch's own stream is left as it was.
 
     Raises:
         InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
@@ -83,12 +87,14 @@ def compare(
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
-    outcome = run_case(
-        case, torch_module, nnx_module, rules, Progress(), nnx_args=own_args, nnx_kwargs=own_kwargs
-    )
+    with seeded(seed):
+        outcome = run_case(
+            case, torch_module, nnx_module, rules, Progress(),
+            nnx_args=own_args, nnx_kwargs=own_kwargs,
+        )  # fmt: skip
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, [outcome], rules, facts, seed=None)
+    return _report(name, [outcome], rules, facts, seed)
 
 
 def _check_arguments(
@@ -141,7 +147,8 @@ def run_pair(
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
-        outcomes.append(run_case(case, reference, port, rules, progress))
+        with seeded(seed):
+            outcomes.append(run_case(case, reference, port, rules, progress))
         outputs[case.name] = outcomes[-1].outputs
     facts = {
         "input": clip.source,
@@ -160,7 +167,7 @@ def _report(
     outcomes: Sequence[Outcome],
     rules: Rules,
     facts: Mapping[str, Any],
-    seed: int | None,
+    seed: int,
 ) -> Report:
     return Report(
         name=name,
