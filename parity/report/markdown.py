@@ -5,7 +5,7 @@ from typing import Any
 
 from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
-from parity.report.table import RungSummary, record, summarise
+from parity.report.table import RungSummary, by_kind, record, summarise
 
 WORST = 20
 """How many of the worst rows are listed."""
@@ -30,6 +30,7 @@ def as_markdown(report: Report) -> str:
             GRADE_KEY,
             "",
         ]
+    parts += _kinds(report)
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
     parts += ["## Environment", ""]
@@ -92,6 +93,21 @@ def _faults(report: Report) -> list[str]:
 
 def _notes(report: Report) -> list[str]:
     return [f"Note: {note}\n" for note in report.notes]
+
+
+def _kinds(report: Report) -> list[str]:
+    lines = by_kind(report.rows)
+    if not lines:
+        return []
+    head = ("kind", "calls", "R measured", "bounded", "median", "95 %", "largest", "WARN above",
+            "FAIL above")  # fmt: skip
+    body = [
+        (x.kind, str(x.calls), str(x.measured), str(x.bounded), number(x.median), number(x.p95),
+         number(x.largest), f"{x.warn:g}", f"{x.fail:g}")
+        for x in lines
+    ]  # fmt: skip
+    key = "Bounded: not measured, as the relative error alone shows that R is harmless."
+    return ["## R by kind of module", "", _table(head, body), "", key, ""]
 
 
 def _worst(report: Report) -> str:
