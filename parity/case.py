@@ -10,6 +10,7 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
+from parity.adequacy import Exercised, exercised
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import measure_inclusive
 from parity.diagnose import HINTS, Scene, diagnose
@@ -60,6 +61,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
+    exercised: Exercised
     notes: tuple[str, ...] = ()
 
 
@@ -132,7 +134,7 @@ def run_case(
         }
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs, notes)
+    return Outcome(rows, faults, alignment.coverage, outputs, exercised(ref.calls), notes)
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import torch
 from flax import nnx
 
 from parity import environment
+from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
 from parity.inputs import load_clip
@@ -143,6 +144,7 @@ def run_pair(
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
+    done: list[Case] = []
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
@@ -150,6 +152,7 @@ def run_pair(
         with seeded(seed):
             outcomes.append(run_case(case, reference, port, rules, progress))
         outputs[case.name] = outcomes[-1].outputs
+        done.append(case)
     facts = {
         "input": clip.source,
         "weights": weights
@@ -159,7 +162,8 @@ def run_pair(
         "seconds": round(time.monotonic() - start, 1),
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
-    return _report(pair.name, outcomes, rules, facts, seed)
+    gaps = tuple(pair.unexercised(reference, done))
+    return _report(pair.name, outcomes, rules, facts, seed, gaps)
 
 
 def _report(
@@ -168,6 +172,7 @@ def _report(
     rules: Rules,
     facts: Mapping[str, Any],
     seed: int,
+    gaps: tuple[str, ...] = (),
 ) -> Report:
     return Report(
         name=name,
@@ -178,6 +183,7 @@ def _report(
         facts=facts,
         rungs=rules.rungs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
     )
 
 

@@ -1,6 +1,6 @@
 """The frozen records that the stages hand to one another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -326,7 +326,8 @@ class Pair:
     `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`.
+    `"move"` or `"keep"`. `unexercised(torch_module, cases)` says in short sentences what these
+    inputs leave out that only who knows the model can tell.
     """
 
     name: str
@@ -337,3 +338,4 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
+    unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()

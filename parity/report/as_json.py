@@ -22,6 +22,7 @@ def as_json(report: Report) -> str:
         "environment": dict(report.environment),
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
+        "unexercised": list(report.unexercised),
         "coverage": {**vars(coverage), "complete": coverage.complete},
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
         "kinds": [vars(line) for line in by_kind(report.rows)],

@@ -33,6 +33,9 @@ def as_markdown(report: Report) -> str:
     parts += _kinds(report)
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
+    if report.unexercised:
+        parts += ["## What the inputs did not exercise", ""]
+        parts += [*(f"- {gap}" for gap in report.unexercised), ""]
     parts += ["## Environment", ""]
     parts += [f"- {key}: {_text(value)}" for key, value in report.environment.items()]
     return "\n".join(parts) + "\n"

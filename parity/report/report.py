@@ -30,6 +30,8 @@ class Report:
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
     """What is weak about the inputs."""
+    unexercised: tuple[str, ...] = ()
+    """What the inputs left out; it takes nothing from what was found on them."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
