@@ -3,7 +3,7 @@
 Only what no case exercised is said, so that adding a case shortens the list.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.layout import AXES
@@ -19,7 +19,7 @@ class Exercised:
 
     `path` is the module that it called. `sizes` holds the sizes of the axes of this module's
     inputs by the axes' names, `images` their heights and widths. `given` and `left_out` hold the
-    class and argument of calls that got something, and that got `None`.
+    class and argument of calls that got something, and of calls that got `None` or nothing.
     """
 
     path: str
@@ -29,8 +29,12 @@ class Exercised:
     left_out: frozenset[tuple[str, str]]
 
 
-def exercised(calls: Sequence[Call]) -> Exercised:
-    """What a case exercised, from the calls of the reference; the called module's is the last."""
+def exercised(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) -> Exercised:
+    """What a case exercised, from the calls of the reference; the called module's is the last.
+
+    `optional` names by class the arguments that need not be given; the called module's are left
+    out, as it may have been called through another function.
+    """
     sizes: dict[str, set[int]] = {}
     images: set[tuple[int, int]] = set()
     for leaf in calls[-1].inputs:
@@ -42,6 +46,8 @@ def exercised(calls: Sequence[Call]) -> Exercised:
     given: set[tuple[str, str]] = set()
     left_out: set[tuple[str, str]] = set()
     for call in calls:
+        if call.parent != -1:
+            left_out |= {(call.kind, name) for name in optional.get(call.kind, ())}
         for leaf in call.inputs:
             empty = leaf.buffer is None and leaf.value is None
             (left_out if empty else given).add((call.kind, leaf.name.split(".")[0]))

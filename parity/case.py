@@ -134,7 +134,8 @@ def run_case(
         }
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs, exercised(ref.calls), notes)
+    done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
+    return Outcome(rows, faults, alignment.coverage, outputs, done, notes)
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

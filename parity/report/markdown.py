@@ -56,8 +56,11 @@ def rung_table(lines: Sequence[RungSummary]) -> str:
 def coverage_lines(report: Report) -> list[str]:
     """What was compared and what was not, and why."""
     c = report.coverage
+    elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
+    dissolved = f" + {elsewhere} dissolved" if elsewhere else ""
     lines = [
-        f"- modules: {len(c.matched)} matched + {len(c.declared)} declared of {c.modules}",
+        f"- modules: {len(c.matched)} matched + {len(c.declared)} declared{dissolved} "
+        f"of {c.modules}",
         f"- calls: {c.matched_calls} of {c.calls} compared",
         f"- parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"- buffers: {c.matched_buffers} of {c.buffers}",

@@ -13,12 +13,12 @@ def array(*shape, name="x", moved=True, dtype="float32"):
     return Leaf(name, Buffer(b"", 0, shape, np.dtype(dtype)), moved=moved)
 
 
-def call(*inputs, path="", kind="Net"):
-    return Call(path, kind, "__call__", 0, 0, -1, inputs, ())
+def call(*inputs, path="", kind="Net", parent=-1):
+    return Call(path, kind, "__call__", 0, 0, parent, inputs, ())
 
 
 def gaps(*cases):
-    return unexercised([exercised(calls) for calls in cases])
+    return unexercised([exercised(calls, {"Block": ["mask"]}) for calls in cases])
 
 
 BATCH = "a batch of 1 only: what mixes up the items of a batch does not show"
@@ -77,6 +77,14 @@ def test_arguments_that_were_none_in_every_call():
     assert gaps([first, whole], [second, whole]) == ()
     other = call(array(2, 3), past, kind="Norm")
     assert gaps([first, other, whole]) == ("`cache` was None in every call of Conv",)
+
+
+def test_arguments_that_were_never_given():
+    inner, whole = call(array(2, 3), kind="Block", parent=1), call(array(2, 3))
+    assert gaps([inner, whole]) == ("`mask` was None in every call of Block",)
+    masked = call(array(2, 3), array(2, 3, name="mask"), kind="Block", parent=1)
+    assert gaps([masked, inner, whole]) == ()
+    assert gaps([inner]) != gaps([call(array(2, 3), kind="Block")]) == ()
 
 
 def test_it_is_reported_and_takes_nothing_from_the_verdict(pair, image):
