@@ -4,11 +4,12 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import chain
 
 from parity import layout as layout_rules
+from parity.folding import SPARE, Folding, fold, folded
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, ModuleInfo, Trace
 
 CONTAINER = "holds modules and never runs"
@@ -16,16 +17,18 @@ IDLE = "ran on neither side with these inputs"
 LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
 PORT_LACKS = "the port does not return it"
 REF_LACKS = "only the port returns it"
-SPARE_BUFFERS = frozenset({"num_batches_tracked"})
-"""Buffers that evaluation does not read and ports leave out."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Matched calls in the order of completion of the reference, and the coverage."""
+    """Matched calls in the order of completion of the reference, and the coverage.
+
+    `folding` says where the tensors of modules count that only one side has.
+    """
 
     matches: tuple[Match, ...]
     coverage: Coverage
+    folding: Folding = field(default_factory=Folding)
 
 
 def align(
@@ -38,14 +41,15 @@ def align(
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
     why they need no counterpart.
     """
+    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []
     missing: list[str] = []
     dissolved: dict[str, str] = {}
     kept: set[int] = set()
     for call in ref.calls:
-        path = renamed(call.path, rename)
-        partner = by_key.pop((path, call.number), None)
+        path = folding.partners.get(call.path)
+        partner = None if path is None else by_key.pop((path, call.number), None)
         if partner is None:
             if why(call.path, declared) is None:
                 missing.append(
@@ -60,35 +64,49 @@ def align(
         outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
-    inlined = _inlined(ref, port, rename)
+    inlined = _inlined(ref, port, folding)
     missing = [text for text in missing if text.split(" call ")[0] not in inlined]
     dissolved |= {path: why for path, why in inlined.items() if path not in dissolved}
-    known = {renamed(path, rename) for path in ref.modules}
+    known = set(folding.partners.values())
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
         for path, number in by_key
         if why(path, declared) is None and path in known and path not in inlined
     ]
     matches = [_adopt(match, ref.calls, kept) for match in matches]
-    coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], rename, declared)
-    return Alignment(tuple(matches), coverage)
+    dissolved |= _added(ref, port, folding)
+    coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
+    return Alignment(tuple(matches), coverage, folding)
 
 
-def _inlined(ref: Trace, port: Trace, rename: Mapping[str, str]) -> dict[str, str]:
-    """Modules that one side has and never calls, while the other does: a function does their work.
+def _inlined(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
+    """Modules that one side calls and the other does not: a function does their work.
 
-    What that function gets wrong is charged to the call around it.
+    What that function gets wrong is charged to the call around it. A module with tensors of its
+    own that the port has nowhere is not inlined but missing.
     """
     theirs, ours = {call.path for call in ref.calls}, {call.path for call in port.calls}
     found: dict[str, str] = {}
     for path, info in ref.modules.items():
-        partner = renamed(path, rename)
+        partner = folding.partners.get(path)
         if path in theirs and partner not in ours and path:
-            if partner in port.modules or not (info.parameters or info.buffers):
+            bare = not (info.parameters or info.buffers)
+            if partner is not None or bare or path in folding.ref:
                 found[path] = "the port does not call it: counted with the call around it"
         elif path not in theirs and partner in ours and path:
             found[path] = "the reference does not call it: counted with the call around it"
     return found
+
+
+def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
+    """Modules that the port calls and the reference does not have."""
+    known = set(folding.partners.values())
+    extra = dict.fromkeys(call.path for call in port.calls if call.path not in known)
+    return {
+        path: "only the port has it: counted with the module around it"
+        for path in extra
+        if path not in ref.modules
+    }
 
 
 def renamed(path: str, rename: Mapping[str, str]) -> str:
@@ -257,7 +275,7 @@ def _coverage(
     matches: Sequence[Match],
     dissolved: Mapping[str, str],
     unmatched_calls: list[str],
-    rename: Mapping[str, str],
+    folding: Folding,
     declared: Mapping[str, str],
 ) -> Coverage:
     compared = {match.ref.path for match in matches if _observed(match)}
@@ -271,14 +289,14 @@ def _coverage(
         reason = why(path, declared)
         if reason is None and info.container:
             reason = CONTAINER
-        if reason is None and path not in called and renamed(path, rename) not in busy:
+        if reason is None and path not in called and folding.partners.get(path) not in busy:
             reason = IDLE
         if reason is None:
             unmatched.append(path)
         else:
             settled[path] = reason
     excused = {path for path in ref.modules if path in settled or why(path, declared)}
-    totals, held, missing = _tensors(ref.modules, port.modules, excused, rename)
+    totals, held, missing = _tensors(ref.modules, port.modules, excused, folding)
     return Coverage(
         modules=len(ref.modules),
         matched=tuple(path for path in ref.modules if path in compared),
@@ -306,7 +324,7 @@ def _tensors(
     ref: Mapping[str, ModuleInfo],
     port: Mapping[str, ModuleInfo],
     settled: set[str],
-    rename: Mapping[str, str],
+    folding: Folding,
 ) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
     """Count tensors, those whose owner's counterpart holds tensors of the same sizes, and the rest.
 
@@ -315,10 +333,12 @@ def _tensors(
     totals = {"parameters": 0, "buffers": 0}
     matched = {"parameters": 0, "buffers": 0}
     missing: list[str] = []
+    ref, port = folded(ref, folding.ref), folded(port, folding.port)
     for path, info in ref.items():
-        partner = port.get(renamed(path, rename))
+        name = folding.partners.get(path)
+        partner = None if name is None else port[name]
         for group in totals:
-            theirs = {k: n for k, n in getattr(info, group).items() if k not in SPARE_BUFFERS}
+            theirs = {k: n for k, n in getattr(info, group).items() if k not in SPARE}
             ours = getattr(partner, group) if partner else {}
             totals[group] += len(theirs)
             if sorted(theirs.values()) == sorted(ours.values()):

@@ -10,6 +10,7 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
+from parity.adequacy import Exercised, exercised
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
 from parity.attribute import measure_inclusive
 from parity.diagnose import Scene
@@ -61,6 +62,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
+    exercised: Exercised
     notes: tuple[str, ...] = ()
 
 
@@ -121,6 +123,7 @@ def run_case(
             ledger = Ledger(
                 capture_torch.named_tensors(sides.torch_modules),
                 capture_nnx.named_tensors(sides.nnx_modules),
+                alignment.folding,
             )
             scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
             found = settled(found, scene, progress)
@@ -135,7 +138,8 @@ def run_case(
         }
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs, notes)
+    done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
+    return Outcome(rows, faults, alignment.coverage, outputs, done, notes)
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

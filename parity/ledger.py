@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 from jaxtyping import Shaped
 
+from parity.folding import SPARE, Folding
+
 Array = Shaped[np.ndarray, "..."]
 
-SPARE = frozenset({"num_batches_tracked"})
-"""Buffers that evaluation does not read and ports leave out."""
-
+ALIKE = Folding()
+"""Both sides have the same modules."""
 
 CLOSE = 2.0**-20
 """Values this near, in units of the largest, are the same but for rounding."""
@@ -56,15 +57,19 @@ class Entry:
 class Ledger:
     """Compares the tensors of two models, owner by owner."""
 
-    def __init__(self, ref: Sequence[Tensor], port: Sequence[Tensor]) -> None:
+    def __init__(
+        self, ref: Sequence[Tensor], port: Sequence[Tensor], folding: Folding = ALIKE
+    ) -> None:
         self._ref = [tensor for tensor in ref if tensor.name not in SPARE]
+        self._folding = folding
         self._port: dict[str, list[Tensor]] = {}
         for tensor in port:
-            self._port.setdefault(tensor.path, []).append(tensor)
+            self._port.setdefault(folding.port.get(tensor.path, tensor.path), []).append(tensor)
 
     def of(self, path: str, port_path: str) -> tuple[Entry, ...]:
-        """The entries of one module's own tensors."""
-        theirs = [tensor for tensor in self._ref if tensor.path == path]
+        """The entries of one module's own tensors, and of those that count with it."""
+        owner = self._folding.ref
+        theirs = [tensor for tensor in self._ref if owner.get(tensor.path, tensor.path) == path]
         ours = list(self._port.get(port_path, ()))
         pairs: list[tuple[Tensor, Tensor | None]] = []
         for tensor in theirs:

@@ -12,12 +12,14 @@ import torch
 from flax import nnx
 
 from parity import environment
+from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
 from parity.inputs import load_clip
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
+from parity.state import seeded
 
 
 def compare(
@@ -33,6 +35,7 @@ def compare(
     ignore: Sequence[str] = (),
     modes: Sequence[str] = MODES,
     noise_floor: bool = True,
+    seed: int = 0,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -52,6 +55,8 @@ def compare(
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
+        seed: what torch's random numbers start from, so that a reference with random layers gives
+            the same report again; torch's own stream is left as it was.
 
     Raises:
         InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
@@ -83,12 +88,14 @@ def compare(
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
-    outcome = run_case(
-        case, torch_module, nnx_module, rules, Progress(), nnx_args=own_args, nnx_kwargs=own_kwargs
-    )
+    with seeded(seed):
+        outcome = run_case(
+            case, torch_module, nnx_module, rules, Progress(),
+            nnx_args=own_args, nnx_kwargs=own_kwargs,
+        )  # fmt: skip
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, [outcome], rules, facts, seed=None)
+    return _report(name, [outcome], rules, facts, seed)
 
 
 def _check_arguments(
@@ -137,12 +144,15 @@ def run_pair(
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
+    done: list[Case] = []
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
-        outcomes.append(run_case(case, reference, port, rules, progress))
+        with seeded(seed):
+            outcomes.append(run_case(case, reference, port, rules, progress))
         outputs[case.name] = outcomes[-1].outputs
+        done.append(case)
     facts = {
         "input": clip.source,
         "weights": weights
@@ -152,7 +162,8 @@ def run_pair(
         "seconds": round(time.monotonic() - start, 1),
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
-    return _report(pair.name, outcomes, rules, facts, seed)
+    gaps = tuple(pair.unexercised(reference, done))
+    return _report(pair.name, outcomes, rules, facts, seed, gaps)
 
 
 def _report(
@@ -160,7 +171,8 @@ def _report(
     outcomes: Sequence[Outcome],
     rules: Rules,
     facts: Mapping[str, Any],
-    seed: int | None,
+    seed: int,
+    gaps: tuple[str, ...] = (),
 ) -> Report:
     return Report(
         name=name,
@@ -172,6 +184,7 @@ def _report(
         rungs=rules.rungs,
         outputs=outcomes[-1].outputs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
     )
 
 

@@ -346,7 +346,9 @@ class Pair:
     `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`. `mistakes` are known ones of this port, for `parity selftest`.
+    `"move"` or `"keep"`. `unexercised(torch_module, cases)` says in short sentences what these
+    inputs leave out that only who knows the model can tell. `mistakes` are known ones of this port,
+    for `parity selftest`.
     """
 
     name: str
@@ -357,4 +359,5 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
+    unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()
     mistakes: tuple[Mistake, ...] = ()

@@ -30,6 +30,8 @@ class Report:
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
     """What is weak about the inputs."""
+    unexercised: tuple[str, ...] = ()
+    """What the inputs left out; it takes nothing from what was found on them."""
     outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What the reference returned in the last case, by leaf: NumPy arrays, channel-first."""
 
@@ -52,11 +54,20 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know before trusting a PASS."""
-        from parity.align import IDLE
+        from parity.align import IDLE, PORT_LACKS, REF_LACKS
 
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
         ran = (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
-        return (*ran, *self.inputs)
+        lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
+        return (*ran, *filter(None, lacking), *self.inputs)
+
+    def _lacking(self, side: str, problem: str) -> str:
+        found = [row for row in self.rows if row.one_sided and row.reason == problem]
+        if not found:
+            return ""
+        names = [f"{row.path or '<root>'}#{row.leaf}" for row in found[:5]]
+        names += ["..."] if len(found) > 5 else []
+        return f"only the {side} returns {len(found)} of the outputs: {', '.join(names)}"
 
     @property
     def first_fault(self) -> Fault | None:

@@ -2,6 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from parity.folding import Folding
 from parity.ledger import Ledger, Tensor, same_values
 
 RNG = np.random.default_rng(0)
@@ -54,6 +55,16 @@ def test_findings(port, cause, says):
     found = entry(KERNEL, port)
     assert found.cause == cause
     assert says in found.finding
+
+
+def test_tensors_of_modules_that_one_side_has_alone():
+    theirs, ours = Tensor("a", "weight", KERNEL), Tensor("a.conv", "kernel", USUAL)
+    wrapped = Ledger([theirs], [ours], Folding(port={"a.conv": "a"}))
+    assert [entry.cause for entry in wrapped.of("a", "a")] == [""]
+    theirs, ours = Tensor("a.conv", "weight", KERNEL), Tensor("a", "kernel", 2 * USUAL)
+    (written_out,) = Ledger([theirs], [ours], Folding(ref={"a.conv": "a"})).of("a", "a")
+    assert written_out.cause == "weights_value"
+    assert written_out.finding.startswith("a.conv.weight: off by 1 ")
 
 
 def test_axes_in_an_unusual_order():
