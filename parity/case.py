@@ -10,14 +10,14 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
-from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
+from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, same_value
 from parity.attribute import measure_inclusive
 from parity.diagnose import HINTS, Scene, diagnose
 from parity.errors import InputError
 from parity.exclusive import Exclusives, measure_exclusive
 from parity.forced import Sides
+from parity.globs import check_used, renamed
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
-from parity.ledger import Ledger
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
 from parity.progress import Progress
@@ -37,6 +37,7 @@ from parity.records import (
 from parity.state import unchanged
 from parity.store import Store
 from parity.tree import flatten, rebuild
+from parity.weights import Fused, Stacked, Weight
 
 MODES = ("free", "exclusive", "inclusive")
 
@@ -50,6 +51,9 @@ class Rules:
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
     modes: tuple[str, ...] = MODES
+    weights: tuple[Fused | Stacked, ...] = ()
+    leaves: tuple[str, ...] = ()
+    """Globs of `path#leaf` that must match an output."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,14 @@ def run_case(
     nnx_root: nnx.Module,
     rules: Rules,
     progress: Progress,
+    weights: Sequence[Weight],
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
 ) -> Outcome:
-    """Run both sides on one input, and measure, judge and locate."""
+    """Run both sides on one input, and measure, judge and locate.
+
+    `weights` is the ledger of both roots, which tells of faults that weights explain.
+    """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
@@ -94,7 +102,8 @@ def run_case(
             depth=case.depth,
         )
         restore()
-        alignment = align(ref, port, rename=rename, declared=declared)
+        alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
+        check_used("ignore", rules.leaves, _output_names(alignment), "output")
         _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
         exclusives: Exclusives | None = None
@@ -118,11 +127,7 @@ def run_case(
         faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
         if exclusives is not None and faults:
             progress.stage("diagnosis", len(faults))
-            ledger = Ledger(
-                capture_torch.named_tensors(sides.torch_modules),
-                capture_nnx.named_tensors(sides.nnx_modules),
-            )
-            scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
+            scene = Scene(alignment.matches, ref.calls, sides, exclusives, weights, store)
             faults = tuple(_explained(fault, found, scene, progress) for fault in faults)
         outputs = {
             leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
@@ -132,6 +137,10 @@ def run_case(
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
     return Outcome(rows, faults, alignment.coverage, outputs, notes)
+
+
+def _output_names(alignment: Alignment) -> list[str]:
+    return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

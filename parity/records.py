@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from parity.store import Buffer
 from parity.tree import Skeleton
+from parity.weights import Fused, Stacked
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
@@ -192,7 +193,11 @@ class Match:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was compared. `declared` maps what need not match to the reason."""
+    """What was compared. `declared` maps what need not match to the reason.
+
+    Tensors are counted from the ledger of weights. `suggestions` says of unmatched modules what
+    they may be in the port.
+    """
 
     modules: int
     matched: tuple[str, ...]
@@ -201,12 +206,13 @@ class Coverage:
     dissolved: Mapping[str, str]
     calls: int
     matched_calls: int
-    parameters: int
-    matched_parameters: int
-    buffers: int
-    matched_buffers: int
+    parameters: int = 0
+    matched_parameters: int = 0
+    buffers: int = 0
+    matched_buffers: int = 0
     unmatched_calls: tuple[str, ...] = ()
     unmatched_tensors: tuple[str, ...] = ()
+    suggestions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -326,7 +332,7 @@ class Pair:
     `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`.
+    `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
     """
 
     name: str
@@ -337,3 +343,4 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
+    weights: tuple[Fused | Stacked, ...] = ()

@@ -19,12 +19,12 @@ from parity.diagnose.where import where
 from parity.exclusive import Exclusives
 from parity.force_nnx import repeat
 from parity.forced import Sides, values
-from parity.ledger import Ledger
 from parity.localise import Found
 from parity.metrics import distance, unit_roundoff
 from parity.records import Call, Diagnosis, Match
 from parity.store import Store
 from parity.tree import flatten
+from parity.weights import Weight
 
 EXPLAINED = 0.1
 """A change is the cause if it leaves at most this part of the error."""
@@ -66,7 +66,7 @@ class Scene:
     calls: Sequence[Call]
     sides: Sides
     exclusives: Exclusives
-    ledger: Ledger
+    weights: Sequence[Weight]
     store: Store
 
 
@@ -92,11 +92,29 @@ def _by_kind(found: Found) -> Iterator[tuple[str, str]]:
 
 
 def _by_weights(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
-    entries = scene.ledger.of(match.ref.path, match.port.path)
-    wrong = [entry for entry in entries if entry.cause and not entry.axes]
+    inside = _inside(match, scene)
+    wrong = [
+        line
+        for line in scene.weights
+        # an unusual order of axes alone proves nothing: the port may read its weights so
+        if line.cause and not line.transform
+        if line.path == match.ref.path or (line.nnx_name and line.path in inside)
+    ]
     if wrong:
-        first = wrong[0]
-        yield first.cause, "; ".join(entry.finding for entry in wrong[:3])
+        yield wrong[0].cause, "; ".join(f"{line.name}: {line.finding}" for line in wrong[:3])
+
+
+def _inside(match: Match, scene: Scene) -> set[str]:
+    """Modules that ran inside a call and were not compared: what they do counts with it."""
+    compared = {one.ref.path for one in scene.matches}
+    found: set[str] = set()
+    for path in {call.path for call in scene.calls} - compared:
+        above = path
+        while above and above not in compared:
+            above = above.rpartition(".")[0]
+        if above == match.ref.path:
+            found.add(path)
+    return found
 
 
 def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ def as_json(report: Report) -> str:
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
         "coverage": {**vars(coverage), "complete": coverage.complete},
+        "weights": [vars(line) for line in report.weights],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
         "columns": list(COLUMNS),
         "rows": [list(record(row).values()) for row in report.rows],

@@ -106,7 +106,7 @@ def test_rung_summary_leaves_large_means_out_of_the_mae_but_not_of_r():
 def test_the_folder(tmp_path):
     report = report_of(some_row())
     names = {path.name for path in report.write(tmp_path / "new" / "run")}
-    assert names == {"layers.csv", "conv.csv", "report.json", "report.md"}
+    assert names == {"layers.csv", "conv.csv", "weights.csv", "report.json", "report.md"}
     assert {path.name for path in (tmp_path / "new" / "run").iterdir()} == names
 
 

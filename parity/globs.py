@@ -1,0 +1,43 @@
+"""Globs over dotted names: what they match, and what they make of a name."""
+
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from parity.errors import InputError
+
+
+def renamed(name: str, rename: Mapping[str, str]) -> str:
+    """What the first glob that matches makes of `name`, which stays as it is if none does.
+
+    Each `*` of the target repeats what the glob's held; what the target has no `*` for is dropped.
+    """
+    for pattern, target in rename.items():
+        held = captured(pattern, name)
+        if held is not None:
+            for part in held:
+                target = target.replace("*", part, 1)
+            return target
+    return name
+
+
+def captured(pattern: str, name: str) -> tuple[str, ...] | None:
+    """What each `*` of the pattern holds; `None` if it does not match."""
+    found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name)
+    return found.groups() if found else None
+
+
+def why(name: str, declared: Mapping[str, str]) -> str | None:
+    """The reason given for the first glob that matches `name`, if one does."""
+    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
+
+
+def check_used(option: str, globs: Iterable[str], names: Iterable[str], what: str) -> None:
+    """Refuse a glob that matches none of the names: it is mistyped, and would do nothing."""
+    known = list(dict.fromkeys(names))
+    for glob in globs:
+        if not any(captured(glob, name) is not None or fnmatchcase(name, glob) for name in known):
+            near = get_close_matches(glob, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"for instance {known[-1]!r}"
+            raise InputError(f"{option}: {glob!r} matches no {what}; {hint}")
