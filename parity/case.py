@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,9 @@ def run_case(
     nnx_root: nnx.Module,
     rules: Rules,
     progress: Progress,
-    weights: Sequence[Weight],
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
+    weights: Sequence[Weight] = (),
 ) -> Outcome:
     """Run both sides on one input, and measure, judge and locate.
 
@@ -103,7 +104,7 @@ def run_case(
         )
         restore()
         alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
-        check_used("ignore", rules.leaves, _output_names(alignment), "output")
+        check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
         exclusives: Exclusives | None = None

@@ -1,7 +1,7 @@
 """Globs over dotted names: what they match, and what they make of a name."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -33,11 +33,26 @@ def why(name: str, declared: Mapping[str, str]) -> str | None:
     return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
 
 
-def check_used(option: str, globs: Iterable[str], names: Iterable[str], what: str) -> None:
-    """Refuse a glob that matches none of the names: it is mistyped, and would do nothing."""
+def matches(name: str, pattern: str) -> bool:
+    """Whether `renamed` would replace the name."""
+    return captured(pattern, name) is not None
+
+
+def check_used(
+    option: str,
+    globs: Iterable[str],
+    names: Iterable[str],
+    what: str,
+    match: Callable[[str, str], bool] = matches,
+) -> None:
+    """Refuse a glob that matches none of the names: it is mistyped, and would do nothing.
+
+    Raises:
+        InputError: with the name that is most like it.
+    """
     known = list(dict.fromkeys(names))
     for glob in globs:
-        if not any(captured(glob, name) is not None or fnmatchcase(name, glob) for name in known):
-            near = get_close_matches(glob, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"for instance {known[-1]!r}"
+        if not any(match(name, glob) for name in known):
+            near = get_close_matches(glob, known, 1, cutoff=0.0)
+            hint = f"did you mean {near[0]!r}?" if near else "there is none"
             raise InputError(f"{option}: {glob!r} matches no {what}; {hint}")

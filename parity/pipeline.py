@@ -6,6 +6,7 @@ The stages of one case stand in `case.py`; here are those of a whole comparison.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ def compare(
     start = time.monotonic()
     ledger = _ledger(torch_module, nnx_module, rules)
     outcome = run_case(
-        case, torch_module, nnx_module, rules, Progress(), ledger, own_args, own_kwargs
+        case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
     )
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
@@ -137,7 +138,7 @@ def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: R
     what = "module or tensor"
     check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
     plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
-    check_used("ignore", plain, [*theirs, *tensors, *ours], what)
+    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
     names = [glob for rule in rules.weights for glob in globs(rule)]
     check_used("weights", names, tensors, "tensor of the reference")
 
@@ -191,7 +192,7 @@ def run_pair(
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
-        outcomes.append(run_case(case, reference, port, rules, progress, ledger))
+        outcomes.append(run_case(case, reference, port, rules, progress, weights=ledger))
         outputs[case.name] = outcomes[-1].outputs
     facts = {
         "input": clip.source,

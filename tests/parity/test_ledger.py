@@ -12,7 +12,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity import Fused, InputError, Stacked
+from parity import Fused, InputError, Stacked, capture_nnx, capture_torch
 from parity.ledger import make_ledger
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
@@ -144,6 +144,23 @@ def test_tensors_of_one_module_pair_by_name_then_values_then_size():
     ours = [("shift", VECTOR + 2), ("factor", VECTOR + 1), ("scale", VECTOR)]
     found = make_ledger(theirs, [tensor(f"a.{name}", values) for name, values in ours])
     assert [one.nnx_name for one in found] == ["a.scale", "a.factor", "a.shift"]
+    assert not any(one.finding for one in found)
+
+
+def test_lists_of_parameters():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            own = [torch.nn.Parameter(torch.tensor(VECTOR) + i) for i in range(2)]
+            self.scales = torch.nn.ParameterList(own)
+
+    class Port(nnx.Module):
+        def __init__(self):
+            self.scales = nnx.List([nnx.Param(jnp.asarray(VECTOR) + i) for i in range(2)])
+            self.rngs = nnx.Rngs(0)
+
+    found = make_ledger(capture_torch.named_tensors(Torch()), capture_nnx.named_tensors(Port()))
+    assert [one.nnx_name for one in found] == ["scales.0", "scales.1"]
     assert not any(one.finding for one in found)
 
 
