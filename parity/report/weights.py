@@ -18,6 +18,7 @@ LISTED = 20
 """How many of the tensors that something is wrong with are listed."""
 
 NOTED = 5
+"""How many of them a note names."""
 
 
 def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":

@@ -493,6 +493,8 @@ def test_stacked_leaves():
         ("conv.weight", "conv.conv.kernel", "rename={'conv.weight': 'conv.conv.kernel'}"),
         ("fc", "model.fc", "rename={'fc': 'model.fc'}"),
         ("a.0", "a.1", "rename={'a.0': 'a.1'}"),
+        # `a` twice: which one a glob means is not clear
+        ("n.1.a.0.a.w", "n.1.b.0.a.w", "rename={'n.1.a.0.a.w': 'n.1.b.0.a.w'}"),
     ],
 )
 def test_how_to_rename(name, partner, expected):
