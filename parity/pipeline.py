@@ -15,7 +15,7 @@ from flax import nnx
 from parity import capture_nnx, capture_torch, environment
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
-from parity.globs import check_used
+from parity.globs import check_used, renamed
 from parity.inputs import load_clip
 from parity.ledger import make_ledger
 from parity.packed import globs
@@ -101,7 +101,8 @@ def compare(
     )
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, [outcome], ledger, rules, facts, seed=None)
+    partners = _partners(torch_module, rules)
+    return _report(name, [outcome], ledger, partners, rules, facts, seed=None)
 
 
 def _check_arguments(
@@ -141,6 +142,10 @@ def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: R
     check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
     names = [glob for rule in rules.weights for glob in globs(rule)]
     check_used("weights", names, tensors, "tensor of the reference")
+
+
+def _partners(reference: torch.nn.Module, rules: Rules) -> dict[str, str]:
+    return {path: renamed(path, rules.rename or {}) for path, _ in reference.named_modules()}
 
 
 def _ledger(
@@ -203,13 +208,15 @@ def run_pair(
         "seconds": round(time.monotonic() - start, 1),
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
-    return _report(pair.name, outcomes, ledger, rules, facts, seed)
+    partners = _partners(reference, rules)
+    return _report(pair.name, outcomes, ledger, partners, rules, facts, seed)
 
 
 def _report(
     name: str,
     outcomes: Sequence[Outcome],
     ledger: Sequence[Weight],
+    partners: Mapping[str, str],
     rules: Rules,
     facts: Mapping[str, Any],
     seed: int | None,
@@ -221,7 +228,7 @@ def _report(
         name=name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, rules.rename or {}),
+        coverage=with_weights(coverage, weights, partners),
         environment=environment.describe(seed),
         facts=facts,
         rungs=rules.rungs,

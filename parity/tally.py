@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from parity.align import IDLE
-from parity.globs import renamed
 from parity.records import Coverage, Row
 from parity.suggest import how
 from parity.weights import Weight
@@ -26,12 +25,13 @@ def settled(
 
 
 def with_weights(
-    coverage: Coverage, weights: Sequence[Weight], rename: Mapping[str, str]
+    coverage: Coverage, weights: Sequence[Weight], partners: Mapping[str, str]
 ) -> Coverage:
     """The coverage with its tensors counted, and what their names say of unmatched modules.
 
-    A tensor without a counterpart makes it incomplete, unless it is declared or its module did not
-    run; so does a leaf too many in a module that the reference has.
+    `partners` maps the reference's modules to the port's. A tensor without a counterpart makes the
+    coverage incomplete, unless it is declared or its module did not run; so does a leaf too many
+    in a module that the reference has.
     """
     lines: dict[str, list[Weight]] = {}
     for line in weights:
@@ -41,7 +41,7 @@ def with_weights(
     buffers = [own for own in lines.values() if own[0].kind == "buffer"]
     known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
     ran = {path for path in known if coverage.declared.get(path) != IDLE}
-    places = ran | {renamed(path, rename) for path in ran}
+    places = {name for path, name in partners.items() if path in ran}
     unmatched = [
         line.text
         for line in weights
