@@ -6,7 +6,7 @@ The only file of the package that imports torch, diffusers and parity.
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +229,28 @@ def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
     return (outputs["encode/clip"]["mean"],)
 
 
+def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
+    """What only one chunk of frames, or one tile, of a model that works in several leaves out."""
+    encoded = {
+        case.args[0].shape[2] for case in cases if case.torch in (encode_torch, forward_torch)
+    }
+    ratio = torch_module.config.temporal_compression_ratio
+    decoded = {(frames - 1) // ratio + 1 for frames in encoded}
+    decoded |= {case.args[0].shape[2] for case in cases if case.torch is decode_torch}
+    parts = (
+        ("encode", encoded, torch_module.num_sample_frames_batch_size),
+        ("decode", decoded, torch_module.num_latent_frames_batch_size),
+    )
+    gaps = [
+        f"{name} ran in one chunk of frames only: no cache was handed on"
+        for name, frames, size in parts
+        if all(count // size < 2 for count in frames)
+    ]
+    if not torch_module.use_tiling:
+        gaps.append("tiling was off: no seam between tiles")
+    return tuple(gaps)
+
+
 def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
     """N(0, 1) with odd T, and a large mean with even T and batch 2, for each distinct module.
 
@@ -321,4 +343,5 @@ PAIR = Pair(
     rungs=RUNGS,
     declared=DECLARED,
     layout={"*": "move"},
+    unexercised=unexercised,
 )

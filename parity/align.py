@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from parity import layout as layout_rules
+from parity.folding import Folding, fold
 from parity.globs import renamed, why
 from parity.packed import Rule, in_rules
 from parity.recorder import join
@@ -43,14 +44,15 @@ def align(
     why they need no counterpart; `rules` say which tensors the port holds in another number of
     arrays, so that it need not have their modules.
     """
+    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []
     missing: list[str] = []
     dissolved: dict[str, str] = {}
     kept: set[int] = set()
     for call in ref.calls:
-        path = renamed(call.path, rename)
-        partner = by_key.pop((path, call.number), None)
+        path = folding.partners.get(call.path)
+        partner = None if path is None else by_key.pop((path, call.number), None)
         if partner is None:
             if why(call.path, declared) is None:
                 missing.append(
@@ -65,38 +67,50 @@ def align(
         outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
-    inlined = _inlined(ref, port, rename, rules)
+    inlined = _inlined(ref, port, folding, rules)
     missing = [text for text in missing if text.split(" call ")[0] not in inlined]
     dissolved |= {path: why for path, why in inlined.items() if path not in dissolved}
-    known = {renamed(path, rename) for path in ref.modules}
+    known = set(folding.partners.values())
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
         for path, number in by_key
         if why(path, declared) is None and path in known and path not in inlined
     ]
     matches = [_adopt(match, ref.calls, kept) for match in matches]
-    coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], rename, declared)
+    dissolved |= _added(ref, port, folding)
+    coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
     return Alignment(tuple(matches), coverage)
 
 
-def _inlined(
-    ref: Trace, port: Trace, rename: Mapping[str, str], rules: Sequence[Rule]
-) -> dict[str, str]:
-    """Modules that one side has and never calls, while the other does: a function does their work.
+def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
+    """Modules that one side calls and the other does not: a function does their work.
 
-    What that function gets wrong is charged to the call around it.
+    What that function gets wrong is charged to the call around it. A module with tensors of its
+    own that the port has nowhere is not inlined but missing.
     """
     theirs, ours = {call.path for call in ref.calls}, {call.path for call in port.calls}
     found: dict[str, str] = {}
     for path, info in ref.modules.items():
-        partner = renamed(path, rename)
+        partner = folding.partners.get(path)
         if path in theirs and partner not in ours and path:
             own = [join(path, name) for name in (*info.parameters, *info.buffers)]
-            if partner in port.modules or all(in_rules(name, rules) for name in own):
+            held = path in folding.ref or all(in_rules(name, rules) for name in own)
+            if partner is not None or held:
                 found[path] = "the port does not call it: counted with the call around it"
         elif path not in theirs and partner in ours and path:
             found[path] = "the reference does not call it: counted with the call around it"
     return found
+
+
+def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
+    """Modules that the port calls and the reference does not have."""
+    known = set(folding.partners.values())
+    extra = dict.fromkeys(call.path for call in port.calls if call.path not in known)
+    return {
+        path: "only the port has it: counted with the module around it"
+        for path in extra
+        if path not in ref.modules
+    }
 
 
 def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, ...]:
@@ -234,7 +248,7 @@ def _coverage(
     matches: Sequence[Match],
     dissolved: Mapping[str, str],
     unmatched_calls: list[str],
-    rename: Mapping[str, str],
+    folding: Folding,
     declared: Mapping[str, str],
 ) -> Coverage:
     compared = {match.ref.path for match in matches if _observed(match)}
@@ -248,7 +262,7 @@ def _coverage(
         reason = why(path, declared)
         if reason is None and info.container:
             reason = CONTAINER
-        if reason is None and path not in called and renamed(path, rename) not in busy:
+        if reason is None and path not in called and folding.partners.get(path) not in busy:
             reason = IDLE
         if reason is None:
             unmatched.append(path)

@@ -1,6 +1,7 @@
 """Record one run of the PyTorch side: every call of every submodule, by forward hooks."""
 
 import functools
+import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -69,6 +70,18 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
         )
         for path, module in root.named_modules()
     }
+
+
+def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """By class, the arguments of `forward` that are `None` unless they are given."""
+    found: dict[str, tuple[str, ...]] = {}
+    for module in root.modules():
+        try:
+            parameters = inspect.signature(module.forward).parameters.values()
+        except (TypeError, ValueError):  # compiled code may have none
+            continue
+        found[type(module).__name__] = tuple(p.name for p in parameters if p.default is None)
+    return found
 
 
 def named_tensors(root: torch.nn.Module) -> list[Tensor]:

@@ -11,6 +11,7 @@ from flax import nnx
 
 from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
+from parity.adequacy import Exercised, exercised
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, same_value
 from parity.attribute import measure_inclusive
 from parity.diagnose import HINTS, Scene, diagnose
@@ -65,6 +66,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
+    exercised: Exercised
     notes: tuple[str, ...] = ()
 
 
@@ -137,7 +139,8 @@ def run_case(
         }
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs, notes)
+    done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
+    return Outcome(rows, faults, alignment.coverage, outputs, done, notes)
 
 
 def _output_names(alignment: Alignment) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 
-def describe(seed: int | None) -> Mapping[str, Any]:
+def describe(seed: int) -> Mapping[str, Any]:
     """Command, commit, versions, devices, precision and seed, as plain values."""
     import jax
     import torch

@@ -1,10 +1,11 @@
-"""From figures to a grade, a verdict and its reason. All limits of the harness stand here."""
+"""From figures to a grade, a verdict and its reason; limits on R stand in `limits`."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from parity.limits import r_limit as limit_of
 from parity.records import UNSTEADY, Exclusive, Handed, Inclusive, LeafMatch, Metrics, Rung, Verdict
 
 GRADES: tuple[tuple[str, float], ...] = (
@@ -25,11 +26,6 @@ MEANINGS = {
     "attention": "accumulated error, improve",
     "severe": "implementation error, must be fixed",
 }
-
-R_FAIL = {"norm": 30.0, "other": 10.0}
-R_WARN = {"norm": 10.0, "other": 3.0}
-"""Limits on R. A correct norm of a nearly constant input reaches 10, one with a mistake starts at
-268; every other correct module stays below 8, every mistake known above 297."""
 
 NOT_EXACT = "the reference only moves data, and the port changes it"
 
@@ -66,14 +62,9 @@ def grade(mae: float) -> str:
     return next((name for name, limit in GRADES if mae < limit), "severe")
 
 
-def family(kind: str) -> str:
-    """`norm` or `other`: which limits on R hold for a module class."""
-    return "norm" if "norm" in kind.lower() else "other"
-
-
 def fail_limit(kind: str) -> float:
     """R above this fails."""
-    return R_FAIL[family(kind)]
+    return limit_of(kind).fail
 
 
 def judge(
@@ -162,7 +153,7 @@ def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -
         return Judgement("FAIL", text, "inclusive")
     if math.isnan(exclusive.r) and (not exclusive.bounded or r_limit is not None):
         return Judgement("UNKNOWN", "the distance from float64 could not be measured")
-    warn = R_WARN[family(kind)]
+    warn = limit_of(kind).warn
     if r_limit is None and exclusive.r > warn:
         return Judgement("WARN", f"R {exclusive.r:.3g} > {warn:g}")
     return Judgement("PASS")

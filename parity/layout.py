@@ -36,6 +36,14 @@ CHANNEL_FIRST = frozenset(
 
 OVERRIDES = ("move", "keep")
 
+AXES = {
+    5: ("item", "frame", "row", "column", "channel"),
+    4: ("item", "row", "column", "channel"),
+    3: ("item", "position", "channel"),
+    2: ("item", "channel"),
+}
+"""What the axes of a channel-last array are called, by rank."""
+
 
 @dataclass(frozen=True)
 class Reading:

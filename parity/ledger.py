@@ -10,14 +10,12 @@ from dataclasses import replace
 from typing import Literal
 
 from parity.findings import Owners, finding
+from parity.folding import SPARE, Folding
 from parity.globs import renamed, why
 from parity.packed import Piece, Rule, pieces
 from parity.suggest import suggest
 from parity.transform import CLOSE, same_values, usual_axes
 from parity.weights import Tensor, Weight
-
-SPARE = frozenset({"num_batches_tracked"})
-"""Buffers that evaluation does not read and ports leave out."""
 
 NAMES = {
     "weight": ("weight", "kernel", "scale", "embedding"),
@@ -32,6 +30,7 @@ def make_ledger(
     port: Iterable[Tensor],
     *,
     modules: Collection[str] = (),
+    folding: Folding | None = None,
     rename: Mapping[str, str] | None = None,
     rules: Sequence[Rule] = (),
     declared: Mapping[str, str] | None = None,
@@ -39,20 +38,24 @@ def make_ledger(
     """One line for each tensor of the reference, in order, then one for each leaf too many.
 
     A tensor that the port holds in several leaves, by one of the `rules`, has a line for each.
-    `modules` are the paths of the port's modules, `rename` maps globs of the reference's paths and
-    tensors to the port's, `declared` globs of them to the reason why they need no counterpart.
+    `modules` are the paths of the port's modules; `folding` says which correspond, and with which
+    the tensors of the others count: without it those whose names `rename` makes equal do. `rename`
+    maps globs of the reference's paths and tensors to the port's, `declared` globs of them to the
+    reason why they need no counterpart.
 
     Raises:
         InputError: the rules cannot be used.
     """
     theirs = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
     ours = {tensor.full_name: tensor for tensor in port}
-    found = _pairs(theirs, ours, rename or {}, rules)
+    rename = rename or {}
+    folding = folding or _by_name(theirs, rename)
+    found = _pairs(theirs, ours, rename, rules, folding, modules)
     owners = Owners(piece.ref for piece in found)
     used = {_key(piece.port) for piece in found if piece.port}
     spare = [tensor for tensor in ours.values() if _key(tensor) not in used]
     lines = [*(_line(piece, owners) for piece in found), *map(_extra, spare)]
-    lines = suggest(lines, theirs, spare, modules, rename or {})
+    lines = suggest(lines, theirs, spare, modules, rename)
     return tuple(
         replace(
             line,
@@ -69,6 +72,8 @@ def _pairs(
     ours: Mapping[str, Tensor],
     rename: Mapping[str, str],
     rules: Sequence[Rule],
+    folding: Folding,
+    modules: Collection[str],
 ) -> list[Piece]:
     """By rule, by `rename` of the tensor, then module by module."""
     packed: dict[str, list[Piece]] = defaultdict(list)
@@ -85,12 +90,16 @@ def _pairs(
     leaves: dict[str, list[Tensor]] = defaultdict(list)
     for name, tensor in theirs.items():
         if name not in packed and name not in single:
-            groups[tensor.path].append(tensor)
+            groups[folding.ref.get(tensor.path, tensor.path)].append(tensor)
     for name, leaf in ours.items():
         if name not in taken:
-            leaves[leaf.path].append(leaf)
+            leaves[folding.port.get(leaf.path, leaf.path)].append(leaf)
     for path, group in groups.items():
-        single |= assign(group, leaves[renamed(path, rename)])
+        # a list of parameters is a module of the reference, and none of the port
+        listed = renamed(path, rename)
+        place = folding.partners.get(path, listed if listed not in modules else None)
+        if place is not None:
+            single |= assign(group, leaves[place])
     # a tensor that two modules of the reference share may be one leaf, in either of them
     shared = {_key(theirs[name]): leaf for name, leaf in single.items()}
     found: list[Piece] = []
@@ -98,6 +107,10 @@ def _pairs(
         one = Piece(tensor, single.get(name) or shared.get(_key(tensor)))
         found += packed.get(name, [one])
     return found
+
+
+def _by_name(theirs: Mapping[str, Tensor], rename: Mapping[str, str]) -> Folding:
+    return Folding({tensor.path: renamed(tensor.path, rename) for tensor in theirs.values()})
 
 
 def assign(theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -13,8 +13,10 @@ import torch
 from flax import nnx
 
 from parity import capture_nnx, capture_torch, environment
+from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
+from parity.folding import Folding, fold
 from parity.globs import check_used, renamed
 from parity.inputs import load_clip
 from parity.ledger import make_ledger
@@ -22,6 +24,7 @@ from parity.packed import globs
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
+from parity.state import seeded
 from parity.tally import settled, with_weights
 from parity.weights import Fused, Stacked, Weight
 
@@ -39,6 +42,7 @@ def compare(
     ignore: Sequence[str] = (),
     modes: Sequence[str] = MODES,
     noise_floor: bool = True,
+    seed: int = 0,
     weights: Sequence[Fused | Stacked] = (),
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
@@ -59,6 +63,8 @@ def compare(
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
+        seed: what torch's random numbers start from, so that a reference with random layers gives
+            the same report again; torch's own stream is left as it was.
         weights: which tensors the port holds in another number of arrays.
 
     Raises:
@@ -95,14 +101,15 @@ def compare(
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
-    ledger = _ledger(torch_module, nnx_module, rules)
-    outcome = run_case(
-        case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
-    )
+    folding = _folding(torch_module, nnx_module, rules)
+    ledger = _ledger(torch_module, nnx_module, rules, folding)
+    with seeded(seed):
+        outcome = run_case(
+            case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
+        )
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    partners = _partners(torch_module, rules)
-    return _report(name, [outcome], ledger, partners, rules, facts, seed=None)
+    return _report(name, [outcome], ledger, folding, rules, facts, seed)
 
 
 def _check_arguments(
@@ -144,17 +151,21 @@ def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: R
     check_used("weights", names, tensors, "tensor of the reference")
 
 
-def _partners(reference: torch.nn.Module, rules: Rules) -> dict[str, str]:
-    return {path: renamed(path, rules.rename or {}) for path, _ in reference.named_modules()}
+def _folding(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Folding:
+    theirs = capture_torch.modules(torch_module)
+    found = capture_nnx.submodules(nnx_module)
+    ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
+    return fold(theirs, ours, {path: renamed(path, rules.rename or {}) for path in theirs})
 
 
 def _ledger(
-    torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules
+    torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules, folding: Folding
 ) -> tuple[Weight, ...]:
     return make_ledger(
         capture_torch.named_tensors(torch_module),
         capture_nnx.named_tensors(nnx_module),
         modules=capture_nnx.submodules(nnx_module),
+        folding=folding,
         rename=rules.rename,
         rules=rules.weights,
         declared=rules.declared,
@@ -190,15 +201,20 @@ def run_pair(
     cases = pair.cases(reference, clip, seed)
     rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights)
     progress.stage("comparing the weights")
-    ledger = _ledger(reference, port, rules)
+    folding = _folding(reference, port, rules)
+    ledger = _ledger(reference, port, rules, folding)
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
+    done: list[Case] = []
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
-        outcomes.append(run_case(case, reference, port, rules, progress, weights=ledger))
+        with seeded(seed):
+            outcome = run_case(case, reference, port, rules, progress, weights=ledger)
+            outcomes.append(outcome)
         outputs[case.name] = outcomes[-1].outputs
+        done.append(case)
     facts = {
         "input": clip.source,
         "weights": weights
@@ -208,18 +224,19 @@ def run_pair(
         "seconds": round(time.monotonic() - start, 1),
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
-    partners = _partners(reference, rules)
-    return _report(pair.name, outcomes, ledger, partners, rules, facts, seed)
+    gaps = tuple(pair.unexercised(reference, done))
+    return _report(pair.name, outcomes, ledger, folding, rules, facts, seed, gaps)
 
 
 def _report(
     name: str,
     outcomes: Sequence[Outcome],
     ledger: Sequence[Weight],
-    partners: Mapping[str, str],
+    folding: Folding,
     rules: Rules,
     facts: Mapping[str, Any],
-    seed: int | None,
+    seed: int,
+    gaps: tuple[str, ...] = (),
 ) -> Report:
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
@@ -228,12 +245,13 @@ def _report(
         name=name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, partners),
+        coverage=with_weights(coverage, weights, folding.partners),
         environment=environment.describe(seed),
         facts=facts,
         rungs=rules.rungs,
         weights=weights,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
     )
 
 

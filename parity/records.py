@@ -1,6 +1,6 @@
 """The frozen records that the stages hand to one another."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -333,6 +333,8 @@ class Pair:
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
     `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
+    `unexercised(torch_module, cases)` says in short sentences what these inputs leave out that only
+    who knows the model can tell.
     """
 
     name: str
@@ -344,3 +346,4 @@ class Pair:
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
     weights: tuple[Fused | Stacked, ...] = ()
+    unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()

@@ -1,4 +1,7 @@
-"""Running a model may change it: statistics of norms, random streams. A comparison must not."""
+"""Running a model may change it: statistics of norms, random streams. A comparison must not.
+
+Nor may a comparison depend on how many random numbers were drawn before it.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +30,17 @@ def unchanged(reference: torch.nn.Module, port: nnx.Module) -> Iterator[Callable
         yield restore
     finally:
         restore()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What torch draws in the block follows from `seed` alone, and its own stream goes on after.
+
+    A port's random numbers are its state, which `unchanged` keeps.
+    """
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
 
 
 def _variables(port: nnx.Module) -> list[Any]:

@@ -99,6 +99,16 @@ def test_outputs_carry_a_signal(table):
     assert halves.max_abs.max() < 1e-5
 
 
+def test_what_the_inputs_leave_out_is_said(ladder):
+    said = "\n".join(ladder.unexercised)
+    assert "square images only (16x16, 64x64)" in said
+    assert "only even numbers of rows (16, 64) and columns (16, 64)" in said
+    assert "`temb` was None in every call of CogVideoXDownBlock3D, CogVideoXMidBlock3D" in said
+    assert "tiling was off" in said
+    for exercised in ("batch", "frame", "conv_cache"):
+        assert exercised not in said
+
+
 @pytest.mark.parametrize("rung", RUNGS, ids=lambda rung: rung.name)
 def test_on_large_means_the_distance_from_float64_counts(table, rung):
     rows = table[(table.rung == rung.name) & ~table.limited]

@@ -3,6 +3,8 @@
 import numpy as np
 from jaxtyping import Shaped
 
+from parity.layout import AXES
+
 Array = Shaped[np.ndarray, "..."]
 
 SHARE = 0.999
@@ -20,20 +22,10 @@ def where(ref: Array, port: Array) -> str:
     return _along_axes(gap, total) or _border(gap, total) or _everywhere(ref, port)
 
 
-def _names(ndim: int) -> list[str]:
-    """What the axes of a channel-last array of this rank are called."""
-    names = {
-        5: ["item", "frame", "row", "column", "channel"],
-        4: ["item", "row", "column", "channel"],
-        3: ["item", "position", "channel"],
-        2: ["item", "channel"],
-    }
-    return names.get(ndim, [f"entry of axis {i}" for i in range(ndim)])
-
-
 def _along_axes(gap: Array, total: float) -> str:
     parts = []
-    for axis, name in enumerate(_names(gap.ndim)):
+    names = AXES.get(gap.ndim, tuple(f"entry of axis {i}" for i in range(gap.ndim)))
+    for axis, name in enumerate(names):
         size = gap.shape[axis]
         if size < 3:
             continue

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from parity.report.report import Report
-from parity.report.table import COLUMNS, record, summarise
+from parity.report.table import COLUMNS, by_kind, record, summarise
 
 FORMAT = 1
 """Raised when a reader of the older form would misread the new one."""
@@ -22,9 +22,11 @@ def as_json(report: Report) -> str:
         "environment": dict(report.environment),
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
+        "unexercised": list(report.unexercised),
         "coverage": {**vars(coverage), "complete": coverage.complete},
         "weights": [vars(line) for line in report.weights],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
+        "kinds": [vars(line) for line in by_kind(report.rows)],
         "columns": list(COLUMNS),
         "rows": [list(record(row).values()) for row in report.rows],
     }

@@ -5,7 +5,7 @@ from typing import Any
 
 from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
-from parity.report.table import RungSummary, record, summarise
+from parity.report.table import RungSummary, by_kind, record, summarise
 from parity.report.weights import weight_lines
 
 WORST = 20
@@ -31,9 +31,13 @@ def as_markdown(report: Report) -> str:
             GRADE_KEY,
             "",
         ]
+    parts += _kinds(report)
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
     parts += ["## Weights", "", *weight_lines(report.weights, report.coverage), ""]
+    if report.unexercised:
+        parts += ["## What the inputs did not exercise", ""]
+        parts += [*(f"- {gap}" for gap in report.unexercised), ""]
     parts += ["## Environment", ""]
     parts += [f"- {key}: {_text(value)}" for key, value in report.environment.items()]
     return "\n".join(parts) + "\n"
@@ -54,17 +58,20 @@ def rung_table(lines: Sequence[RungSummary]) -> str:
 def coverage_lines(report: Report) -> list[str]:
     """What was compared and what was not, and why."""
     c = report.coverage
+    elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
+    dissolved = f" + {elsewhere} dissolved" if elsewhere else ""
     lines = [
-        f"- modules: {len(c.matched)} matched + {len(c.declared)} declared of {c.modules}",
+        f"- modules: {len(c.matched)} matched + {len(c.declared)} declared{dissolved} "
+        f"of {c.modules}",
         f"- calls: {c.matched_calls} of {c.calls} compared",
         f"- parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"- buffers: {c.matched_buffers} of {c.buffers}",
     ]
-    reasons: dict[str, list[str]] = {}
-    for path, reason in c.declared.items():
-        reasons.setdefault(reason, []).append(path)
-    lines += [f"- declared, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
-    lines += [f"- dissolved: {path} {why}" for path, why in c.dissolved.items()]
+    for word, found in (("declared", c.declared), ("dissolved", c.dissolved)):
+        reasons: dict[str, list[str]] = {}
+        for path, reason in found.items():
+            reasons.setdefault(reason, []).append(path)
+        lines += [f"- {word}, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
     hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
     lines += [f"- **unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched]
     lines += [f"- **unmatched call**: {text}" for text in c.unmatched_calls[:WORST]]
@@ -95,6 +102,21 @@ def _faults(report: Report) -> list[str]:
 
 def _notes(report: Report) -> list[str]:
     return [f"Note: {note}\n" for note in report.notes]
+
+
+def _kinds(report: Report) -> list[str]:
+    lines = by_kind(report.rows)
+    if not lines:
+        return []
+    head = ("kind", "calls", "R measured", "bounded", "median", "95 %", "largest", "WARN above",
+            "FAIL above")  # fmt: skip
+    body = [
+        (x.kind, str(x.calls), str(x.measured), str(x.bounded), number(x.median), number(x.p95),
+         number(x.largest), f"{x.warn:g}", f"{x.fail:g}")
+        for x in lines
+    ]  # fmt: skip
+    key = "Bounded: not measured, as the relative error alone shows that R is harmless."
+    return ["## R by kind of module", "", _table(head, body), "", key, ""]
 
 
 def _worst(report: Report) -> str:

@@ -34,6 +34,8 @@ class Report:
     """What is weak about the inputs."""
     weights: tuple[Weight, ...] = ()
     """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
+    unexercised: tuple[str, ...] = ()
+    """What the inputs left out; it takes nothing from what was found on them."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
@@ -54,11 +56,21 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know before trusting a PASS."""
-        from parity.align import IDLE
+        from parity.align import IDLE, PORT_LACKS, REF_LACKS
 
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
         ran = (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
-        return (*ran, *weight_notes(self.weights, self.coverage, self.faults), *self.inputs)
+        lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
+        loose = weight_notes(self.weights, self.coverage, self.faults)
+        return (*ran, *filter(None, lacking), *loose, *self.inputs)
+
+    def _lacking(self, side: str, problem: str) -> str:
+        found = [row for row in self.rows if row.one_sided and row.reason == problem]
+        if not found:
+            return ""
+        names = [f"{row.path or '<root>'}#{row.leaf}" for row in found[:5]]
+        names += ["..."] if len(found) > 5 else []
+        return f"only the {side} returns {len(found)} of the outputs: {', '.join(names)}"
 
     @property
     def first_fault(self) -> Fault | None:

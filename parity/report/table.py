@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parity.grade import grade
+from parity.limits import r_limit
 from parity.records import Row, Rung, Verdict
 
 if TYPE_CHECKING:
@@ -87,6 +88,57 @@ def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, 
         if own:
             lines.append(_summary(rung, own))
     return tuple(lines)
+
+
+@dataclass(frozen=True)
+class KindSummary:
+    """How far from float64 the calls of one class of modules are, in units of PyTorch's distance.
+
+    `measured` counts the output leaves whose R was measured, `bounded` those whose relative error
+    alone shows that R is harmless. `median`, `p95` and `largest` are of the measured ones, NaN if
+    there are none. `warn` and `fail` are the limits by kind.
+    """
+
+    kind: str
+    calls: int
+    measured: int
+    bounded: int
+    median: float
+    p95: float
+    largest: float
+    warn: float
+    fail: float
+
+
+def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
+    """The distribution of R by class of module, in the order of the rows."""
+    kinds: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.exclusive is not None:
+            kinds.setdefault(row.kind, []).append(row)
+    return tuple(_kind(kind, found) for kind, found in kinds.items())
+
+
+def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
+    errors = [row.exclusive for row in rows if row.exclusive is not None]
+    measured = sorted(error.r for error in errors if not math.isnan(error.r))
+    limit = r_limit(kind)
+    return KindSummary(
+        kind=kind,
+        calls=len({(row.case, row.path, row.call) for row in rows}),
+        measured=len(measured),
+        bounded=sum(error.bounded for error in errors),
+        median=_quantile(measured, 0.5),
+        p95=_quantile(measured, 0.95),
+        largest=_quantile(measured, 1.0),
+        warn=limit.warn,
+        fail=limit.fail,
+    )
+
+
+def _quantile(ordered: Sequence[float], part: float) -> float:
+    """The smallest value that at least this part of them does not exceed; NaN of nothing."""
+    return ordered[max(math.ceil(part * len(ordered)) - 1, 0)] if ordered else math.nan
 
 
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:

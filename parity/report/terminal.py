@@ -57,6 +57,8 @@ def show(report: Report, console: Console) -> None:
         console.print(table)
     for line in (*coverage_lines(report), *weight_lines(report.weights, report.coverage)):
         console.print(Text(line.replace("**", "")), soft_wrap=True)
+    for gap in report.unexercised:
+        console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"note: {note}"))
     for fault in report.faults:

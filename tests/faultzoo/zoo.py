@@ -65,7 +65,15 @@ class NnxNet(nnx.Module):
 def nets(one: Case, wrong: bool, seed: int) -> tuple[torch.nn.Module, nnx.Module, np.ndarray]:
     """Reference, port and input."""
     torch.manual_seed(seed)
-    reference = TorchNet(one.torch(), len(one.shape)).eval()
+    reference = randomised(TorchNet(one.torch(), len(one.shape)))
+    port = NnxNet(conv(reference.stem), one.port(reference.middle, wrong))
+    port.eval()
+    x = np.random.default_rng(seed).standard_normal(one.shape).astype(np.float32)
+    return reference, port, x
+
+
+def randomised(reference: torch.nn.Module) -> torch.nn.Module:
+    """The module with vectors that no swapped or lost one can stand for, in evaluation."""
     with torch.no_grad():
         for module in reference.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -74,10 +82,7 @@ def nets(one: Case, wrong: bool, seed: int) -> tuple[torch.nn.Module, nnx.Module
             for name, buffer in module.named_buffers(recurse=False):
                 if buffer.ndim == 1:
                     buffer.normal_().mul_(0.3).add_(float(name == "running_var")).abs_()
-    port = NnxNet(conv(reference.stem), one.port(reference.middle, wrong))
-    port.eval()
-    x = np.random.default_rng(seed).standard_normal(one.shape).astype(np.float32)
-    return reference, port, x
+    return reference.eval()
 
 
 def array(tensor: torch.Tensor) -> jax.Array:

@@ -10,24 +10,33 @@ from jaxvae.convolution import Conv2d
 from parity.capture_nnx import submodules
 
 
-class MistakenDownsample(nnx.Module):
+def mistaken_pool_and_pad(x, compress_time):
     """Averages pairs after `reshape(B*H*W, T, C)` of a (B, T, H, W, C) array: no transpose."""
+    if compress_time and x.shape[1] > 1:
+        b, t, h, w, c = x.shape
+        mixed = x.reshape(b * h * w, t, c)
+        first = mixed[:, : t % 2]
+        pooled = mixed[:, t % 2 :].reshape(b * h * w, t // 2, 2, c).mean(2)
+        x = jnp.concatenate([first, pooled], axis=1).reshape(b, -1, h, w, c)
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
+
+
+def convolve_frames(conv, x):
+    """A 2-D convolution of every frame."""
+    b, t, *image = x.shape
+    y = conv(x.reshape(b * t, *image))
+    return y.reshape(b, t, *y.shape[1:])
+
+
+class MistakenDownsample(nnx.Module):
+    """The downsampler with that pooling."""
 
     def __init__(self, right):
         self.conv: Conv2d = right.conv
         self.compress_time = right.compress_time
 
     def __call__(self, x):
-        if self.compress_time and x.shape[1] > 1:
-            b, t, h, w, c = x.shape
-            mixed = x.reshape(b * h * w, t, c)
-            first = mixed[:, : t % 2]
-            pooled = mixed[:, t % 2 :].reshape(b * h * w, t // 2, 2, c).mean(2)
-            x = jnp.concatenate([first, pooled], axis=1).reshape(b, -1, h, w, c)
-        x = jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
-        b, t, h, w, c = x.shape
-        y = self.conv(x.reshape(b * t, h, w, c))
-        return y.reshape(b, t, *y.shape[1:])
+        return convolve_frames(self.conv, mistaken_pool_and_pad(x, self.compress_time))
 
 
 def mistaken_pooling(weights, config, torch_module):

@@ -9,10 +9,22 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jaxvae.pairing import CONFIGS, PAIR, cases, make_nnx, make_torch, read_config, split_weights
+from jaxvae.pairing import (
+    CONFIGS,
+    PAIR,
+    cases,
+    decode_torch,
+    encode_torch,
+    make_nnx,
+    make_torch,
+    read_config,
+    split_weights,
+    unexercised,
+)
 from parity.errors import InputError
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
+from parity.records import Case
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])
@@ -175,3 +187,23 @@ def test_noise_goes_to_one_module_per_signature(small_torch):
     # 2-D convolutions have time folded into the batch
     batches = {case.args[0].shape[0] for case in noise if case.args[0].ndim == 5}
     assert batches == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("encoded", "decoded", "single"),
+    [
+        ((17,), (5,), []),
+        ((9,), (5,), ["encode"]),
+        ((17,), (3,), []),
+        ((9,), (3,), ["encode", "decode"]),
+    ],
+)
+def test_what_a_single_chunk_leaves_out(encoded, decoded, single, small_torch):
+    def some(count, function, channels):
+        return Case("c", (np.zeros((1, channels, count, 8, 8), np.float32),), torch=function)
+
+    given = [some(count, encode_torch, 3) for count in encoded]
+    given += [some(count, decode_torch, 8) for count in decoded]
+    found = unexercised(small_torch, given)
+    assert [gap.split(" ran in one chunk")[0] for gap in found[:-1]] == single
+    assert found[-1] == "tiling was off: no seam between tiles"

@@ -21,9 +21,10 @@ def call(path, order, parent, inputs=X, outputs=Y, number=0, kind="M"):
     return Call(path, kind, "__call__", number, order, parent, tuple(inputs), tuple(outputs))
 
 
-def trace(*calls, containers=(), extra=()):
+def trace(*calls, containers=(), extra=(), bare=()):
     paths = dict.fromkeys([*[c.path for c in calls], *containers, *extra])
-    info = {p: ModuleInfo(p, "M", p in containers, {"weight": 8}, {}) for p in paths}
+    tensors = {p: {} if p in bare else {"weight": 8} for p in paths}
+    info = {p: ModuleInfo(p, "M", p in containers, tensors[p], {}) for p in paths}
     return Trace(calls, info)
 
 
@@ -74,6 +75,27 @@ def test_other_input_shapes_dissolve_a_call_and_its_children_move_up():
     assert [match.ref.path for match in found.matches] == ["a.b", ""]
     assert found.matches[0].parent == 2
     assert "shape (2, 2, 2, 8) instead of (2, 4, 4, 8)" in found.coverage.dissolved["a"]
+
+
+def test_modules_that_one_side_has_alone_count_with_the_one_around_them():
+    ref = trace(call("a.b", 0, 1), call("a", 1, 2), call("", 2, -1), bare=["a"])
+    port = trace(call("a", 0, 1), call("", 1, -1))
+    found = run(ref, port).coverage
+    assert found.complete
+    assert found.dissolved == {"a.b": "the port does not call it: counted with the call around it"}
+    found = run(port, ref).coverage
+    assert found.complete
+    assert found.dissolved == {"a.b": "only the port has it: counted with the module around it"}
+    assert found.matched == ("a", "")
+
+
+def test_a_module_renamed_to_the_one_around_it():
+    ref = trace(call("a.b", 0, 1), call("a", 1, 2), call("", 2, -1), bare=["a"])
+    port = trace(call("a", 0, 1), call("", 1, -1))
+    found = run(ref, port, rename={"a.b": "a"})
+    assert [(m.ref.path, m.port.path) for m in found.matches] == [("a.b", "a"), ("", "")]
+    assert found.coverage.complete
+    assert list(found.coverage.dissolved) == ["a"]
 
 
 @pytest.mark.parametrize(

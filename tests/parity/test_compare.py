@@ -373,6 +373,31 @@ def test_a_random_reference_is_no_reference():
     assert parity.compare(reference, NnxLinear(reference), (VECTORS,)).faults == ()
 
 
+def test_a_seed_gives_the_same_report_again():
+    reference = TorchLinear(drop=0.3)
+
+    class Dropping(NnxLinear):
+        def __init__(self, reference):
+            super().__init__(reference)
+            self.drop = nnx.Dropout(0.3, rngs=nnx.Rngs(0))
+
+        def __call__(self, x):
+            return self.norm(self.drop(self.linear(x)))
+
+    port = Dropping(reference)
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first, again, other = (
+        parity.compare(reference, port, (VECTORS,), seed=seed) for seed in (3, 3, 4)
+    )
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert first.environment["seed"] == 3
+    assert first.table.equals(again.table)
+    assert first.faults == again.faults
+    assert first.verdict == "FAIL"
+    assert not first.table.mae.equals(other.table.mae)
+
+
 def test_both_models_are_left_in_their_state():
     class Counting(NnxLinear):
         def __init__(self, reference):

@@ -13,6 +13,7 @@ from flax import nnx
 
 import parity
 from parity import Fused, InputError, Stacked, capture_nnx, capture_torch
+from parity.folding import Folding
 from parity.ledger import make_ledger
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
@@ -360,7 +361,7 @@ def test_fused_leaves():
     report = parity.compare(reference, NnxAttention(reference), (X,), weights=FUSED)
     assert report.verdict == "PASS"
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
-    assert sorted(report.coverage.dissolved) == ["to_k", "to_q", "to_v"]
+    assert sorted(report.coverage.dissolved) == ["qkv", "to_k", "to_q", "to_v"]
     assert [one.transform for one in report.weights] == [
         "(1, 0) at [:, 0:4]", "(0,) at [0:4]",
         "(1, 0) at [:, 4:8]", "(0,) at [4:8]",
@@ -529,6 +530,15 @@ def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
     assert "**unmatched module**: stem; the port's `first` may be it: use rename=" in text
     rename = {"stem": "first", "block": "unit", "block.*": "unit.*"}
     assert parity.compare(pair[0], port, (image,), rename=rename, modes=("free",)).coverage.complete
+
+
+def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around_them():
+    theirs, ours = [tensor("a.weight", KERNEL)], [tensor("a.conv.kernel", USUAL)]
+    folding = Folding({"": "", "a": "a"}, port={"a.conv": "a"})
+    (found,) = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=folding)
+    assert (found.nnx_name, found.finding) == ("a.conv.kernel", "")
+    lost, _ = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=Folding({"": ""}))
+    assert lost.nnx_name == ""
 
 
 def test_a_tensor_of_another_place_is_suggested_and_renamed():

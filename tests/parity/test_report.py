@@ -2,6 +2,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -14,7 +15,7 @@ from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row, Rung
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from parity.report.table import COLUMNS, summarise
+from parity.report.table import COLUMNS, by_kind, summarise
 from parity.report.write import write_all, write_text
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
@@ -101,6 +102,19 @@ def test_rung_summary_leaves_large_means_out_of_the_mae_but_not_of_r():
     rows = [some_row(mae=1e-7, r=1.0), some_row(mae=5.0, r=1.9, limited=False, path="b")]
     (line,) = summarise(rows, (Rung("conv", ("M",), 1e-6), Rung("other", ("X",), 1)))
     assert (line.incl_mae, line.r, line.rows, line.worst) == (1e-7, 1.9, 2, "c a")
+
+
+def test_r_by_kind_of_module():
+    rows = [some_row(r=r) for r in (math.nan, *range(1, 101))]
+    rows += [replace(some_row(), kind="GroupNorm", exclusive=Exclusive(0, 0, 0, bounded=True))]
+    plain, norm = by_kind(rows)
+    assert (plain.kind, plain.calls, plain.measured, plain.bounded) == ("M", 1, 100, 0)
+    assert (plain.median, plain.p95, plain.largest) == (50, 95, 100)
+    assert (plain.warn, plain.fail) == (3, 10)
+    assert (norm.measured, norm.bounded, norm.fail) == (0, 1, 30)
+    assert math.isnan(norm.largest)
+    text = as_markdown(report_of(*rows))
+    assert "| M | 1 | 100 | 0 | 50 | 95 | 100 | 3 | 10 |" in text
 
 
 def test_the_folder(tmp_path):

@@ -1,0 +1,226 @@
+"""Measures what the limits on R rest on, and writes docs/thresholds.md.
+
+    .venv/bin/python -m tools.measure_r --seeds 20
+
+R of correct modules on ordinary and on nearly constant inputs, and of the fault zoo: of every call
+of the healthy twins, and of the module at fault.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.nn.functional as F
+from flax import nnx
+
+import parity
+from parity import environment
+from parity.limits import TABLE, r_limit
+from tests.faultzoo import zoo
+
+OUT = Path(__file__).parents[1] / "docs" / "thresholds.md"
+CHANNELS, GROUPS = 16, 4
+VIDEO, IMAGE, TOKENS = (1, CHANNELS, 5, 9, 11), (2, CHANNELS, 13, 17), (2, 40, CHANNELS)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A correct module: the reference, what the port computes of a channel-last array, input."""
+
+    torch: Callable[[], torch.nn.Module]
+    port: Callable[[torch.nn.Module, jax.Array], jax.Array]
+    shape: tuple[int, ...]
+    ratio: float = 0.0
+    """mean / std of the input."""
+
+
+class Function(nnx.Module):
+    """A port that is one function of its input and the reference's tensors."""
+
+    def __init__(self, function: Callable[[jax.Array], jax.Array]) -> None:
+        self.function = function
+
+    def __call__(self, x: jax.Array) -> jax.Array:  # noqa: D102
+        return self.function(x)
+
+
+class Attention(torch.nn.Module):
+    """Attention over (batch, position, 3 * channel)."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:  # noqa: D102
+        return F.scaled_dot_product_attention(*x.chunk(3, -1))
+
+
+def attention(_: torch.nn.Module, x: jax.Array) -> jax.Array:
+    """The same with the softmax written out."""
+    q, k, v = jnp.split(x, 3, -1)
+    scores = jnp.einsum("bqc,bkc->bqk", q, k, precision="highest") / q.shape[-1] ** 0.5
+    return jnp.einsum("bqk,bkc->bqc", jax.nn.softmax(scores), v, precision="highest")
+
+
+def convolution(module: Any, x: jax.Array) -> jax.Array:
+    """One call of XLA's convolution."""
+    return zoo.conv(module)(x)
+
+
+def dense(module: Any, x: jax.Array) -> jax.Array:
+    """A matrix product."""
+    product = jnp.matmul(x, zoo.kernel(module.weight), precision="highest")
+    return product + by_channel(module.bias, x)
+
+
+def by_channel(vector: torch.Tensor, x: jax.Array) -> jax.Array:
+    """A value for each channel of a channel-last array."""
+    return zoo.array(vector).reshape((1,) * (x.ndim - 1) + (-1,))
+
+
+def over(axes: str) -> Callable[[Any, jax.Array], jax.Array]:
+    """A norm with its variance in two passes."""
+
+    def normalise(module: Any, x: jax.Array) -> jax.Array:
+        y = x.reshape(x.shape[0], -1, GROUPS, x.shape[-1] // GROUPS) if axes == "group" else x
+        along = {"group": (1, 3), "layer": (-1,), "instance": tuple(range(1, x.ndim - 1))}[axes]
+        mean = y.mean(along, keepdims=True)
+        variance = jnp.square(y - mean).mean(along, keepdims=True)
+        y = ((y - mean) * jax.lax.rsqrt(variance + module.eps)).reshape(x.shape)
+        return y * by_channel(module.weight, x) + by_channel(module.bias, x)
+
+    return normalise
+
+
+def statistics(module: Any, x: jax.Array) -> jax.Array:
+    """A batch norm in evaluation."""
+    mean, variance = by_channel(module.running_mean, x), by_channel(module.running_var, x)
+    y = (x - mean) * jax.lax.rsqrt(variance + module.eps)
+    return y * by_channel(module.weight, x) + by_channel(module.bias, x)
+
+
+def alone(function: Callable[[jax.Array], jax.Array]) -> Callable[[Any, jax.Array], jax.Array]:
+    """A function without parameters."""
+    return lambda _, x: function(x)
+
+
+NORMS = {
+    "GroupNorm": Leaf(lambda: torch.nn.GroupNorm(GROUPS, CHANNELS), over("group"), IMAGE),
+    "LayerNorm": Leaf(lambda: torch.nn.LayerNorm(CHANNELS), over("layer"), TOKENS),
+    "InstanceNorm2d": Leaf(
+        lambda: torch.nn.InstanceNorm2d(CHANNELS, affine=True), over("instance"), IMAGE
+    ),
+}
+CORRECT = {
+    "Conv1d": Leaf(lambda: torch.nn.Conv1d(CHANNELS, 24, 3, padding=1), convolution, (2, 16, 40)),
+    "Conv2d": Leaf(lambda: torch.nn.Conv2d(CHANNELS, 24, 3, padding=1), convolution, IMAGE),
+    "Conv3d": Leaf(lambda: torch.nn.Conv3d(CHANNELS, 24, 3, padding=1), convolution, VIDEO),
+    "Linear": Leaf(lambda: torch.nn.Linear(CHANNELS, 24), dense, TOKENS),
+    "Attention": Leaf(Attention, attention, (2, 40, 3 * CHANNELS)),
+    "Softmax": Leaf(lambda: torch.nn.Softmax(-1), alone(jax.nn.softmax), TOKENS),
+    "SiLU": Leaf(torch.nn.SiLU, alone(jax.nn.silu), TOKENS),
+    "GELU": Leaf(torch.nn.GELU, alone(lambda x: jax.nn.gelu(x, approximate=False)), TOKENS),
+    "Mish": Leaf(torch.nn.Mish, alone(jax.nn.mish), TOKENS),
+    "Tanh": Leaf(torch.nn.Tanh, alone(jnp.tanh), TOKENS),
+    "Sigmoid": Leaf(torch.nn.Sigmoid, alone(jax.nn.sigmoid), TOKENS),
+    "BatchNorm2d": Leaf(lambda: torch.nn.BatchNorm2d(CHANNELS), statistics, IMAGE),
+    **{
+        name if not ratio else f"{name}, mean/std {ratio:g}": replace(leaf, ratio=ratio)
+        for name, leaf in NORMS.items()
+        for ratio in (0.0, 30.0, 1000.0, 10000.0)
+    },
+}
+
+
+def of_leaf(leaf: Leaf, seed: int) -> float:
+    """R of a correct module with random tensors."""
+    torch.manual_seed(seed)
+    reference = zoo.randomised(leaf.torch())
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(leaf.shape) + leaf.ratio).astype(np.float32)
+    port = Function(lambda array: leaf.port(reference, array))
+    return float(parity.compare(reference, port, (x,)).table.R.max())
+
+
+def of_case(case: zoo.Case, wrong: bool, seed: int) -> Iterator[tuple[str, str, float]]:
+    """Path, kind and R of every call of a case of the fault zoo."""
+    reference, port, x = zoo.nets(case, wrong, seed)
+    layout = {"*": "move"} if x.ndim == 3 else None
+    for row in parity.compare(reference, port, (x,), layout=layout).rows:
+        if row.exclusive is not None:
+            yield row.path, row.kind, row.exclusive.r
+
+
+def measure(seeds: int) -> Iterator[str]:
+    """The lines of the document."""
+    yield "# Limits on R"
+    yield ""
+    yield (
+        "R is the distance of the port's own code from a float64 run of the reference's, in units "
+        "of PyTorch's own distance and at least of four roundings. These are the limits; "
+        "`parity/limits.py` holds them."
+    )
+    yield ""
+    yield "| family | classes | WARN above | FAIL above | because |"
+    yield "|---|---|---|---|---|"
+    yield from (line.as_markdown() for line in TABLE)
+    yield ""
+    yield f"Measured with `python -m tools.measure_r --seeds {seeds}`: {_environment()}."
+    yield ""
+    yield f"## Correct modules, {seeds} seeds"
+    yield ""
+    yield "| module | family | median R | largest R |"
+    yield "|---|---|---|---|"
+    for name, leaf in CORRECT.items():
+        found = [of_leaf(leaf, seed) for seed in range(seeds)]
+        family = r_limit(name).family
+        yield f"| {name} | {family} | {np.median(found):.2f} | {max(found):.2f} |"
+    yield ""
+    yield f"## Fault zoo, {seeds} seeds"
+    yield ""
+    yield "Largest R of any call of the healthy twin, smallest R of the module at fault."
+    yield ""
+    yield "| case | healthy norms | healthy others | at fault | its family |"
+    yield "|---|---|---|---|---|"
+    for case in zoo.CASES:
+        yield _case_line(case, seeds)
+
+
+def _case_line(case: zoo.Case, seeds: int) -> str:
+    healthy: dict[str, list[float]] = {line.family: [] for line in TABLE}
+    faults, family = [], ""
+    for seed in range(seeds):
+        for _, kind, r in of_case(case, False, seed):
+            healthy[r_limit(kind).family].append(r)
+        found = [(kind, r) for path, kind, r in of_case(case, True, seed) if path == case.path]
+        family = r_limit(found[0][0]).family
+        faults.append(max(r for _, r in found))
+    worst = [f"{max(rs):.2f}" if rs else "" for rs in healthy.values()]
+    return f"| {case.name} | {' | '.join(worst)} | {min(faults):.3g} | {family} |"
+
+
+def _environment() -> str:
+    found = environment.describe(0)
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "jax", "flax"))
+    return f"{versions}, {found['jax_device']}"
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=OUT)
+    options = parser.parse_args()
+    lines = []
+    for line in measure(options.seeds):
+        lines.append(line)
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+    options.out.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
