@@ -103,7 +103,7 @@ def test_what_the_inputs_leave_out_is_said(ladder):
     said = "\n".join(ladder.unexercised)
     assert "square images only (16x16, 64x64)" in said
     assert "only even numbers of rows (16, 64) and columns (16, 64)" in said
-    assert "`temb` was None in every call of CogVideoXDownBlock3D, CogVideoXMidBlock3D" in said
+    assert "`temb` was None in every call of CogVideoXDecoder3D, CogVideoXDownBlock3D" in said
     assert "tiling was off" in said
     for exercised in ("batch", "frame", "conv_cache"):
         assert exercised not in said

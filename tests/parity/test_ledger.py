@@ -539,6 +539,11 @@ def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around
     assert (found.nnx_name, found.finding) == ("a.conv.kernel", "")
     lost, _ = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=Folding({"": ""}))
     assert lost.nnx_name == ""
+    theirs, ours = [tensor("a.conv.weight", KERNEL)], [tensor("a.kernel", 2 * USUAL)]
+    folding = Folding({"": "", "a": "a"}, ref={"a.conv": "a"})
+    (found,) = make_ledger(theirs, ours, modules=["", "a"], folding=folding)
+    assert (found.nnx_name, found.cause) == ("a.kernel", "weights_value")
+    assert found.finding.startswith("off by 1 ")
 
 
 def test_a_tensor_of_another_place_is_suggested_and_renamed():
