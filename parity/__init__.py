@@ -8,14 +8,19 @@ if TYPE_CHECKING:
     from parity.pipeline import compare, run_pair
     from parity.records import Case, Clip, Pair, Rung
     from parity.report import Report
+    from parity.weights import Fused, Stacked
 
-__all__ = ["Case", "Clip", "InputError", "Pair", "Report", "Rung", "compare", "run_pair"]
+__all__ = [
+    "Case", "Clip", "Fused", "InputError", "Pair", "Report", "Rung", "Stacked", "compare",
+    "run_pair",
+]  # fmt: skip
 
 _HOMES = {
     "compare": "parity.pipeline",
     "run_pair": "parity.pipeline",
     "Report": "parity.report",
     **dict.fromkeys(("Case", "Clip", "Pair", "Rung"), "parity.records"),
+    **dict.fromkeys(("Fused", "Stacked"), "parity.weights"),
 }
 
 

@@ -1,16 +1,17 @@
 """Which call and leaf of the port corresponds to which of the reference, and what has none."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from parity import layout as layout_rules
-from parity.folding import SPARE, Folding, fold, folded
-from parity.records import Call, Coverage, Leaf, LeafMatch, Match, ModuleInfo, Trace
+from parity.folding import Folding, fold
+from parity.globs import renamed, why
+from parity.packed import Rule, in_rules
+from parity.recorder import join
+from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
 
 CONTAINER = "holds modules and never runs"
 IDLE = "ran on neither side with these inputs"
@@ -21,25 +22,27 @@ REF_LACKS = "only the port returns it"
 
 @dataclass(frozen=True)
 class Alignment:
-    """Matched calls in the order of completion of the reference, and the coverage.
-
-    `folding` says where the tensors of modules count that only one side has.
-    """
+    """Matched calls in the order of completion of the reference, and the coverage of calls."""
 
     matches: tuple[Match, ...]
     coverage: Coverage
-    folding: Folding = field(default_factory=Folding)
 
 
 def align(
-    ref: Trace, port: Trace, *, rename: Mapping[str, str], declared: Mapping[str, str]
+    ref: Trace,
+    port: Trace,
+    *,
+    rename: Mapping[str, str],
+    declared: Mapping[str, str],
+    rules: Sequence[Rule] = (),
 ) -> Alignment:
     """Match by path and call number.
 
     A call that receives other shapes than the reference's is dissolved: its code counts as that
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
-    why they need no counterpart.
+    why they need no counterpart; `rules` say which tensors the port holds in another number of
+    arrays, so that it need not have their modules.
     """
     folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
     by_key = {(call.path, call.number): call for call in port.calls}
@@ -64,7 +67,7 @@ def align(
         outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
-    inlined = _inlined(ref, port, folding)
+    inlined = _inlined(ref, port, folding, rules)
     missing = [text for text in missing if text.split(" call ")[0] not in inlined]
     dissolved |= {path: why for path, why in inlined.items() if path not in dissolved}
     known = set(folding.partners.values())
@@ -76,10 +79,10 @@ def align(
     matches = [_adopt(match, ref.calls, kept) for match in matches]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
-    return Alignment(tuple(matches), coverage, folding)
+    return Alignment(tuple(matches), coverage)
 
 
-def _inlined(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
+def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
     """Modules that one side calls and the other does not: a function does their work.
 
     What that function gets wrong is charged to the call around it. A module with tensors of its
@@ -90,8 +93,9 @@ def _inlined(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     for path, info in ref.modules.items():
         partner = folding.partners.get(path)
         if path in theirs and partner not in ours and path:
-            bare = not (info.parameters or info.buffers)
-            if partner is not None or bare or path in folding.ref:
+            own = [join(path, name) for name in (*info.parameters, *info.buffers)]
+            held = path in folding.ref or all(in_rules(name, rules) for name in own)
+            if partner is not None or held:
                 found[path] = "the port does not call it: counted with the call around it"
         elif path not in theirs and partner in ours and path:
             found[path] = "the reference does not call it: counted with the call around it"
@@ -107,28 +111,6 @@ def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
         for path in extra
         if path not in ref.modules
     }
-
-
-def renamed(path: str, rename: Mapping[str, str]) -> str:
-    """The port's path for a reference path; each `*` of the target repeats what the glob's held.
-
-    No glob renames the root, only `""` itself.
-    """
-    if not path:
-        return rename.get("", "")
-    for pattern, target in rename.items():
-        expression = re.escape(pattern).replace(r"\*", "(.*)")
-        found = re.fullmatch(expression, path)
-        if found:
-            for part in found.groups():
-                target = target.replace("*", part, 1)
-            return target
-    return path
-
-
-def why(name: str, declared: Mapping[str, str]) -> str | None:
-    """The reason given for the first glob that matches `name`, if one does."""
-    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
 
 
 def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, ...]:
@@ -295,8 +277,6 @@ def _coverage(
             unmatched.append(path)
         else:
             settled[path] = reason
-    excused = {path for path in ref.modules if path in settled or why(path, declared)}
-    totals, held, missing = _tensors(ref.modules, port.modules, excused, folding)
     return Coverage(
         modules=len(ref.modules),
         matched=tuple(path for path in ref.modules if path in compared),
@@ -306,11 +286,6 @@ def _coverage(
         calls=len(ref.calls),
         matched_calls=len(matches),
         unmatched_calls=tuple(unmatched_calls),
-        parameters=totals["parameters"],
-        matched_parameters=held["parameters"],
-        buffers=totals["buffers"],
-        matched_buffers=held["buffers"],
-        unmatched_tensors=missing,
     )
 
 
@@ -318,32 +293,3 @@ def _observed(match: Match) -> bool:
     """Whether a value was compared: not if every array is returned by one side only."""
     lacking = [leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs]
     return not lacking or not all(lacking)
-
-
-def _tensors(
-    ref: Mapping[str, ModuleInfo],
-    port: Mapping[str, ModuleInfo],
-    settled: set[str],
-    folding: Folding,
-) -> tuple[dict[str, int], dict[str, int], tuple[str, ...]]:
-    """Count tensors, those whose owner's counterpart holds tensors of the same sizes, and the rest.
-
-    Both counts are by kind, `parameters` and `buffers`.
-    """
-    totals = {"parameters": 0, "buffers": 0}
-    matched = {"parameters": 0, "buffers": 0}
-    missing: list[str] = []
-    ref, port = folded(ref, folding.ref), folded(port, folding.port)
-    for path, info in ref.items():
-        name = folding.partners.get(path)
-        partner = None if name is None else port[name]
-        for group in totals:
-            theirs = {k: n for k, n in getattr(info, group).items() if k not in SPARE}
-            ours = getattr(partner, group) if partner else {}
-            totals[group] += len(theirs)
-            if sorted(theirs.values()) == sorted(ours.values()):
-                matched[group] += len(theirs)
-            elif path not in settled:
-                held = dict(ours) if partner else "no such module"
-                missing.append(f"{path or '<root>'}: {theirs} against {held}")
-    return totals, matched, tuple(missing)

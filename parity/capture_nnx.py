@@ -4,7 +4,7 @@ Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -14,12 +14,12 @@ from flax import nnx
 from jax.experimental import io_callback
 from jax.extend.core import get_opaque_trace_state
 
-from parity.ledger import Tensor
 from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.store import Store
 from parity.tree import Flat, flatten
+from parity.weights import Tensor
 
 Method = str | Callable[..., Any]
 
@@ -59,24 +59,32 @@ def record(
 
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     """Every module by dotted path, the root as `""`; a shared module under its first path."""
-    found: dict[str, nnx.Module] = {}
+    return {
+        path: value
+        for path, value in _nodes(root)
+        if isinstance(value, nnx.Module) and not isinstance(value, (nnx.List, nnx.Dict))
+    }
+
+
+def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
+    """Modules, their containers and their variables by dotted path, each node once."""
     seen: set[int] = set()
 
-    def visit(value: Any, path: str) -> None:
+    def visit(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, nnx.Variable):
+            yield path, value
         if not isinstance(value, (nnx.Module, list, tuple, dict)) or id(value) in seen:
             return
         seen.add(id(value))
+        yield path, value
         if isinstance(value, nnx.Module):
-            if not isinstance(value, (nnx.List, nnx.Dict)):
-                found[path] = value
             items: Any = vars(value).items()  # List and Dict keep their items as attributes too
         else:
             items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, child in items:
-            visit(child, join(path, str(name)))
+            yield from visit(child, join(path, str(name)))
 
-    visit(root, "")
-    return found
+    return visit(root, "")
 
 
 def module_info(path: str, module: nnx.Module) -> ModuleInfo:
@@ -92,15 +100,25 @@ def module_info(path: str, module: nnx.Module) -> ModuleInfo:
     )
 
 
-def named_tensors(modules: Mapping[str, nnx.Module]) -> list[Tensor]:
-    """Own parameters and other variables of each module; random state is left out."""
+def named_tensors(root: nnx.Module) -> list[Tensor]:
+    """Parameters and other variables that hold an array; random state is left out."""
     found = []
-    for path, module in modules.items():
-        for name, value in vars(module).items():
-            if isinstance(value, nnx.Variable) and not isinstance(value, nnx.RngState):
-                buffer = not isinstance(value, nnx.Param)
-                found.append(Tensor(path, name, np.asarray(value[...]), buffer))
+    for full_name, variable in _nodes(root):
+        if not isinstance(variable, nnx.Variable) or isinstance(variable, nnx.RngState):
+            continue
+        value = variable.get_value()
+        if isinstance(value, (jax.Array, np.ndarray)):
+            path, _, name = full_name.rpartition(".")
+            buffer = not isinstance(variable, nnx.Param)
+            read = functools.partial(_host, value)
+            found.append(Tensor(path, name, value.shape, read, buffer, id(variable)))
     return found
+
+
+def _host(array: Any) -> Any:
+    # an array on another device keeps the copy that is made of it on the host: not of all weights
+    on_host = isinstance(array, np.ndarray) or array.platform() == "cpu"
+    return np.asarray(array if on_host else array.copy())
 
 
 def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:

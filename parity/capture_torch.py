@@ -11,11 +11,11 @@ import numpy as np
 import torch
 
 from parity import layout as layout_rules
-from parity.ledger import Tensor
 from parity.recorder import Recorder, bind, join, settle
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.store import Buffer, Store
 from parity.tree import Flat, flatten
+from parity.weights import Tensor
 
 Method = str | Callable[..., Any]
 
@@ -84,14 +84,16 @@ def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def named_tensors(modules: Mapping[str, torch.nn.Module]) -> list[Tensor]:
-    """Own parameters and buffers of each module, as arrays that share their memory."""
+def named_tensors(root: torch.nn.Module) -> list[Tensor]:
+    """Parameters and buffers of each module; on the host their values share its memory."""
     found = []
-    for path, module in modules.items():
-        parameters = module.named_parameters(recurse=False)
-        found += [Tensor(path, name, to_numpy(value)) for name, value in parameters]
-        buffers = module.named_buffers(recurse=False)
-        found += [Tensor(path, name, to_numpy(value), buffer=True) for name, value in buffers]
+    for path, module in root.named_modules():
+        own = {False: module.named_parameters(recurse=False),
+               True: module.named_buffers(recurse=False)}  # fmt: skip
+        for buffer, named in own.items():
+            for name, value in named:
+                read = functools.partial(to_numpy, value)
+                found.append(Tensor(path, name, tuple(value.shape), read, buffer, id(value)))
     return found
 
 

@@ -1,7 +1,8 @@
 """One case: both sides on one input, from capture to faults."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,15 @@ from flax import nnx
 from parity import capture_nnx, capture_torch
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
-from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, renamed, same_value
+from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, same_value
 from parity.attribute import measure_inclusive
 from parity.diagnose import Scene
 from parity.errors import InputError
 from parity.exclusive import Exclusives, measure_exclusive
 from parity.explain import explained, settled
 from parity.forced import Sides
+from parity.globs import check_used, renamed
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
-from parity.ledger import Ledger
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
 from parity.progress import Progress
@@ -39,6 +40,7 @@ from parity.records import (
 from parity.state import unchanged
 from parity.store import Store
 from parity.tree import flatten, rebuild
+from parity.weights import Fused, Stacked, Weight
 
 MODES = ("free", "exclusive", "inclusive")
 
@@ -52,6 +54,9 @@ class Rules:
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
     modes: tuple[str, ...] = MODES
+    weights: tuple[Fused | Stacked, ...] = ()
+    leaves: tuple[str, ...] = ()
+    """Globs of `path#leaf` that must match an output."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,12 @@ def run_case(
     progress: Progress,
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
+    weights: Sequence[Weight] = (),
 ) -> Outcome:
-    """Run both sides on one input, and measure, judge and locate."""
+    """Run both sides on one input, and measure, judge and locate.
+
+    `weights` is the ledger of both roots, which tells of faults that weights explain.
+    """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
@@ -97,7 +106,8 @@ def run_case(
             depth=case.depth,
         )
         restore()
-        alignment = align(ref, port, rename=rename, declared=declared)
+        alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
+        check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
         exclusives: Exclusives | None = None
@@ -120,12 +130,7 @@ def run_case(
         found = _rows(case, alignment, free, inclusive, exclusives, rules)
         scene = None
         if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
-            ledger = Ledger(
-                capture_torch.named_tensors(sides.torch_modules),
-                capture_nnx.named_tensors(sides.nnx_modules),
-                alignment.folding,
-            )
-            scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
+            scene = Scene(alignment.matches, ref.calls, sides, exclusives, weights, store)
             found = settled(found, scene, progress)
         faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
         if scene is not None and faults:
@@ -140,6 +145,10 @@ def run_case(
     rows = tuple(one.row for one in found)
     done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
     return Outcome(rows, faults, alignment.coverage, outputs, done, notes)
+
+
+def _output_names(alignment: Alignment) -> list[str]:
+    return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

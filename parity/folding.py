@@ -6,7 +6,7 @@ function puts it one module higher.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from parity.records import ModuleInfo
 
@@ -58,21 +58,6 @@ def fold(
     return Folding(partners, ref_owner, port_owner)
 
 
-def folded(modules: Mapping[str, ModuleInfo], owner: Mapping[str, str]) -> dict[str, ModuleInfo]:
-    """The modules, with the tensors of those in `owner` at the module that they count with."""
-    found = dict(modules)
-    for path, above in owner.items():
-        inner, outer = found[path], found[above]
-        prefix = path.removeprefix(f"{above}.") if above else path
-        found[path] = replace(inner, parameters={}, buffers={})
-        found[above] = replace(
-            outer,
-            parameters={**outer.parameters, **_prefixed(prefix, inner.parameters)},
-            buffers={**outer.buffers, **_prefixed(prefix, inner.buffers)},
-        )
-    return found
-
-
 def around(path: str, known: Iterable[str]) -> str:
     """The nearest of the `known` paths around a module; the root if there is none."""
     known = set(known)
@@ -93,7 +78,3 @@ def _sizes(info: ModuleInfo) -> Counter[int]:
     """How many tensors of each size a module has."""
     own = {**info.parameters, **info.buffers}
     return Counter(size for name, size in own.items() if name not in SPARE)
-
-
-def _prefixed(prefix: str, tensors: Mapping[str, int]) -> dict[str, int]:
-    return {f"{prefix}.{name}": size for name, size in tensors.items()}

@@ -26,6 +26,12 @@ class Sides:
     torch_method: capture_torch.Method
     nnx_method: capture_nnx.Method
 
+    def value(self, name: str) -> Array | None:
+        """The values of the port's tensor of that full name; `None` if it is no module's own."""
+        path, _, own = name.rpartition(".")
+        held = vars(self.nnx_modules[path]).get(own) if path in self.nnx_modules else None
+        return np.asarray(held[...]) if isinstance(held, nnx.Variable) else None
+
 
 def by_port_leaf(leaves: Sequence[LeafMatch]) -> dict[str, LeafMatch]:
     """Leaves that both sides have, by the port's name."""

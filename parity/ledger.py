@@ -1,207 +1,197 @@
-"""Which tensor of the port holds which of the reference, in what order of axes, or what is wrong.
+"""The ledger of weights: each tensor of the reference and the one leaf of the port that holds it.
 
-Only the values decide: names tell which tensors to compare, and where none fits, which other
-tensor's values these are.
+Names tell which tensors to compare, the values alone whether they are equal, in what order of axes,
+and where not, what is wrong.
 """
 
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
 
-import ml_dtypes
-import numpy as np
-from jaxtyping import Shaped
-
+from parity.findings import Owners, finding
 from parity.folding import SPARE, Folding
+from parity.globs import renamed, why
+from parity.packed import Piece, Rule, pieces
+from parity.suggest import suggest
+from parity.transform import CLOSE, same_values, usual_axes
+from parity.weights import Tensor, Weight
 
-Array = Shaped[np.ndarray, "..."]
-
-ALIKE = Folding()
-"""Both sides have the same modules."""
-
-CLOSE = 2.0**-20
-"""Values this near, in units of the largest, are the same but for rounding."""
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """A parameter or buffer: path of its owner, own name, values."""
-
-    path: str
-    name: str
-    values: Array
-    buffer: bool = False
-
-    @property
-    def full_name(self) -> str:
-        """The dotted name."""
-        return f"{self.path}.{self.name}" if self.path else self.name
+NAMES = {
+    "weight": ("weight", "kernel", "scale", "embedding"),
+    "running_mean": ("running_mean", "mean"),
+    "running_var": ("running_var", "var"),
+}
+"""What Flax calls the tensors of PyTorch's modules."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A tensor of the reference and the port's that corresponds to it.
+def make_ledger(
+    ref: Iterable[Tensor],
+    port: Iterable[Tensor],
+    *,
+    modules: Collection[str] = (),
+    folding: Folding | None = None,
+    rename: Mapping[str, str] | None = None,
+    rules: Sequence[Rule] = (),
+    declared: Mapping[str, str] | None = None,
+) -> tuple[Weight, ...]:
+    """One line for each tensor of the reference, in order, then one for each leaf too many.
 
-    `axes` is the order of the reference's axes in the port's array, `()` if the values are not the
-    same in any order. `cause` and `finding` say what is wrong, `""` if nothing is.
+    A tensor that the port holds in several leaves, by one of the `rules`, has a line for each.
+    `modules` are the paths of the port's modules; `folding` says which correspond, and with which
+    the tensors of the others count: without it those whose names `rename` makes equal do. `rename`
+    maps globs of the reference's paths and tensors to the port's, `declared` globs of them to the
+    reason why they need no counterpart.
+
+    Raises:
+        InputError: the rules cannot be used.
     """
+    theirs = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
+    ours = {tensor.full_name: tensor for tensor in port}
+    rename = rename or {}
+    folding = folding or _by_name(theirs, rename)
+    found = _pairs(theirs, ours, rename, rules, folding, modules)
+    owners = Owners(piece.ref for piece in found)
+    used = {_key(piece.port) for piece in found if piece.port}
+    spare = [tensor for tensor in ours.values() if _key(tensor) not in used]
+    lines = [*(_line(piece, owners) for piece in found), *map(_extra, spare)]
+    lines = suggest(lines, theirs, spare, modules, rename)
+    return tuple(
+        replace(
+            line,
+            shape=theirs[line.name].shape if line.name else (),
+            nnx_shape=ours[line.nnx_name].shape if line.nnx_name else (),
+            declared=_declared(line, declared or {}),
+        )
+        for line in lines
+    )
 
-    ref: Tensor
-    port: Tensor | None
-    axes: tuple[int, ...] = ()
-    cause: str = ""
-    finding: str = ""
+
+def _pairs(
+    theirs: Mapping[str, Tensor],
+    ours: Mapping[str, Tensor],
+    rename: Mapping[str, str],
+    rules: Sequence[Rule],
+    folding: Folding,
+    modules: Collection[str],
+) -> list[Piece]:
+    """By rule, by `rename` of the tensor, then module by module."""
+    packed: dict[str, list[Piece]] = defaultdict(list)
+    for piece in pieces(rules, theirs, ours):
+        packed[piece.ref.full_name].append(piece)
+    taken = {piece.port.full_name for found in packed.values() for piece in found if piece.port}
+    single: dict[str, Tensor] = {}
+    for name in theirs:
+        target = renamed(name, rename)
+        if name not in packed and target != name and target in ours and target not in taken:
+            single[name] = ours[target]
+            taken.add(target)
+    groups: dict[str, list[Tensor]] = defaultdict(list)
+    leaves: dict[str, list[Tensor]] = defaultdict(list)
+    for name, tensor in theirs.items():
+        if name not in packed and name not in single:
+            groups[folding.ref.get(tensor.path, tensor.path)].append(tensor)
+    for name, leaf in ours.items():
+        if name not in taken:
+            leaves[folding.port.get(leaf.path, leaf.path)].append(leaf)
+    for path, group in groups.items():
+        # a list of parameters is a module of the reference, and none of the port
+        listed = renamed(path, rename)
+        place = folding.partners.get(path, listed if listed not in modules else None)
+        if place is not None:
+            single |= assign(group, leaves[place])
+    # a tensor that two modules of the reference share may be one leaf, in either of them
+    shared = {_key(theirs[name]): leaf for name, leaf in single.items()}
+    found: list[Piece] = []
+    for name, tensor in theirs.items():
+        one = Piece(tensor, single.get(name) or shared.get(_key(tensor)))
+        found += packed.get(name, [one])
+    return found
 
 
-class Ledger:
-    """Compares the tensors of two models, owner by owner."""
+def _by_name(theirs: Mapping[str, Tensor], rename: Mapping[str, str]) -> Folding:
+    return Folding({tensor.path: renamed(tensor.path, rename) for tensor in theirs.values()})
 
-    def __init__(
-        self, ref: Sequence[Tensor], port: Sequence[Tensor], folding: Folding = ALIKE
-    ) -> None:
-        self._ref = [tensor for tensor in ref if tensor.name not in SPARE]
-        self._folding = folding
-        self._port: dict[str, list[Tensor]] = {}
-        for tensor in port:
-            self._port.setdefault(folding.port.get(tensor.path, tensor.path), []).append(tensor)
 
-    def of(self, path: str, port_path: str) -> tuple[Entry, ...]:
-        """The entries of one module's own tensors, and of those that count with it."""
-        owner = self._folding.ref
-        theirs = [tensor for tensor in self._ref if owner.get(tensor.path, tensor.path) == path]
-        ours = list(self._port.get(port_path, ()))
-        pairs: list[tuple[Tensor, Tensor | None]] = []
+def assign(theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> dict[str, Tensor]:
+    """Pair the tensors of one module: by name, else by values, else by size in order.
+
+    Where not even a size fits, a tensor of the right name is the counterpart all the same.
+    """
+    found: dict[str, Tensor] = {}
+    left = {leaf.full_name: leaf for leaf in ours}
+    for fits in (_named, _alike, _sized, _only_named):
         for tensor in theirs:
-            partner = _partner(tensor, ours)
-            if partner is not None:
-                ours.remove(partner)
-            pairs.append((tensor, partner))
-        return tuple(self._entry(tensor, partner) for tensor, partner in pairs)
-
-    def _entry(self, ref: Tensor, port: Tensor | None) -> Entry:
-        if port is None:
-            return Entry(ref, None, cause="weights_missing", finding=f"{ref.full_name}: no tensor"
-                         " of the port's module has its size")  # fmt: skip
-        axes = same_values(ref.values, port.values)
-        if axes is not None:
-            expected = usual_axes(ref.values, port.values)
-            if axes == expected or expected is None:
-                return Entry(ref, port, axes)
-            text = f"{ref.full_name}: axes {axes} of the reference, not {expected}"
-            return Entry(ref, port, axes, "weights_layout", text)
-        axes = same_values(ref.values, port.values, CLOSE)
-        if axes is not None:
-            return Entry(ref, port, axes)
-        cause, finding = self._finding(ref, port)
-        return Entry(ref, port, cause=cause, finding=f"{ref.full_name}: {finding}")
-
-    def _finding(self, ref: Tensor, port: Tensor) -> tuple[str, str]:
-        for text, values in _variants(ref.values):
-            if same_values(values, port.values) is not None:
-                return "weights_layout", text
-        if ref.values.size == port.values.size and np.array_equal(
-            ref.values.reshape(-1), port.values.reshape(-1)
-        ):
-            return "weights_layout", "reshaped to fit, its axes not permuted"
-        for name in ("bfloat16", "float16"):
-            rounded = ref.values.astype(getattr(ml_dtypes, name, np.dtype("float16")))
-            if same_values(rounded.astype(ref.values.dtype), port.values) is not None:
-                return "weights_precision", f"rounded to {name}"
-        other = self._whose.get(_fingerprint(port.values))
-        if other is not None and other != ref.full_name:
-            return "weights_swapped", f"holds the values of {other}"
-        if np.ptp(port.values) == 0:
-            what = f"every entry is {port.values.flat[0]:g}, as if never loaded"
-            return ("norm_buffers" if ref.buffer else "weights_missing"), what
-        return _unlike(ref, port)
-
-    @cached_property
-    def _whose(self) -> Mapping[bytes, str]:
-        return {_fingerprint(tensor.values): tensor.full_name for tensor in self._ref
-                if np.ptp(tensor.values) != 0}  # fmt: skip
+            if tensor.full_name in found:
+                continue
+            leaf = next((leaf for leaf in left.values() if fits(tensor, leaf)), None)
+            if leaf is not None:
+                found[tensor.full_name] = left.pop(leaf.full_name)
+    return found
 
 
-def usual_axes(ref: Array, port: Array) -> tuple[int, ...] | None:
-    """Order of axes that a kernel of this shape usually has in Flax; `None` if two are usual."""
-    n = ref.ndim
-    if n < 2:
-        return tuple(range(n))
-    usual = (*range(2, n), 1, 0)
-    if tuple(ref.shape[i] for i in usual) == port.shape:
-        # the transposed convolution of Flax has its channels either way round
-        return usual if ref.shape[0] != ref.shape[1] or n == 2 else None
-    return None
+def _only_named(ref: Tensor, port: Tensor) -> bool:
+    return port.name in NAMES.get(ref.name, (ref.name,))
 
 
-def same_values(ref: Array, port: Array, tolerance: float = 0.0) -> tuple[int, ...] | None:
-    """The order of the reference's axes in which its values are the port's, the usual one first.
-
-    `tolerance` is relative to the largest value.
-    """
-    if ref.size != port.size or ref.ndim != port.ndim:
-        return None
-    usual = (*range(2, ref.ndim), 1, 0) if ref.ndim > 1 else (0,) * ref.ndim
-    orders = itertools.chain([usual], itertools.permutations(range(ref.ndim)))
-    for axes in orders:
-        if tuple(ref.shape[i] for i in axes) == port.shape and _equal(ref, port, axes, tolerance):
-            return axes
-    return None
+def _sized(ref: Tensor, port: Tensor) -> bool:
+    return port.size == ref.size
 
 
-def _equal(ref: Array, port: Array, axes: tuple[int, ...], tolerance: float) -> bool:
-    moved = ref.transpose(axes) if ref.ndim else ref
-    line = (0,) * (ref.ndim - 1) if ref.ndim else ()
-    if not tolerance:  # one line of it tells nearly always
-        return np.array_equal(moved[line], port[line]) and np.array_equal(moved, port)
-    atol = tolerance * float(np.abs(ref).max(initial=0.0))
-    return np.allclose(moved[line], port[line], 0, atol) and np.allclose(moved, port, 0, atol)
+def _named(ref: Tensor, port: Tensor) -> bool:
+    return _only_named(ref, port) and _sized(ref, port)
 
 
-def _variants(values: Array) -> Iterator[tuple[str, Array]]:
-    for count in range(1, max(values.ndim - 1, 1)):
-        for axes in itertools.combinations(range(2, values.ndim), count):
-            yield f"flipped along axes {axes}", np.flip(values, axes)
-    if values.ndim == 1:
-        yield "in opposite order", values[::-1]
+def _alike(ref: Tensor, port: Tensor) -> bool:
+    return _sized(ref, port) and same_values(ref.read(), port.read(), CLOSE) is not None
 
 
-def _partner(ref: Tensor, ours: Sequence[Tensor]) -> Tensor | None:
-    """The port's tensor by name, else the only one, or the first, of that size."""
-    names = {
-        "weight": ("weight", "kernel", "scale", "embedding"),
-        "running_mean": ("running_mean", "mean"),
-        "running_var": ("running_var", "var"),
-    }
-    fit = [tensor for tensor in ours if tensor.values.size == ref.values.size]
-    wanted = names.get(ref.name, (ref.name,))
-    by_name = [tensor for tensor in fit if tensor.name in wanted]
-    return next(iter(by_name or fit), None)
+def _line(piece: Piece, owners: Owners) -> Weight:
+    ref, port = piece.ref, piece.port
+    line = Weight(ref.full_name, port.full_name if port else "", _kind(ref), ref.shape, ())
+    if port is None:
+        text = piece.problem or "the port has no such tensor"
+        return replace(line, cause="weights_missing", finding=text)
+    if piece.problem or ref.size != port.size:
+        text = piece.problem or f"{ref.shape}, and the port's `{port.full_name}` is {port.shape}"
+        return replace(line, cause="shape", finding=text)
+    axes = _axes(ref, port)
+    if axes is None:
+        cause, text = finding(ref, port, owners)
+        return replace(line, cause=cause, finding=f"at {port.part}: {text}" if port.part else text)
+    line = replace(line, transform=_transform(ref, port, axes))
+    expected = usual_axes(ref.shape, port.shape) if port.name == "kernel" else None
+    if expected is None or axes == expected:
+        return line
+    text = f"axes {axes} of the reference, not {expected}"
+    return replace(line, cause="weights_layout", finding=text)
 
 
-def _fingerprint(values: Array) -> bytes:
-    """Equal for the same values in any order of axes."""
-    flat = np.sort(values.reshape(-1))
-    return flat.tobytes() if flat.size < 64 else flat[:: max(flat.size // 64, 1)].tobytes()
+def _axes(ref: Tensor, port: Tensor) -> tuple[int, ...] | None:
+    theirs, ours = ref.read(), port.read()
+    exact = same_values(theirs, ours)
+    return exact if exact is not None else same_values(theirs, ours, CLOSE)
 
 
-def _unlike(ref: Tensor, port: Tensor) -> tuple[str, str]:
-    """Values that are no known change of the reference's: how far off, in the likeliest order."""
-    best, size = 0.0, float("nan")
-    a = ref.values.astype(np.float64)
-    for axes in itertools.permutations(range(a.ndim)):
-        if tuple(ref.values.shape[i] for i in axes) == port.values.shape:
-            b, moved = port.values.astype(np.float64), a.transpose(axes)
-            lengths = float(np.linalg.norm(b) * np.linalg.norm(moved))
-            cosine = float((b * moved).sum()) / lengths if lengths else 0.0
-            if abs(cosine) >= abs(best):
-                best = cosine
-                size = float(np.linalg.norm(b - moved) / (np.linalg.norm(moved) or 1.0))
-    if ref.buffer:
-        ratio = port.values.reshape(-1) / ref.values.reshape(-1) if ref.values.ndim == 1 else None
-        if ratio is not None and np.ptp(ratio) < 1e-4 * abs(float(ratio.mean())):
-            return "norm_buffers", f"{float(ratio.mean()):.6g} times the reference's"
-        return "norm_buffers", f"off by {size:.2g} of its size"
-    if abs(best) < 0.9 and ref.values.ndim > 1:
-        return "weights_missing", f"unrelated to the reference's (cosine {best:.2f})"
-    return "weights_value", f"off by {size:.2g} of its size (cosine {best:.4f})"
+def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> str:
+    moved = tuple(ref.shape[i] for i in axes)
+    text = str(axes) if moved == port.shape else f"{axes} reshaped"
+    text += f" of {ref.part}" if ref.part else ""
+    return f"{text} at {port.part}" if port.part else text
+
+
+def _extra(port: Tensor) -> Weight:
+    text = "belongs to no tensor of the reference"
+    return Weight("", port.full_name, _kind(port), (), port.shape, finding=text)
+
+
+def _kind(tensor: Tensor) -> Literal["parameter", "buffer"]:
+    return "buffer" if tensor.buffer else "parameter"
+
+
+def _key(tensor: Tensor) -> int | str:
+    return tensor.identity or tensor.full_name
+
+
+def _declared(line: Weight, declared: Mapping[str, str]) -> str:
+    return why(line.path, declared) or why(line.name or line.nnx_name, declared) or ""

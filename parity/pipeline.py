@@ -6,20 +6,27 @@ The stages of one case stand in `case.py`; here are those of a whole comparison.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from flax import nnx
 
-from parity import environment
+from parity import capture_nnx, capture_torch, environment
 from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
+from parity.folding import Folding, fold
+from parity.globs import check_used, renamed
 from parity.inputs import load_clip
+from parity.ledger import make_ledger
+from parity.packed import globs
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
 from parity.state import seeded
+from parity.tally import settled, with_weights
+from parity.weights import Fused, Stacked, Weight
 
 
 def compare(
@@ -36,6 +43,7 @@ def compare(
     modes: Sequence[str] = MODES,
     noise_floor: bool = True,
     seed: int = 0,
+    weights: Sequence[Fused | Stacked] = (),
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -49,19 +57,21 @@ def compare(
         method: name of the method to call, or `{"torch": ..., "nnx": ...}` with a name or a
             callable `(module, *args) -> nested arrays` each.
         layout: globs of `path` or `path#leaf` to `"move"` (axis 1 is the channel) or `"keep"`.
-        rename: globs of reference paths to paths of the port.
-        ignore: globs of `path` or `path#leaf` that need no counterpart.
+        rename: globs of reference paths and tensors to those of the port.
+        ignore: globs of `path`, `path#leaf` or tensors that need no counterpart.
         modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
+        weights: which tensors the port holds in another number of arrays.
 
     Raises:
-        InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
+        InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
+            `torch_args` after layout.
     """
-    _check_arguments(torch_module, nnx_module, torch_args, nnx_args, ignore)
+    _check_arguments(torch_module, nnx_module, torch_args, nnx_args, ignore, weights)
     unknown = set(modes) - set(MODES)
     if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
         raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
@@ -84,22 +94,31 @@ def compare(
         rename=rename or {},
         layout=layout or {},
         modes=tuple(modes),
+        weights=tuple(weights),
+        leaves=tuple(glob for glob in ignore if "#" in glob),
     )
+    _check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
+    folding = _folding(torch_module, nnx_module, rules)
+    ledger = _ledger(torch_module, nnx_module, rules, folding)
     with seeded(seed):
         outcome = run_case(
-            case, torch_module, nnx_module, rules, Progress(),
-            nnx_args=own_args, nnx_kwargs=own_kwargs,
-        )  # fmt: skip
+            case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
+        )
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, [outcome], rules, facts, seed)
+    return _report(name, [outcome], ledger, folding, rules, facts, seed)
 
 
 def _check_arguments(
-    torch_module: object, nnx_module: object, torch_args: object, nnx_args: object, ignore: object
+    torch_module: object,
+    nnx_module: object,
+    torch_args: object,
+    nnx_args: object,
+    ignore: object,
+    weights: Sequence[object],
 ) -> None:
     kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
     if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
@@ -112,6 +131,45 @@ def _check_arguments(
             raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
     if isinstance(ignore, str):
         raise InputError(f"ignore: expected a sequence of globs, found the string {ignore!r}")
+    for rule in weights:
+        if not isinstance(rule, (Fused, Stacked)):
+            kind = type(rule).__name__
+            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
+
+
+def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> None:
+    """Refuse what names nothing: a mistyped name would be left out without a word."""
+    tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
+    theirs = [path for path, _ in torch_module.named_modules()]
+    leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
+    ours = [*capture_nnx.submodules(nnx_module), *leaves]
+    what = "module or tensor"
+    check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
+    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
+    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
+    names = [glob for rule in rules.weights for glob in globs(rule)]
+    check_used("weights", names, tensors, "tensor of the reference")
+
+
+def _folding(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Folding:
+    theirs = capture_torch.modules(torch_module)
+    found = capture_nnx.submodules(nnx_module)
+    ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
+    return fold(theirs, ours, {path: renamed(path, rules.rename or {}) for path in theirs})
+
+
+def _ledger(
+    torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules, folding: Folding
+) -> tuple[Weight, ...]:
+    return make_ledger(
+        capture_torch.named_tensors(torch_module),
+        capture_nnx.named_tensors(nnx_module),
+        modules=capture_nnx.submodules(nnx_module),
+        folding=folding,
+        rename=rules.rename,
+        rules=rules.weights,
+        declared=rules.declared,
+    )
 
 
 def run_pair(
@@ -141,7 +199,10 @@ def run_pair(
     port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
-    rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
+    rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights)
+    progress.stage("comparing the weights")
+    folding = _folding(reference, port, rules)
+    ledger = _ledger(reference, port, rules, folding)
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
@@ -150,7 +211,8 @@ def run_pair(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
         with seeded(seed):
-            outcomes.append(run_case(case, reference, port, rules, progress))
+            outcome = run_case(case, reference, port, rules, progress, weights=ledger)
+            outcomes.append(outcome)
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
     facts = {
@@ -163,25 +225,31 @@ def run_pair(
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
     gaps = tuple(pair.unexercised(reference, done))
-    return _report(pair.name, outcomes, rules, facts, seed, gaps)
+    return _report(pair.name, outcomes, ledger, folding, rules, facts, seed, gaps)
 
 
 def _report(
     name: str,
     outcomes: Sequence[Outcome],
+    ledger: Sequence[Weight],
+    folding: Folding,
     rules: Rules,
     facts: Mapping[str, Any],
     seed: int,
     gaps: tuple[str, ...] = (),
 ) -> Report:
+    rows = tuple(row for outcome in outcomes for row in outcome.rows)
+    coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
+    weights = settled(ledger, coverage, rows)
     return Report(
         name=name,
-        rows=tuple(row for outcome in outcomes for row in outcome.rows),
+        rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=_merged_coverage([outcome.coverage for outcome in outcomes]),
+        coverage=with_weights(coverage, weights, folding.partners),
         environment=environment.describe(seed),
         facts=facts,
         rungs=rules.rungs,
+        weights=weights,
         outputs=outcomes[-1].outputs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
@@ -202,7 +270,7 @@ def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
 def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
     """Coverage of several cases: a module is matched if one case matched it.
 
-    Module and tensor counts are those of the widest case.
+    The number of modules is that of the widest case.
     """
     widest = max(parts, key=lambda part: part.modules)
     matched = {path: None for part in parts for path in part.matched}
@@ -222,5 +290,4 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),
         unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
-        unmatched_tensors=tuple({text: None for part in parts for text in part.unmatched_tensors}),
     )

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from parity.store import Buffer
 from parity.tree import Skeleton
+from parity.weights import Fused, Stacked
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
@@ -194,7 +195,11 @@ class Match:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was compared. `declared` maps what need not match to the reason."""
+    """What was compared. `declared` maps what need not match to the reason.
+
+    Tensors are counted from the ledger of weights. `suggestions` says of unmatched modules what
+    they may be in the port.
+    """
 
     modules: int
     matched: tuple[str, ...]
@@ -203,12 +208,13 @@ class Coverage:
     dissolved: Mapping[str, str]
     calls: int
     matched_calls: int
-    parameters: int
-    matched_parameters: int
-    buffers: int
-    matched_buffers: int
+    parameters: int = 0
+    matched_parameters: int = 0
+    buffers: int = 0
+    matched_buffers: int = 0
     unmatched_calls: tuple[str, ...] = ()
     unmatched_tensors: tuple[str, ...] = ()
+    suggestions: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -346,9 +352,9 @@ class Pair:
     `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
     makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`. `unexercised(torch_module, cases)` says in short sentences what these
-    inputs leave out that only who knows the model can tell. `mistakes` are known ones of this port,
-    for `parity selftest`.
+    `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
+    `unexercised(torch_module, cases)` says in short sentences what these inputs leave out that only
+    who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`.
     """
 
     name: str
@@ -359,5 +365,6 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
+    weights: tuple[Fused | Stacked, ...] = ()
     unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()
     mistakes: tuple[Mistake, ...] = ()

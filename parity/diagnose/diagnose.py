@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,17 +16,17 @@ import numpy as np
 from parity.diagnose import direct
 from parity.diagnose.norm_probes import group_factors
 from parity.diagnose.probes import PROBES
-from parity.diagnose.replay import Array, Changed, Replayer, Result
+from parity.diagnose.replay import Array, Changed, Replayer, Result, in_torch_layout
 from parity.diagnose.where import where
 from parity.exclusive import Exclusives
 from parity.force_nnx import repeat
 from parity.forced import Sides, values
-from parity.ledger import Ledger
 from parity.localise import Found
 from parity.metrics import distance, unit_roundoff
 from parity.records import Call, Diagnosis, Match
 from parity.store import Store
 from parity.tree import flatten
+from parity.weights import Weight
 
 EXPLAINED = 0.1
 """A change is the cause if it leaves at most this part of the error."""
@@ -67,7 +68,7 @@ class Scene:
     calls: Sequence[Call]
     sides: Sides
     exclusives: Exclusives
-    ledger: Ledger
+    weights: Sequence[Weight]
     store: Store
 
 
@@ -94,6 +95,31 @@ def _by_kind(found: Found, match: Match) -> Iterator[tuple[str, str]]:
             yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
 
 
+def _suspected(match: Match, scene: Scene) -> Sequence[Weight]:
+    """Tensors that this call reads and that are not the reference's."""
+    inside = _inside(match, scene)
+    return [
+        line
+        for line in scene.weights
+        # an unusual order of axes alone proves nothing: the port may read its weights so
+        if line.cause and not line.transform
+        if line.path == match.ref.path or (line.nnx_name and line.path in inside)
+    ]
+
+
+def _inside(match: Match, scene: Scene) -> set[str]:
+    """Modules that ran inside a call and were not compared: what they do counts with it."""
+    compared = {one.ref.path for one in scene.matches}
+    found: set[str] = set()
+    for path in {call.path for call in scene.calls} - compared:
+        above = path
+        while above and above not in compared:
+            above = above.rpartition(".")[0]
+        if above == match.ref.path:
+            found.add(path)
+    return found
+
+
 def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
     if match.port.arguments is None:
         return
@@ -115,13 +141,6 @@ def _same(a: Array, b: Array) -> bool:
     return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
-def _in_torch_layout(values: Array, shape: tuple[int, ...]) -> Array:
-    """A kernel with its axes where PyTorch has them."""
-    axes = (*range(2, values.ndim), 1, 0)
-    usual = values.ndim > 1 and tuple(shape[i] for i in axes) == values.shape
-    return values.transpose(np.argsort(axes)) if usual else values
-
-
 class _Investigation:
     """Tries one change of the reference after another."""
 
@@ -132,6 +151,7 @@ class _Investigation:
         module = scene.sides.torch_modules[match.ref.path]
         self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
         self._targets = dict(self._wrong(order))
+        self._lines = _suspected(match, scene)
         self._tried = 0
         self._broken: list[str] = []
 
@@ -172,6 +192,9 @@ class _Investigation:
             if key in plain:
                 best = min(best, direct.best(plain[key], port))
         best = best if best[0] <= EXPLAINED else min(best, careless)
+        missing = [line for line in self._lines if not line.paired]
+        if best[0] > EXPLAINED and missing:
+            return missing[0].cause, f"{'; '.join(line.text for line in missing[:3])}; {place}"
         if best[0] > EXPLAINED:
             broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
             return (
@@ -237,16 +260,17 @@ class _Investigation:
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
-        entries = self._scene.ledger.of(self._match.ref.path, self._match.port.path)
-        wrong = [entry for entry in entries if entry.cause and not entry.axes]
-        tensors = {
-            entry.ref.name: _in_torch_layout(entry.port.values, entry.ref.values.shape)
-            for entry in wrong
-            if entry.port is not None
-        }
-        if wrong and all(tensors[e.ref.name].shape == e.ref.values.shape for e in wrong if e.port):
-            finding = "; ".join(entry.finding for entry in wrong[:3])
-            yield wrong[0].cause, f"{finding}: this", partial(self._replayer.run, tensors=tensors)
+        tensors = {}
+        for line in self._lines:
+            values = self._scene.sides.value(line.nnx_name)
+            if values is not None and values.size == prod(line.shape):
+                module = self._scene.sides.torch_modules[line.path]
+                name = line.name.rpartition(".")[2]
+                tensors[module, name] = in_torch_layout(values, line.shape)
+        if tensors:
+            findings = "; ".join(line.text for line in self._lines[:3])
+            text = f"{findings}: with the port's values the reference does the same, and that"
+            yield self._lines[0].cause, text, partial(self._replayer.run, tensors=tensors)
 
     def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """Arguments left out, that came from an earlier call of the same module."""

@@ -112,11 +112,11 @@ class Replayer:
         self,
         mode: Mode | None = None,
         change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
-        tensors: Mapping[str, Array] | None = None,
+        tensors: Mapping[tuple[torch.nn.Module, str], Array] | None = None,
     ) -> Result:
         """Outputs of the call, and what it hands to the calls inside it.
 
-        `tensors` are used for parameters and buffers of the module of these names.
+        `tensors` stand in for parameters and buffers, by module and name.
 
         Raises:
             RuntimeError: the changed operation does not fit.
@@ -130,7 +130,7 @@ class Replayer:
             elif match.parent == own:
                 found.update(_arrays(match.ref.order, handed, match.inputs))
 
-        with _holding(self._module, tensors or {}):
+        with _holding(tensors or {}):
             problem = force_reference(
                 self._module, self._method, self._matches, self._calls, self.store, heard, {own},
                 prefix=self.match.ref.path, mode=mode, change=change,
@@ -147,20 +147,21 @@ class Replayer:
 
 
 @contextmanager
-def _holding(module: torch.nn.Module, tensors: Mapping[str, Array]) -> Iterator[None]:
-    """The module with other values in some of its own tensors."""
-    groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-    own = {name: group for group in groups for name in group}
-    kept = {name: own[name][name] for name in tensors}
+def _holding(tensors: Mapping[tuple[torch.nn.Module, str], Array]) -> Iterator[None]:
+    """Other values in parameters and buffers of modules."""
+    kept: list[tuple[dict[str, Any], str, Any]] = []
     try:
-        for name, values in tensors.items():
+        for (module, name), values in tensors.items():
+            groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            group = next(group for group in groups if name in group)
+            kept.append((group, name, group[name]))
             tensor = torch.from_numpy(np.ascontiguousarray(values, np.float64))
-            parameter = isinstance(kept[name], torch.nn.Parameter)
-            own[name][name] = torch.nn.Parameter(tensor, False) if parameter else tensor
+            parameter = isinstance(group[name], torch.nn.Parameter)
+            group[name] = torch.nn.Parameter(tensor, False) if parameter else tensor
         yield
     finally:
-        for name, tensor in kept.items():
-            own[name][name] = tensor
+        for group, name, own in kept:
+            group[name] = own
 
 
 class Changed(Mode):
@@ -186,6 +187,13 @@ class Changed(Mode):
         self.seen.append(operation)
         change = self._replacements.get(operation.place)
         return func(*args, **kwargs) if change is None else change(operation)
+
+
+def in_torch_layout(values: Array, shape: tuple[int, ...]) -> Array:
+    """A port's tensor as PyTorch has it: a kernel's axes moved, then of that shape."""
+    axes = (*range(2, len(shape)), 1, 0)
+    usual = len(shape) > 1 and tuple(shape[i] for i in axes) == values.shape
+    return (values.transpose(np.argsort(axes)) if usual else values).reshape(shape)
 
 
 def _name(function: Any) -> str:

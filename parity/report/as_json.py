@@ -24,6 +24,7 @@ def as_json(report: Report) -> str:
         "notes": list(report.notes),
         "unexercised": list(report.unexercised),
         "coverage": {**vars(coverage), "complete": coverage.complete},
+        "weights": [vars(line) for line in report.weights],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
         "kinds": [vars(line) for line in by_kind(report.rows)],
         "columns": list(COLUMNS),

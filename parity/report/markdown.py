@@ -6,6 +6,7 @@ from typing import Any
 from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
 from parity.report.table import RungSummary, by_kind, record, summarise
+from parity.report.weights import weight_lines
 
 WORST = 20
 """How many of the worst rows are listed."""
@@ -17,7 +18,7 @@ GRADE_KEY = "Grades of an MAE: " + "; ".join(
 
 
 def as_markdown(report: Report) -> str:
-    """Summary, faults, rungs, coverage, the worst rows, environment."""
+    """Summary, faults, rungs, the worst rows, coverage, weights, environment."""
     parts = [f"# {report.name}: {report.verdict}", ""]
     parts += [f"- {key}: {_text(value)}" for key, value in report.facts.items()]
     parts += ["", *_faults(report), *_notes(report)]
@@ -33,6 +34,7 @@ def as_markdown(report: Report) -> str:
     parts += _kinds(report)
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
+    parts += ["## Weights", "", *weight_lines(report.weights, report.coverage), ""]
     if report.unexercised:
         parts += ["## What the inputs did not exercise", ""]
         parts += [*(f"- {gap}" for gap in report.unexercised), ""]
@@ -70,7 +72,8 @@ def coverage_lines(report: Report) -> list[str]:
         for path, reason in found.items():
             reasons.setdefault(reason, []).append(path)
         lines += [f"- {word}, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
-    lines += [f"- **unmatched module**: {path}" for path in c.unmatched]
+    hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
+    lines += [f"- **unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched]
     lines += [f"- **unmatched call**: {text}" for text in c.unmatched_calls[:WORST]]
     lines += [f"- **unmatched tensors**: {text}" for text in c.unmatched_tensors[:WORST]]
     return lines

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from parity.records import Coverage, Fault, Row, Rung, Verdict
 from parity.report.table import to_frame, worst_verdict
+from parity.report.weights import to_weight_frame, weight_notes
 from parity.report.write import write_all, write_text
+from parity.weights import Weight
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,8 @@ class Report:
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
     """What is weak about the inputs."""
+    weights: tuple[Weight, ...] = ()
+    """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
     unexercised: tuple[str, ...] = ()
     """What the inputs left out; it takes nothing from what was found on them."""
     outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -59,7 +63,8 @@ class Report:
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
         ran = (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
-        return (*ran, *filter(None, lacking), *self.inputs)
+        loose = weight_notes(self.weights, self.coverage, self.faults)
+        return (*ran, *filter(None, lacking), *loose, *self.inputs)
 
     def _lacking(self, side: str, problem: str) -> str:
         found = [row for row in self.rows if row.one_sided and row.reason == problem]
@@ -96,13 +101,14 @@ class Report:
         write_text(Path(path), as_markdown(self))
 
     def write(self, folder: str | Path) -> Sequence[Path]:
-        """Write `layers.csv`, one CSV per rung, `report.json` and `report.md`."""
+        """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json` and `report.md`."""
         from parity.report.as_json import as_json
         from parity.report.markdown import as_markdown
 
         files = {"layers.csv": csv(self.table)}
         for rung in self.rungs:
             files[f"{rung.name}.csv"] = csv(self.table[self.table["rung"] == rung.name])
+        files["weights.csv"] = csv(to_weight_frame(self.weights))
         files["report.md"] = as_markdown(self)
         files["report.json"] = as_json(self)
         write_all(Path(folder), files)

@@ -14,6 +14,7 @@ from parity.progress import Progress
 from parity.report.markdown import coverage_lines, number
 from parity.report.report import Report
 from parity.report.table import summarise
+from parity.report.weights import weight_lines
 
 COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
 
@@ -54,7 +55,7 @@ def show(report: Report, console: Console) -> None:
                 number(x.rel_l2), number(x.r), x.grade, Text(x.verdict, style=COLOURS[x.verdict]),
             )  # fmt: skip
         console.print(table)
-    for line in coverage_lines(report):
+    for line in (*coverage_lines(report), *weight_lines(report.weights, report.coverage)):
         console.print(Text(line.replace("**", "")), soft_wrap=True)
     for gap in report.unexercised:
         console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from parity.align import renamed
 from parity.capture_nnx import submodules
 from parity.errors import InputError
+from parity.globs import renamed
 from parity.inputs import load_clip
 from parity.mistakes import GENERAL
 from parity.pipeline import compare

@@ -1,4 +1,4 @@
-from parity.folding import Folding, around, fold, folded
+from parity.folding import Folding, around, fold
 from parity.records import ModuleInfo
 
 
@@ -20,9 +20,6 @@ def test_a_wrapper_level_more_on_either_side():
     deep = modules(a=(), a__conv=(9, 3))
     assert run(flat, deep) == Folding({"": "", "a": "a"}, {}, {"a.conv": "a"})
     assert run(deep, flat) == Folding({"": "", "a": "a"}, {"a.conv": "a"}, {})
-    counted = folded(deep, {"a.conv": "a"})
-    assert counted["a"].parameters == {"conv.0": 9, "conv.1": 3}
-    assert counted["a.conv"].parameters == {}
 
 
 def test_a_module_written_out_in_the_one_around_its_parent():

@@ -1,9 +1,25 @@
+"""The ledger of weights: alone on tensors, and in the reports of whole comparisons."""
+
+import json
+
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+from flax import nnx
 
+import parity
+from parity import Fused, InputError, Stacked, capture_nnx, capture_torch
 from parity.folding import Folding
-from parity.ledger import Ledger, Tensor, same_values
+from parity.ledger import make_ledger
+from parity.report.as_json import as_json
+from parity.report.markdown import as_markdown
+from parity.suggest import how
+from parity.transform import fingerprint, regroups, same_values
+from parity.weights import Tensor
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)
@@ -11,20 +27,26 @@ USUAL = KERNEL.transpose(2, 3, 1, 0)
 VECTOR = RNG.standard_normal(7).astype(np.float32)
 
 
-def entry(ref, port, name="weight", buffer=False, others=()):
-    theirs = [Tensor("a", name, ref, buffer), *others]
-    ours = [] if port is None else [Tensor("a", "kernel" if ref.ndim > 1 else "bias", port, buffer)]
-    return Ledger(theirs, ours).of("a", "a")[0]
+def tensor(full_name, values, buffer=False):
+    path, _, name = full_name.rpartition(".")
+    return Tensor(path, name, values.shape, lambda: values, buffer)
+
+
+def line(ref, port, name="weight", buffer=False, others=()):
+    """The ledger's line of one tensor, in a module of these."""
+    theirs = [tensor(f"a.{name}", ref, buffer), *others]
+    ours = "kernel" if ref.ndim > 1 else "bias"
+    leaves = [] if port is None else [tensor(f"a.{ours}", port, buffer)]
+    return make_ledger(theirs, leaves, modules=["a"])[0]
 
 
 @pytest.mark.parametrize(
-    ("port", "axes"),
-    [(USUAL, (2, 3, 1, 0)), (USUAL * np.float32(1 + 1e-7), (2, 3, 1, 0))],
-    ids=["exact", "rounded"],
+    "port", [USUAL, USUAL * np.float32(1 + 1e-7)], ids=["exact", "up to rounding"]
 )
-def test_the_usual_order(port, axes):
-    found = entry(KERNEL, port)
-    assert (found.axes, found.cause) == (axes, "")
+def test_the_usual_order(port):
+    found = line(KERNEL, port)
+    assert (found.transform, found.cause, found.finding) == ("(2, 3, 1, 0)", "", "")
+    assert (found.shape, found.nnx_shape) == ((5, 4, 3, 2), (3, 2, 4, 5))
 
 
 @pytest.mark.parametrize(
@@ -33,6 +55,11 @@ def test_the_usual_order(port, axes):
         (USUAL[::-1], "weights_layout", "flipped along axes (2,)"),
         (USUAL[::-1, ::-1], "weights_layout", "flipped along axes (2, 3)"),
         (KERNEL.reshape(USUAL.shape), "weights_layout", "reshaped to fit"),
+        (
+            USUAL.reshape(-1, 5)[RNG.permutation(24)].reshape(USUAL.shape),
+            "weights_layout",
+            "holds its values in another order, which is none of the axes",
+        ),
         (
             USUAL.astype(ml_dtypes.bfloat16).astype(np.float32),
             "weights_precision",
@@ -46,46 +73,54 @@ def test_the_usual_order(port, axes):
             "unrelated to the reference's",
         ),
         (USUAL * np.float32(1.1), "weights_value", "off by 0.1 of its size (cosine 1.0000)"),
-        (None, "weights_missing", "no tensor of the port's module has its size"),
+        (USUAL[:2], "shape", "(5, 4, 3, 2), and the port's `a.kernel` is (2, 2, 4, 5)"),
+        (None, "weights_missing", "the port has no such tensor"),
     ],
-    ids=["flipped", "flipped twice", "reshaped", "bfloat16", "float16", "initial",
-         "unrelated", "scaled", "none"],
+    ids=["flipped", "flipped twice", "reshaped", "shuffled", "bfloat16", "float16", "initial",
+         "unrelated", "scaled", "other size", "none"],
 )  # fmt: skip
 def test_findings(port, cause, says):
-    found = entry(KERNEL, port)
-    assert found.cause == cause
+    found = line(KERNEL, port)
+    assert (found.cause, found.transform) == (cause, "")
     assert says in found.finding
-
-
-def test_tensors_of_modules_that_one_side_has_alone():
-    theirs, ours = Tensor("a", "weight", KERNEL), Tensor("a.conv", "kernel", USUAL)
-    wrapped = Ledger([theirs], [ours], Folding(port={"a.conv": "a"}))
-    assert [entry.cause for entry in wrapped.of("a", "a")] == [""]
-    theirs, ours = Tensor("a.conv", "weight", KERNEL), Tensor("a", "kernel", 2 * USUAL)
-    (written_out,) = Ledger([theirs], [ours], Folding(ref={"a.conv": "a"})).of("a", "a")
-    assert written_out.cause == "weights_value"
-    assert written_out.finding.startswith("a.conv.weight: off by 1 ")
+    assert found.paired == (cause not in ("shape",) and port is not None)
 
 
 def test_axes_in_an_unusual_order():
     square = RNG.standard_normal((5, 4, 3, 3)).astype(np.float32)
-    found = entry(square, square.transpose(3, 2, 1, 0))
-    assert (found.axes, found.cause) == ((3, 2, 1, 0), "weights_layout")
-    assert "axes (3, 2, 1, 0) of the reference, not (2, 3, 1, 0)" in found.finding
+    found = line(square, square.transpose(3, 2, 1, 0))
+    assert (found.transform, found.cause) == ("(3, 2, 1, 0)", "weights_layout")
+    assert found.finding == "axes (3, 2, 1, 0) of the reference, not (2, 3, 1, 0)"
 
 
 def test_the_values_of_another_layer():
-    other = Tensor("b", "bias", VECTOR[::-1] * 2)
-    found = entry(VECTOR, other.values, name="bias", others=[other])
-    assert (found.cause, found.finding) == ("weights_swapped", "a.bias: holds the values of b.bias")
+    other = tensor("b.bias", VECTOR[::-1] * 2)
+    found = line(VECTOR, other.read(), name="bias", others=[other])
+    assert (found.cause, found.finding) == ("weights_swapped", "holds the values of b.bias")
 
 
 def test_buffers():
-    found = entry(VECTOR, VECTOR * np.float32(0.99), name="running_var", buffer=True)
-    assert found.cause == "norm_buffers"
+    found = line(VECTOR, VECTOR * np.float32(0.99), name="running_var", buffer=True)
+    assert (found.kind, found.cause) == ("buffer", "norm_buffers")
     assert "0.99 times the reference's" in found.finding
-    ledger = Ledger([Tensor("a", "num_batches_tracked", np.zeros(()), buffer=True)], [])
-    assert ledger.of("a", "a") == ()  # ports leave it out
+    ids = line(np.arange(7), np.arange(7)[::-1] % 5, name="ids", buffer=True)
+    assert ids.cause == "norm_buffers"
+    mask = np.eye(4, dtype=bool)
+    assert line(mask, mask, name="mask", buffer=True).finding == ""
+    assert line(mask, ~mask, name="mask", buffer=True).cause == "norm_buffers"
+    assert make_ledger([tensor("a.num_batches_tracked", np.zeros(()), buffer=True)], []) == ()
+
+
+def test_axes_that_are_merged_or_split():
+    heads = RNG.standard_normal((6, 5)).astype(np.float32)  # (heads * size, in)
+    assert line(heads, heads.T.reshape(5, 2, 3)).transform == "(1, 0) reshaped"
+    patches = RNG.standard_normal((5, 4, 2, 2)).astype(np.float32)
+    assert line(patches, patches.transpose(2, 3, 1, 0).reshape(16, 5)).transform
+    assert line(patches, patches.reshape(5, 16).T).finding == ""  # (in, height, width) merged
+    assert line(patches, patches.reshape(16, 5)).cause == "weights_layout"
+    assert line(VECTOR.reshape(7, 1, 1), VECTOR).finding == ""
+    assert regroups((6, 5), (2, 3, 5))
+    assert not regroups((6, 5), (5, 3, 2))
 
 
 def test_scalars_and_square_kernels():
@@ -93,4 +128,454 @@ def test_scalars_and_square_kernels():
     square = RNG.standard_normal((3, 3))
     assert same_values(square, square.T) == (1, 0)
     assert same_values(square, square) == (0, 1)
-    assert entry(square, square).cause == "weights_layout"
+    assert line(square, square).cause == "weights_layout"
+    table = make_ledger([tensor("a.weight", square)], [tensor("a.embedding", square)])
+    assert table[0].finding == ""  # only a kernel has a usual order
+
+
+def test_a_fingerprint_is_that_of_the_values_in_any_order():
+    assert fingerprint(KERNEL) == fingerprint(USUAL) == fingerprint(USUAL[::-1])
+    other = KERNEL.copy()
+    other[0, 0, 0, :] = other[0, 0, 0, 0]
+    assert fingerprint(other) != fingerprint(KERNEL)
+
+
+def test_tensors_of_one_module_pair_by_name_then_values_then_size():
+    theirs = [tensor(f"a.{name}", VECTOR + i) for i, name in enumerate(("weight", "gamma", "beta"))]
+    ours = [("shift", VECTOR + 2), ("factor", VECTOR + 1), ("scale", VECTOR)]
+    found = make_ledger(theirs, [tensor(f"a.{name}", values) for name, values in ours])
+    assert [one.nnx_name for one in found] == ["a.scale", "a.factor", "a.shift"]
+    assert not any(one.finding for one in found)
+
+
+def test_lists_of_parameters():
+    class Torch(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            own = [torch.nn.Parameter(torch.tensor(VECTOR) + i) for i in range(2)]
+            self.scales = torch.nn.ParameterList(own)
+
+    class Port(nnx.Module):
+        def __init__(self):
+            self.scales = nnx.List([nnx.Param(jnp.asarray(VECTOR) + i) for i in range(2)])
+            self.rngs = nnx.Rngs(0)
+
+    found = make_ledger(capture_torch.named_tensors(Torch()), capture_nnx.named_tensors(Port()))
+    assert [one.nnx_name for one in found] == ["scales.0", "scales.1"]
+    assert not any(one.finding for one in found)
+
+
+def test_a_shared_tensor_may_be_one_leaf():
+    def shared(name):
+        return Tensor(name, "weight", KERNEL.shape, lambda: KERNEL, identity=7)
+
+    found = make_ledger([shared("embed"), shared("head")], [tensor("embed.kernel", USUAL)])
+    assert [one.nnx_name for one in found] == ["embed.kernel", "embed.kernel"]
+
+
+class Idle(torch.nn.Module):
+    """One module that runs, and many that do not."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = torch.nn.Linear(4, 4)
+        self.table = torch.nn.Embedding(6, 4)
+        self.flipped = torch.nn.Conv2d(2, 3, (2, 5))
+        for name in ("permuted", "rounded", "initial", "one", "two", "unrelated", "right"):
+            setattr(self, name, torch.nn.Linear(6, 6))
+        self.norm = torch.nn.BatchNorm1d(5)
+        self.lost = torch.nn.Linear(3, 2)
+        for parameter in self.parameters():
+            torch.nn.init.normal_(parameter)
+        self.norm.running_mean.normal_()
+
+    def forward(self, x, ids):
+        return self.used(x) + self.table(ids)
+
+
+class Holder(nnx.Module):
+    """A module that holds what it is given, and is not called."""
+
+    def __init__(self, **arrays):
+        for name, value in arrays.items():
+            setattr(self, name, nnx.Param(jnp.asarray(value)))
+
+
+class NnxIdle(nnx.Module):
+    def __init__(self, reference):
+        for path, module in reference.named_children():
+            arrays = {name: value.numpy() for name, value in module.state_dict().items()}
+            if path == "norm":
+                names = ("running_mean", "mean"), ("running_var", "var"), ("weight", "scale")
+                ours = {mine: arrays[theirs] for theirs, mine in names}
+                setattr(self, path, Holder(bias=arrays["bias"], **ours))
+            elif path == "table":
+                self.table = nnx.Embed(6, 4, rngs=nnx.Rngs(0))
+                self.table.embedding[...] = jnp.asarray(arrays["weight"])
+            elif path == "used":
+                self.used = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+                self.used.kernel[...] = jnp.asarray(arrays["weight"].T)
+                self.used.bias[...] = jnp.asarray(arrays["bias"])
+            elif path != "lost":
+                kernel = arrays["weight"]
+                kernel = kernel.transpose(*range(2, kernel.ndim), 1, 0)
+                setattr(self, path, Holder(kernel=kernel, bias=arrays["bias"]))
+
+    def __call__(self, x, ids):
+        return self.used(x) + self.table(ids)
+
+
+X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
+IDS = np.array([0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def spoiled():
+    """One comparison in which every idle module has something else wrong with its weights."""
+    torch.manual_seed(0)
+    reference = Idle().eval()
+    port = NnxIdle(reference)
+    port.eval()
+    kernel = {name: held.kernel for name, held in vars(port).items() if hasattr(held, "kernel")}
+    kernel["flipped"][...] = kernel["flipped"][...][::-1]
+    kernel["permuted"][...] = kernel["permuted"][...].T
+    kernel["rounded"][...] = kernel["rounded"][...].astype(jnp.bfloat16).astype(jnp.float32)
+    kernel["initial"][...] = jnp.zeros((6, 6))
+    kernel["one"][...], kernel["two"][...] = kernel["two"][...], kernel["one"][...]
+    kernel["unrelated"][...] = jnp.asarray(RNG.standard_normal((6, 6)), jnp.float32)
+    port.norm.mean[...] = port.norm.mean[...] * 2
+    port.table.embedding[...] = port.table.embedding[...].at[5].mul(3)  # a row that is not read
+    port.right.extra = nnx.Param(jnp.ones(2))
+    return parity.compare(reference, port, (X, IDS))
+
+
+@pytest.mark.parametrize(
+    ("name", "cause", "says"),
+    [
+        ("table.weight", "weights_value", "16.7 % of its entries differ"),
+        ("flipped.weight", "weights_layout", "flipped along axes (2,)"),
+        ("permuted.weight", "weights_layout", "axes (0, 1) of the reference, not (1, 0)"),
+        ("rounded.weight", "weights_precision", "rounded to bfloat16"),
+        ("initial.weight", "weights_missing", "every entry is 0, as if never loaded"),
+        ("one.weight", "weights_swapped", "holds the values of two.weight"),
+        ("unrelated.weight", "weights_missing", "unrelated to the reference's"),
+        ("norm.running_mean", "norm_buffers", "2 times the reference's"),
+        ("lost.weight", "weights_missing", "the port has no such tensor"),
+        ("right.weight", "", ""),
+        ("used.weight", "", ""),
+    ],
+)
+def test_findings_in_a_report(spoiled, name, cause, says):
+    found = {one.name: one for one in spoiled.weights}
+    assert found[name].cause == cause
+    assert says in found[name].finding
+
+
+def test_what_no_call_tells_is_a_warning(spoiled):
+    assert spoiled.faults == ()
+    assert spoiled.coverage.complete
+    assert spoiled.verdict == "WARN"
+    note = next(note for note in spoiled.notes if "weights" in note)
+    assert note.startswith("12 weights are not the reference's, though no call fails: table.weight")
+    assert note.endswith("; and 7 more")
+    extra = spoiled.weights[-1]
+    assert (extra.name, extra.nnx_name) == ("", "right.extra")
+    assert extra.finding == "belongs to no tensor of the reference"
+
+
+def test_the_ledger_in_every_form(spoiled, tmp_path):
+    spoiled.write(tmp_path)
+    table = pd.read_csv(tmp_path / "weights.csv", keep_default_na=False)
+    assert list(table.columns)[:8] == [
+        "name", "nnx_name", "kind", "shape", "nnx_shape", "transform", "cause", "finding",
+    ]  # fmt: skip
+    assert len(table) == len(spoiled.weights) == 26
+    row = table[table.name == "flipped.weight"].iloc[0]
+    assert (row["shape"], row["nnx_shape"], row["kind"]) == ("3x2x2x5", "2x5x2x3", "parameter")
+    text = as_markdown(spoiled)
+    assert "weights: 14 of 25 tensors equal" in text
+    assert "**weights_precision**: rounded.weight: rounded to bfloat16" in text
+    assert json.loads(as_json(spoiled))["weights"][0]["transform"] == "(1, 0)"
+
+
+def test_a_declared_weight_may_differ(pair, image):
+    reference, port = pair
+    port.spare = nnx.Param(jnp.ones(3))
+    coverage = parity.compare(reference, port, (image,), modes=("free",)).coverage
+    assert coverage.unmatched_tensors == ("spare: belongs to no tensor of the reference",)
+    report = parity.compare(reference, port, (image,), ignore=["spare"])
+    assert report.verdict == "PASS"
+    assert report.weights[-1].declared == "ignored by the caller"
+
+
+def test_an_order_of_axes_that_the_port_knows_how_to_read_is_right():
+    class Port(nnx.Module):
+        def __init__(self, reference):
+            self.kernel = nnx.Param(jnp.asarray(reference.weight.detach().numpy()))
+            self.bias = nnx.Param(jnp.asarray(reference.bias.detach().numpy()))
+
+        def __call__(self, x):
+            return x @ self.kernel[...].T + self.bias[...].reshape(1, -1)
+
+    reference = torch.nn.Linear(4, 4)
+    report = parity.compare(reference, Port(reference), (X,))
+    assert report.verdict == "PASS"
+    assert report.weights[0].transform == "(0, 1)"
+
+
+class Attention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        for name in ("to_q", "to_k", "to_v"):
+            setattr(self, name, torch.nn.Linear(4, 4))
+
+    def forward(self, x):
+        q, k, v = self.to_q(x), self.to_k(x), self.to_v(x)
+        return torch.softmax(q @ k.T, -1) @ v
+
+
+class NnxAttention(nnx.Module):
+    """q, k and v in one kernel, in this order of the reference's."""
+
+    def __init__(self, reference, order="qkv"):
+        self.qkv = nnx.Linear(4, 12, rngs=nnx.Rngs(0))
+        own = [getattr(reference, f"to_{letter}") for letter in order]
+        weights = [layer.weight.detach().numpy().T for layer in own]
+        self.qkv.kernel[...] = jnp.asarray(np.concatenate(weights, -1))
+        biases = [layer.bias.detach().numpy() for layer in own]
+        self.qkv.bias[...] = jnp.asarray(np.concatenate(biases))
+
+    def __call__(self, x):
+        q, k, v = jnp.split(self.qkv(x), 3, -1)
+        return nnx.softmax(q @ k.T, -1) @ v
+
+
+FUSED = (
+    Fused("to_*.weight", into="qkv.kernel"),
+    Fused(("to_q.bias", "to_k.bias", "to_v.bias"), into="qkv.bias"),
+)
+
+
+def test_fused_leaves():
+    reference = Attention()
+    report = parity.compare(reference, NnxAttention(reference), (X,), weights=FUSED)
+    assert report.verdict == "PASS"
+    assert report.coverage.matched_parameters == report.coverage.parameters == 6
+    assert sorted(report.coverage.dissolved) == ["qkv", "to_k", "to_q", "to_v"]
+    assert [one.transform for one in report.weights] == [
+        "(1, 0) at [:, 0:4]", "(0,) at [0:4]",
+        "(1, 0) at [:, 4:8]", "(0,) at [4:8]",
+        "(1, 0) at [:, 8:12]", "(0,) at [8:12]",
+    ]  # fmt: skip
+    assert not parity.compare(reference, NnxAttention(reference), (X,))  # undeclared
+
+
+def test_fused_in_another_order_is_the_cause():
+    reference = Attention()
+    report = parity.compare(reference, NnxAttention(reference, "qvk"), (X,), weights=FUSED)
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("", "weights_swapped")]
+    assert "to_k.weight: at [:, 4:8]: holds the values of to_v.weight" in report.faults[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (Fused("to_q.weight", into="qkv.kernel", axis=2), r"qkv.kernel` \(4, 12\) has no axis 2"),
+        (
+            Fused("to_x.*", into="qkv.kernel"),
+            "weights: 'to_x.*' matches no tensor of",
+        ),
+        (FUSED[0], r"to_q.weight is in Fused\("),
+        ("to_q.weight", "expected parity.Fused or parity.Stacked, found a str"),
+    ],
+)
+def test_rules_that_cannot_be_used(rule, message):
+    reference = Attention()
+    rules = (FUSED[0], rule) if rule is FUSED[0] else (rule,)
+    with pytest.raises(InputError, match=message):
+        parity.compare(reference, NnxAttention(reference), (X,), weights=rules)
+
+
+def test_rules_that_do_not_fit_are_findings():
+    reference = Attention()
+    wrong = (
+        Fused(("to_q.weight", "to_k.weight"), into="qkv.kernel"),
+        Fused("to_v.weight", into="v.kernel"),
+    )
+    theirs = [tensor(name, p.detach().numpy()) for name, p in reference.named_parameters()]
+    ours = [tensor("qkv.kernel", np.zeros((4, 12), np.float32))]
+    found = {one.name: one for one in make_ledger(theirs, ours, rules=wrong)}
+    assert found["to_q.weight"].cause == "shape"
+    assert "`qkv.kernel` (4, 12) does not hold `to_q.weight` (4, 4) and" in (
+        found["to_q.weight"].finding
+    )
+    assert found["to_v.weight"].finding == "the port has no `v.kernel` to hold it"
+
+
+def test_a_tensor_that_is_split():
+    whole = RNG.standard_normal((9, 4)).astype(np.float32)
+    ours = [tensor(f"a.{name}.kernel", whole[i * 3 : i * 3 + 3].T) for i, name in enumerate("qkv")]
+    names = tuple(f"a.{name}.kernel" for name in "qkv")
+    theirs = [tensor("a.in_proj_weight", whole)]
+    right = make_ledger(theirs, ours, rules=[Fused("*.in_proj_weight", tuple(
+        f"*.{name}.kernel" for name in "qkv"), axis=0)])  # fmt: skip
+    assert [one.nnx_name for one in right] == list(names)
+    assert [one.transform for one in right] == [
+        "(1, 0) of [0:3]", "(1, 0) of [3:6]", "(1, 0) of [6:9]",
+    ]  # fmt: skip
+    assert {one.shape for one in right} == {(9, 4)}
+    rule = Fused("a.in_proj_weight", into=(names[1], names[0], names[2]), axis=0)
+    wrong = make_ledger(theirs, ours, rules=[rule])
+    assert [one.cause for one in wrong] == ["weights_swapped", "weights_swapped", ""]
+    assert wrong[0].finding == "holds the values of a.in_proj_weight[3:6]"
+
+
+class Layers(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+class NnxLayers(nnx.Module):
+    """The same layers in a scan."""
+
+    def __init__(self, reference, order=(0, 1, 2)):
+        @nnx.vmap(in_axes=0, out_axes=0)
+        def make(key):
+            return nnx.Linear(4, 4, rngs=nnx.Rngs(key))
+
+        self.layers = make(jax.random.split(jax.random.key(0), 3))
+        own = [reference.layers[i] for i in order]
+        weights = [layer.weight.detach().numpy().T for layer in own]
+        self.layers.kernel[...] = jnp.asarray(np.stack(weights))
+        self.layers.bias[...] = jnp.asarray(
+            np.stack([layer.bias.detach().numpy() for layer in own])
+        )
+
+    def __call__(self, x):
+        @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+        def step(x, layer):
+            return jnp.tanh(layer(x))
+
+        return step(x, self.layers)
+
+
+STACKED = (
+    Stacked("layers.*.weight", into="layers.kernel"),
+    Stacked("layers.*.bias", into="layers.bias"),
+)
+
+
+def test_stacked_leaves():
+    reference = Layers()
+    report = parity.compare(reference, NnxLayers(reference), (X,), weights=STACKED)
+    assert report.faults == ()
+    assert report.coverage.unmatched_tensors == ()
+    assert report.coverage.matched_parameters == report.coverage.parameters == 6
+    assert [one.transform for one in report.weights][::2] == [
+        "(1, 0) at [0]", "(1, 0) at [1]", "(1, 0) at [2]",
+    ]  # fmt: skip
+    assert report.verdict == "PASS"
+    wrong = parity.compare(reference, NnxLayers(reference, (1, 0, 2)), (X,), weights=STACKED)
+    assert [fault.cause for fault in wrong.faults] == ["weights_swapped"]
+
+
+@pytest.mark.parametrize(
+    ("name", "partner", "expected"),
+    [
+        ("stem", "first", "rename={'stem': 'first'}"),
+        ("layers.0.fc", "blocks.0.fc", "rename={'layers': 'blocks', 'layers.*': 'blocks.*'}"),
+        ("net.1.norm1", "net.1.norm_a", "rename={'net.*.norm1': 'net.*.norm_a'}"),
+        ("conv.weight", "conv.conv.kernel", "rename={'conv.weight': 'conv.conv.kernel'}"),
+        ("fc", "model.fc", "rename={'fc': 'model.fc'}"),
+        ("a.0", "a.1", "rename={'a.0': 'a.1'}"),
+        # `a` twice: which one a glob means is not clear
+        ("n.1.a.0.a.w", "n.1.b.0.a.w", "rename={'n.1.a.0.a.w': 'n.1.b.0.a.w'}"),
+    ],
+)
+def test_how_to_rename(name, partner, expected):
+    assert how(name, partner) == expected
+
+
+def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
+    class Renamed(nnx.Module):
+        def __init__(self, port):
+            self.first, self.unit, self.blocks, self.head = (
+                port.stem, port.block, port.blocks, port.head,
+            )  # fmt: skip
+
+        def __call__(self, x):
+            h = self.first(x)
+            h, _ = self.unit(h)
+            h, _ = self.unit(h, scale=0.5)
+            h, stats = self.blocks[0](h)
+            return self.head(stats["mean"]), h
+
+    port = Renamed(pair[1])
+    report = parity.compare(pair[0], port, (image,), modes=("free",))
+    hints = report.coverage.suggestions
+    assert hints["stem"] == "the port's `first` may be it: use rename={'stem': 'first'}"
+    assert "rename={'block': 'unit', 'block.*': 'unit.*'}" in hints["block.norm"]
+    assert any(
+        text.startswith("stem.weight: the port has no such tensor; the port's `first.kernel`")
+        and "holds the same values" in text
+        for text in report.coverage.unmatched_tensors
+    )
+    text = as_markdown(report)
+    assert "**unmatched module**: stem; the port's `first` may be it: use rename=" in text
+    rename = {"stem": "first", "block": "unit", "block.*": "unit.*"}
+    assert parity.compare(pair[0], port, (image,), rename=rename, modes=("free",)).coverage.complete
+
+
+def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around_them():
+    theirs, ours = [tensor("a.weight", KERNEL)], [tensor("a.conv.kernel", USUAL)]
+    folding = Folding({"": "", "a": "a"}, port={"a.conv": "a"})
+    (found,) = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=folding)
+    assert (found.nnx_name, found.finding) == ("a.conv.kernel", "")
+    lost, _ = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=Folding({"": ""}))
+    assert lost.nnx_name == ""
+    theirs, ours = [tensor("a.conv.weight", KERNEL)], [tensor("a.kernel", 2 * USUAL)]
+    folding = Folding({"": "", "a": "a"}, ref={"a.conv": "a"})
+    (found,) = make_ledger(theirs, ours, modules=["", "a"], folding=folding)
+    assert (found.nnx_name, found.cause) == ("a.kernel", "weights_value")
+    assert found.finding.startswith("off by 1 ")
+
+
+def test_a_tensor_of_another_place_is_suggested_and_renamed():
+    theirs = [tensor("block.gamma", VECTOR), tensor("block.beta", VECTOR[:3])]
+    ours = [tensor("block.ls.scale", VECTOR)]
+    lost, none, _ = make_ledger(theirs, ours, modules=["block", "block.ls"])
+    assert lost.suggested == "block.ls.scale"
+    assert lost.finding.endswith(
+        "the port's `block.ls.scale` (7,) holds the same values: "
+        "use rename={'block.gamma': 'block.ls.scale'}"
+    )
+    assert none.suggested == ""
+    rename = {"block.gamma": "block.ls.scale"}
+    assert make_ledger(theirs, ours, rename=rename)[0].finding == ""
+    (other, *_) = make_ledger(theirs, [tensor("block.ls.scale", VECTOR + 1)])
+    assert "has its size" in other.finding
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"rename": {"stm": "first"}},
+            "rename: 'stm' matches no module or tensor of",
+        ),
+        (
+            {"ignore": ["block.cnv"]},
+            "ignore: 'block.cnv' matches no module or tensor; did",
+        ),
+        ({"ignore": ["block#9"]}, "ignore: 'block#9' matches no output; did you mean 'block#"),
+    ],
+)
+def test_a_glob_that_matches_nothing_is_refused(pair, image, options, message):
+    with pytest.raises(InputError, match=message):
+        parity.compare(*pair, (image,), **options)

@@ -1,0 +1,61 @@
+"""Globs over dotted names: what they match, and what they make of a name."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from parity.errors import InputError
+
+
+def renamed(name: str, rename: Mapping[str, str]) -> str:
+    """What the first glob that matches makes of `name`, which stays as it is if none does.
+
+    Each `*` of the target repeats what the glob's held; what the target has no `*` for is dropped.
+    No glob renames the root, only `""` itself.
+    """
+    if not name:
+        return rename.get("", "")
+    for pattern, target in rename.items():
+        held = captured(pattern, name)
+        if held is not None:
+            for part in held:
+                target = target.replace("*", part, 1)
+            return target
+    return name
+
+
+def captured(pattern: str, name: str) -> tuple[str, ...] | None:
+    """What each `*` of the pattern holds; `None` if it does not match."""
+    found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name)
+    return found.groups() if found else None
+
+
+def why(name: str, declared: Mapping[str, str]) -> str | None:
+    """The reason given for the first glob that matches `name`, if one does."""
+    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether `renamed` would replace the name."""
+    return captured(pattern, name) is not None
+
+
+def check_used(
+    option: str,
+    globs: Iterable[str],
+    names: Iterable[str],
+    what: str,
+    match: Callable[[str, str], bool] = matches,
+) -> None:
+    """Refuse a glob that matches none of the names: it is mistyped, and would do nothing.
+
+    Raises:
+        InputError: with the name that is most like it.
+    """
+    known = list(dict.fromkeys(names))
+    for glob in globs:
+        if not any(match(name, glob) for name in known):
+            near = get_close_matches(glob, known, 1, cutoff=0.0)
+            hint = f"did you mean {near[0]!r}?" if near else "there is none"
+            raise InputError(f"{option}: {glob!r} matches no {what}; {hint}")

@@ -1,0 +1,72 @@
+"""The ledger of weights as lines, as a table, and as what a reader must know before a PASS."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from parity.records import Coverage, Fault
+from parity.weights import Weight
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = (
+    "name", "nnx_name", "kind", "shape", "nnx_shape", "transform", "cause", "finding", "declared",
+)  # fmt: skip
+"""The columns of `weights.csv`."""
+
+LISTED = 20
+"""How many of the tensors that something is wrong with are listed."""
+
+NOTED = 5
+"""How many of them a note names."""
+
+
+def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":
+    """One line per tensor, columns as in `COLUMNS`; shapes as 3x3x8."""
+    import pandas as pd
+
+    lines = [
+        {**vars(line), "shape": _shape(line.shape), "nnx_shape": _shape(line.nnx_shape)}
+        for line in weights
+    ]
+    return pd.DataFrame(lines, columns=list(COLUMNS))
+
+
+def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
+    """How many of the reference's tensors the port holds, and what is wrong with the others.
+
+    Those that make the coverage incomplete are listed there.
+    """
+    names = dict.fromkeys(line.name for line in weights if line.name)
+    other = {line.name for line in weights if line.finding}
+    declared = {line.name for line in weights if line.name and line.declared and line.finding}
+    reasons = f", {len(declared)} declared" if declared else ""
+    lines = [f"- weights: {len(names) - len(other - {''})} of {len(names)} tensors equal{reasons}"]
+    wrong = [line for line in weights if line.wrong and line.text not in coverage.unmatched_tensors]
+    for line in wrong[:LISTED]:
+        cause = f"**{line.cause}**: " if line.cause else ""
+        lines.append(f"- {cause}{line.text}")
+    if len(wrong) > LISTED:
+        lines.append(f"- and {len(wrong) - LISTED} more, all of them in weights.csv")
+    return lines
+
+
+def weight_notes(
+    weights: Sequence[Weight], coverage: Coverage, faults: Sequence[Fault]
+) -> tuple[str, ...]:
+    """Weights that are not the reference's although no call of their module fails."""
+    known = {fault.path for fault in faults}
+    loose = [
+        line.text
+        for line in weights
+        if line.wrong and line.path not in known and line.text not in coverage.unmatched_tensors
+    ]
+    if not loose:
+        return ()
+    more = f"; and {len(loose) - NOTED} more" if len(loose) > NOTED else ""
+    text = "; ".join(loose[:NOTED])
+    return (f"{len(loose)} weights are not the reference's, though no call fails: {text}{more}",)
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape))
