@@ -1,9 +1,11 @@
 """One case: both sides on one input, from capture to faults."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from flax import nnx
@@ -20,6 +22,9 @@ from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.ledger import Ledger
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
+from parity.nonfinite import first_nonfinite
+from parity.observer import compare_unobserved
+from parity.precision import measure_emulated
 from parity.progress import Progress
 from parity.recorder import bind, join
 from parity.records import (
@@ -27,10 +32,12 @@ from parity.records import (
     Case,
     Coverage,
     Diagnosis,
+    Emulation,
     Fault,
     Inclusive,
     LeafMatch,
     Match,
+    NonFinite,
     Row,
     Rung,
 )
@@ -50,17 +57,26 @@ class Rules:
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
     modes: tuple[str, ...] = MODES
+    emulate: str | None = None
+    disable_jit: bool = False
+    """Whether the port runs operation by operation, not in the programs that it compiles."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case gave; `outputs` are the reference's, channel-first, by leaf."""
+    """What one case gave; `outputs` are the reference's, channel-first, by leaf.
+
+    `uncaptured` says by case what the port returned when it was not recorded.
+    """
 
     rows: tuple[Row, ...]
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    nonfinite: tuple[NonFinite, ...] = ()
+    emulation: Emulation | None = None
+    uncaptured: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_case(
@@ -76,7 +92,8 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
-    with Store() as store, unchanged(torch_module, nnx_module) as restore:
+    eager = jax.disable_jit() if rules.disable_jit else nullcontext()
+    with Store() as store, unchanged(torch_module, nnx_module) as restore, eager:
         progress.stage("reference")
         ref = capture_torch.record(
             torch_module, case.torch, case.args, case.kwargs,
@@ -97,6 +114,7 @@ def run_case(
         alignment = align(ref, port, rename=rename, declared=declared)
         _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
+        calls = (ref.calls, port.calls)
         exclusives: Exclusives | None = None
         inclusive: Mapping[Key, Inclusive] = {}
         sides = Sides(
@@ -106,7 +124,6 @@ def run_case(
             case.nnx,
         )
         if "exclusive" in rules.modes:
-            calls = (ref.calls, port.calls)
             exclusives = measure_exclusive(
                 alignment.matches, calls, sides, store, None if case.floor else fail_limit, progress
             )
@@ -124,6 +141,21 @@ def run_case(
             )
             scene = Scene(alignment.matches, ref.calls, sides, exclusives, ledger, store)
             faults = tuple(_explained(fault, found, scene, progress) for fault in faults)
+        unobserved = emulation = None
+        root = next((match for match in alignment.matches if match.ref.parent == -1), None)
+        if root is not None and case.shipped is not None:
+            progress.stage("the port as it is shipped")
+            passed = all(one.row.verdict == "PASS" for one in found)
+            rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
+            unobserved = compare_unobserved(
+                root, port.calls, case.shipped, sides, rounding, store, restore
+            )
+        if root is not None and rules.emulate is not None:
+            emulation = measure_emulated(
+                rules.emulate, case.name, alignment.matches, port.calls, sides, free, exclusives,
+                store, fail_limit, progress, restore,
+            )  # fmt: skip
+        nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = {
             leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
             for leaf in ref.calls[-1].outputs
@@ -131,7 +163,12 @@ def run_case(
         }
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    return Outcome(rows, faults, alignment.coverage, outputs, notes)
+    if unobserved is not None and unobserved.note:
+        notes = (*notes, f"{case.name}: {unobserved.note}")
+    uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
+    return Outcome(
+        rows, faults, alignment.coverage, outputs, notes, nonfinite, emulation, uncaptured
+    )
 
 
 def _in_training(module: torch.nn.Module) -> tuple[str, ...]:

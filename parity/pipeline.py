@@ -11,10 +11,12 @@ from typing import Any
 import torch
 from flax import nnx
 
+from parity import emulate as emulation
 from parity import environment
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
 from parity.inputs import load_clip
+from parity.observer import Compiled
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
@@ -33,6 +35,9 @@ def compare(
     ignore: Sequence[str] = (),
     modes: Sequence[str] = MODES,
     noise_floor: bool = True,
+    emulate: str | None = None,
+    disable_jit: bool = False,
+    jitted: bool = True,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -52,6 +57,13 @@ def compare(
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not settle the verdict.
+        emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `emulate.MEANINGS`): also run the port
+            as hardware with such products would. Verdict, faults and table remain those of the
+            port as it runs here; `report.emulations` says what the hardware adds.
+        disable_jit: run the port operation by operation, so that modules inside its own programs
+            and loops are seen call by call.
+        jitted: also run the port's method as one program that nobody records, and say if it
+            returns something else; leave it out where that takes too long to compile.
 
     Raises:
         InputError: the arguments cannot be used, or `nnx_args` are not `torch_args` after layout.
@@ -66,6 +78,7 @@ def compare(
     for side, module in (("torch", torch_module), ("nnx", nnx_module)):
         if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
             raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
+    emulation.check(emulate)
     case = Case(
         name=methods["torch"] if isinstance(methods["torch"], str) else "call",
         args=tuple(torch_args),
@@ -73,12 +86,15 @@ def compare(
         torch=methods["torch"],
         nnx=methods["nnx"],
         floor=noise_floor,
+        shipped=Compiled(methods["nnx"]) if jitted else None,
     )
     rules = Rules(
         declared=dict.fromkeys(ignore, "ignored by the caller"),
         rename=rename or {},
         layout=layout or {},
         modes=tuple(modes),
+        emulate=emulate,
+        disable_jit=disable_jit,
     )
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
@@ -116,13 +132,16 @@ def run_pair(
     weights: str | None = None,
     config: str | None = None,
     seed: int = 0,
+    emulate: str | None = None,
+    disable_jit: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
-    `weights` and `config` are what the pair takes them for. Raises `InputError` for whatever
-    cannot be used.
+    `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
+    `compare`. Raises `InputError` for whatever cannot be used.
     """
+    emulation.check(emulate)
     progress = progress or Progress()
     start = time.monotonic()
     progress.stage("reading the clip")
@@ -134,7 +153,10 @@ def run_pair(
     port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
-    rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout)
+    rules = Rules(
+        pair.rungs, pair.declared, pair.rename, pair.layout, emulate=emulate,
+        disable_jit=disable_jit,
+    )  # fmt: skip
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     for case in cases:
@@ -162,15 +184,18 @@ def _report(
     facts: Mapping[str, Any],
     seed: int | None,
 ) -> Report:
+    uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
         rows=tuple(row for outcome in outcomes for row in outcome.rows),
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
         coverage=_merged_coverage([outcome.coverage for outcome in outcomes]),
         environment=environment.describe(seed),
-        facts=facts,
+        facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
         rungs=rules.rungs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
+        nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 from parity.report.report import Report
@@ -22,6 +23,8 @@ def as_json(report: Report) -> str:
         "environment": dict(report.environment),
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
+        "emulations": [asdict(emulation) for emulation in report.emulations],
+        "nonfinite": [vars(one) for one in report.nonfinite],
         "coverage": {**vars(coverage), "complete": coverage.complete},
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
         "columns": list(COLUMNS),

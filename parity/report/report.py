@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.records import Coverage, Fault, Row, Rung, Verdict
+from parity.records import Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict
 from parity.report.table import to_frame, worst_verdict
 from parity.report.write import write_all, write_text
 
@@ -30,6 +30,10 @@ class Report:
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
     """What is weak about the inputs."""
+    emulations: tuple[Emulation, ...] = ()
+    """By case, what emulated hardware would add to the port's error."""
+    nonfinite: tuple[NonFinite, ...] = ()
+    """By case and side, where the finite numbers are left, if they are."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
