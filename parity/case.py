@@ -1,10 +1,12 @@
 """One case: both sides on one input, from capture to faults."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
 import numpy as np
 import torch
 from flax import nnx
@@ -23,17 +25,22 @@ from parity.globs import check_used, renamed
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key, measure_free, read
+from parity.nonfinite import first_nonfinite
+from parity.observer import compare_unobserved
+from parity.precision import measure_emulated
 from parity.progress import Progress
 from parity.recorder import bind, join
 from parity.records import (
     Call,
     Case,
     Coverage,
+    Emulation,
     Exclusive,
     Fault,
     Inclusive,
     LeafMatch,
     Match,
+    NonFinite,
     Row,
     Rung,
 )
@@ -57,11 +64,17 @@ class Rules:
     weights: tuple[Fused | Stacked, ...] = ()
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
+    emulate: str | None = None
+    disable_jit: bool = False
+    """Whether the port runs operation by operation, not in the programs that it compiles."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case gave; `outputs` are the reference's, channel-first, by leaf."""
+    """What one case gave; `outputs` are the reference's, channel-first, by leaf.
+
+    `uncaptured` says by case what the port returned when it was not recorded.
+    """
 
     rows: tuple[Row, ...]
     faults: tuple[Fault, ...]
@@ -69,6 +82,9 @@ class Outcome:
     outputs: Mapping[str, Any]
     exercised: Exercised
     notes: tuple[str, ...] = ()
+    nonfinite: tuple[NonFinite, ...] = ()
+    emulation: Emulation | None = None
+    uncaptured: Mapping[str, str] = field(default_factory=dict)
 
 
 def run_case(
@@ -88,7 +104,8 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
-    with Store() as store, unchanged(torch_module, nnx_module) as restore:
+    eager = jax.disable_jit() if rules.disable_jit else nullcontext()
+    with Store() as store, unchanged(torch_module, nnx_module) as restore, eager:
         progress.stage("reference")
         ref = capture_torch.record(
             torch_module, case.torch, case.args, case.kwargs,
@@ -110,6 +127,7 @@ def run_case(
         check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         _check_inputs(alignment, store)
         free = measure_free(alignment.matches, store, progress)
+        calls = (ref.calls, port.calls)
         exclusives: Exclusives | None = None
         inclusive: Mapping[Key, Inclusive] = {}
         sides = Sides(
@@ -119,7 +137,6 @@ def run_case(
             case.nnx,
         )
         if "exclusive" in rules.modes:
-            calls = (ref.calls, port.calls)
             exclusives = measure_exclusive(
                 alignment.matches, calls, sides, store, None if case.floor else fail_limit, progress
             )
@@ -136,6 +153,21 @@ def run_case(
         if scene is not None and faults:
             progress.stage("diagnosis", len(faults))
             faults = tuple(explained(fault, found, scene, progress) for fault in faults)
+        unobserved = emulation = None
+        root = next((match for match in alignment.matches if match.ref.parent == -1), None)
+        if root is not None and case.shipped is not None:
+            progress.stage("the port as it is shipped")
+            passed = all(one.row.verdict == "PASS" for one in found)
+            rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
+            unobserved = compare_unobserved(
+                root, port.calls, case.shipped, sides, rounding, store, restore
+            )
+        if root is not None and rules.emulate is not None:
+            emulation = measure_emulated(
+                rules.emulate, case.name, alignment.matches, port.calls, sides, free, exclusives,
+                store, fail_limit, progress, restore,
+            )  # fmt: skip
+        nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = {
             leaf.name: np.ascontiguousarray(read(store, leaf.buffer, undo=leaf.moved))
             for leaf in ref.calls[-1].outputs
@@ -144,7 +176,12 @@ def run_case(
         notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
     done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
-    return Outcome(rows, faults, alignment.coverage, outputs, done, notes)
+    if unobserved is not None and unobserved.note:
+        notes = (*notes, f"{case.name}: {unobserved.note}")
+    uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
+    return Outcome(
+        rows, faults, alignment.coverage, outputs, done, notes, nonfinite, emulation, uncaptured
+    )
 
 
 def _output_names(alignment: Alignment) -> list[str]:

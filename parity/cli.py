@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parity.emulate import MEANINGS
 from parity.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,6 +48,19 @@ def cli() -> None:
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
 @click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--emulate",
+    type=click.Choice(list(MEANINGS)),
+    help="Also run the port as hardware with coarser products would, and report what that adds; "
+    "verdict and table stay those of the port as it runs here. "
+    + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
+)
+@click.option(
+    "--disable-jit",
+    is_flag=True,
+    help="Run the port operation by operation: modules inside its own programs and loops are seen "
+    "call by call.",
+)
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
 def run(
     pair: str,
@@ -56,6 +70,8 @@ def run(
     weights: str | None,
     config: str | None,
     seed: int,
+    emulate: str | None,
+    disable_jit: bool,
     out: str | None,
 ) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours."""
@@ -68,10 +84,14 @@ def run(
     chosen = find_pair(pair)
     folder = writable(Path(out or f"reports/{chosen.name}"))
 
+    from parity.environment import effective_precision
     from parity.pipeline import run_pair
     from parity.report.terminal import show, shown_progress
 
-    with shown_progress(Console(stderr=True)) as progress:
+    console = Console(stderr=True)
+    precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
+    console.print(f"effective precision of float32 products: {precision}", highlight=False)
+    with shown_progress(console) as progress:
         report = run_pair(
             chosen,
             video=video,
@@ -80,6 +100,8 @@ def run(
             weights=weights,
             config=config,
             seed=seed,
+            emulate=emulate,
+            disable_jit=disable_jit,
             progress=progress,
         )
     written = report.write(folder)

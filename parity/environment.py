@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from parity import probe
+
 PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 
@@ -19,6 +21,7 @@ def describe(seed: int) -> Mapping[str, Any]:
     import jax
     import torch
 
+    precision = effective_precision()
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": commit(),
@@ -32,8 +35,15 @@ def describe(seed: int) -> Mapping[str, Any]:
         "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
         "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
         "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        "jax_effective_precision": precision["jax"],
+        "torch_effective_precision": precision["torch"],
         "seed": seed,
     }
+
+
+def effective_precision() -> Mapping[str, str]:
+    """What a product of float32 arrays at default settings really is, measured, by framework."""
+    return {"jax": probe.of_jax(), "torch": probe.of_torch()}
 
 
 def commit() -> str | None:

@@ -13,6 +13,7 @@ import torch
 from flax import nnx
 
 from parity import capture_nnx, capture_torch, environment
+from parity import emulate as emulation
 from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
@@ -20,6 +21,7 @@ from parity.folding import Folding, fold
 from parity.globs import check_used, renamed
 from parity.inputs import load_clip
 from parity.ledger import make_ledger
+from parity.observer import Compiled
 from parity.packed import globs
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
@@ -44,6 +46,9 @@ def compare(
     noise_floor: bool = True,
     seed: int = 0,
     weights: Sequence[Fused | Stacked] = (),
+    emulate: str | None = None,
+    disable_jit: bool = False,
+    jitted: bool = True,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -66,6 +71,13 @@ def compare(
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
         weights: which tensors the port holds in another number of arrays.
+        emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `emulate.MEANINGS`): also run the port
+            as hardware with such products would. Verdict, faults and table remain those of the
+            port as it runs here; `report.emulations` says what the hardware adds.
+        disable_jit: run the port operation by operation, so that modules inside its own programs
+            and loops are seen call by call.
+        jitted: also run the port's method as one program that nobody records, and say if it
+            returns something else; leave it out where that takes too long to compile.
 
     Raises:
         InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
@@ -81,6 +93,7 @@ def compare(
     for side, module in (("torch", torch_module), ("nnx", nnx_module)):
         if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
             raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
+    emulation.check(emulate)
     case = Case(
         name=methods["torch"] if isinstance(methods["torch"], str) else "call",
         args=tuple(torch_args),
@@ -88,6 +101,7 @@ def compare(
         torch=methods["torch"],
         nnx=methods["nnx"],
         floor=noise_floor,
+        shipped=Compiled(methods["nnx"]) if jitted else None,
     )
     rules = Rules(
         declared=dict.fromkeys(ignore, "ignored by the caller"),
@@ -96,6 +110,8 @@ def compare(
         modes=tuple(modes),
         weights=tuple(weights),
         leaves=tuple(glob for glob in ignore if "#" in glob),
+        emulate=emulate,
+        disable_jit=disable_jit,
     )
     _check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
@@ -181,13 +197,16 @@ def run_pair(
     weights: str | None = None,
     config: str | None = None,
     seed: int = 0,
+    emulate: str | None = None,
+    disable_jit: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
-    `weights` and `config` are what the pair takes them for. Raises `InputError` for whatever
-    cannot be used.
+    `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
+    `compare`. Raises `InputError` for whatever cannot be used.
     """
+    emulation.check(emulate)
     progress = progress or Progress()
     start = time.monotonic()
     progress.stage("reading the clip")
@@ -199,7 +218,10 @@ def run_pair(
     port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
-    rules = Rules(pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights)
+    rules = Rules(
+        pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
+        emulate=emulate, disable_jit=disable_jit,
+    )  # fmt: skip
     progress.stage("comparing the weights")
     folding = _folding(reference, port, rules)
     ledger = _ledger(reference, port, rules, folding)
@@ -241,18 +263,21 @@ def _report(
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
     weights = settled(ledger, coverage, rows)
+    uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
         coverage=with_weights(coverage, weights, folding.partners),
         environment=environment.describe(seed),
-        facts=facts,
+        facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
         rungs=rules.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
         inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
+        emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
+        nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
     )
 
 

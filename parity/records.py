@@ -283,6 +283,63 @@ class Diagnosis:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """What rounded products cost one call of the port that is given the reference's inputs.
+
+    `rel_l2` is the relative distance from what the same code makes of them without emulation: of
+    output `leaf`, or, where `to` is the path of a call inside, of that argument of it.
+    """
+
+    path: str
+    kind: str
+    call: int
+    leaf: str
+    to: str
+    rel_l2: float
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """One case on emulated hardware (see `emulate`).
+
+    `outputs` maps each output leaf to the relative L2 distance that the emulation adds, and to
+    that of the port itself from the reference, both free-running. `lossy` of the `calls` that were
+    repeated differ from float32 by more than its rounding; `losses` are theirs, the worst first.
+    """
+
+    mode: str
+    case: str
+    path: str
+    outputs: Mapping[str, tuple[float, float]]
+    losses: tuple[Loss, ...]
+    lossy: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class NonFinite:
+    """The first call of one side whose output leaves the finite numbers.
+
+    `nan` and `inf` count the entries of output `leaf`, of `size`. `largest` is the largest finite
+    magnitude among its inputs, `given` how many entries of these were not finite already. `alike`
+    says that the other side has the same entries.
+    """
+
+    side: Literal["reference", "port"]
+    case: str
+    path: str
+    kind: str
+    call: int
+    leaf: str
+    nan: int
+    inf: int
+    size: int
+    largest: float
+    given: int
+    alike: bool
+
+
+@dataclass(frozen=True)
 class Case:
     """One run of both sides on shared inputs.
 
@@ -291,7 +348,8 @@ class Case:
     that is called (`""`: the root). `torch` and `nnx` are method names or callables
     `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. `floor` asks for
     R on every call rather than only where it is needed to decide; `r_limit` replaces the limits on
-    R and on MAE: only the distance from float64 counts.
+    R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
+    instead of `nnx`, such as a compiled program: it must return the same.
     """
 
     name: str
@@ -304,6 +362,7 @@ class Case:
     depth: int | None = None
     floor: bool = False
     r_limit: float | None = None
+    shipped: str | Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import asdict
 from typing import Any
 
 from parity.report.report import Report
@@ -23,6 +24,8 @@ def as_json(report: Report) -> str:
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
         "unexercised": list(report.unexercised),
+        "emulations": [asdict(emulation) for emulation in report.emulations],
+        "nonfinite": [vars(one) for one in report.nonfinite],
         "coverage": {**vars(coverage), "complete": coverage.complete},
         "weights": [vars(line) for line in report.weights],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],

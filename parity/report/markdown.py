@@ -5,6 +5,7 @@ from typing import Any
 
 from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
+from parity.report.sections import nonfinite_lines, place, precision_lines
 from parity.report.table import RungSummary, by_kind, record, summarise
 from parity.report.weights import weight_lines
 
@@ -18,7 +19,7 @@ GRADE_KEY = "Grades of an MAE: " + "; ".join(
 
 
 def as_markdown(report: Report) -> str:
-    """Summary, faults, rungs, the worst rows, coverage, weights, environment."""
+    """Summary, faults, rungs, precision, the worst rows, coverage, weights, environment."""
     parts = [f"# {report.name}: {report.verdict}", ""]
     parts += [f"- {key}: {_text(value)}" for key, value in report.facts.items()]
     parts += ["", *_faults(report), *_notes(report)]
@@ -32,6 +33,9 @@ def as_markdown(report: Report) -> str:
             "",
         ]
     parts += _kinds(report)
+    if report.emulations:
+        parts += ["## Precision", "", *(f"- {x}" for x in precision_lines(report.emulations)), ""]
+        parts += [_losses(report), ""]
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
     parts += ["## Weights", "", *weight_lines(report.weights, report.coverage), ""]
@@ -101,7 +105,15 @@ def _faults(report: Report) -> list[str]:
 
 
 def _notes(report: Report) -> list[str]:
-    return [f"Note: {note}\n" for note in report.notes]
+    lines = (*report.notes, *nonfinite_lines(report.nonfinite))
+    return [f"Note: {line}\n" for line in lines]
+
+
+def _losses(report: Report) -> str:
+    losses = [(one.case, loss) for one in report.emulations for loss in one.losses]
+    losses.sort(key=lambda pair: -pair[1].rel_l2)
+    body = [(case, place(loss), loss.kind, number(loss.rel_l2)) for case, loss in losses[:WORST]]
+    return _table(("case", "call", "kind", "added, relative"), body)
 
 
 def _kinds(report: Report) -> list[str]:

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.records import Coverage, Fault, Row, Rung, Verdict
+from parity.records import Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict
 from parity.report.table import to_frame, worst_verdict
 from parity.report.weights import to_weight_frame, weight_notes
 from parity.report.write import write_all, write_text
@@ -38,6 +38,10 @@ class Report:
     """What the inputs left out; it takes nothing from what was found on them."""
     outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """What the reference returned in the last case, by leaf: NumPy arrays, channel-first."""
+    emulations: tuple[Emulation, ...] = ()
+    """By case, what emulated hardware would add to the port's error."""
+    nonfinite: tuple[NonFinite, ...] = ()
+    """By case and side, where the finite numbers are left, if they are."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""

@@ -152,6 +152,7 @@ class _Bench:
             rename=self._pair.rename,
             ignore=tuple(self._pair.declared),
             noise_floor=False,
+            jitted=False,
         )
 
     def _trial(

@@ -1,5 +1,7 @@
 """`parity.compare` end to end on a small pair: correct, and with one thing wrong at a time."""
 
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -8,6 +10,9 @@ from flax import nnx
 
 import parity
 from parity import InputError
+
+compare = partial(parity.compare, jitted=False)
+"""Without the port as one program, which takes longer to compile than all the rest."""
 
 
 def replaced(port, path, function):
@@ -26,7 +31,7 @@ def replaced(port, path, function):
 
 
 def test_a_correct_port_passes(pair, image):
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert report.verdict == "PASS"
     assert report
     assert report.first_fault is None
@@ -39,7 +44,7 @@ def test_a_correct_port_passes(pair, image):
 
 
 def test_the_table(pair, image):
-    table = parity.compare(*pair, (image,)).table
+    table = compare(*pair, (image,)).table
     from parity.report.table import COLUMNS
 
     assert tuple(table.columns) == COLUMNS
@@ -56,7 +61,7 @@ def test_the_table(pair, image):
 )
 def test_a_scaled_output_is_named(pair, image, path):
     replaced(pair[1], path, lambda y: y * 1.01)
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert report.verdict == "FAIL"
     assert not report
     assert [fault.path for fault in report.faults] == [path]
@@ -66,7 +71,7 @@ def test_a_scaled_output_is_named(pair, image, path):
 def test_three_faults_are_all_named_in_order(pair, image):
     for path in ("head", "block.conv", "stem"):
         replaced(pair[1], path, lambda y: y * 1.01)
-    faults = parity.compare(*pair, (image,)).faults
+    faults = compare(*pair, (image,)).faults
     assert [fault.path for fault in faults] == ["stem", "block.conv", "head"]
     assert [fault.calls for fault in faults] == [1, 2, 1]
 
@@ -79,20 +84,20 @@ def test_wrong_glue_names_the_container(pair, image, monkeypatch):
         return h, {"mean": h.mean((1, 2)), "none": None}
 
     monkeypatch.setattr(block, "__call__", without_residual)
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert [fault.path for fault in report.faults] == ["block", "blocks.0"]
 
 
 def test_a_wrong_shape_is_a_fault(pair, image):
     replaced(pair[1], "stem", lambda y: y[:, :, :-1])
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert report.first_fault.path == "stem"
     assert "shape (2, 7, 8, 8) instead of (2, 7, 9, 8)" in report.first_fault.evidence
 
 
 def test_a_nan_is_a_fault(pair, image):
     replaced(pair[1], "block.conv", lambda y: y.at[0, 0, 0, 0].set(jnp.nan))
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert report.first_fault.path == "block.conv"
     assert report.table.nonfinite.max() >= 1
     table = report.table
@@ -104,7 +109,7 @@ def test_a_nan_is_a_fault(pair, image):
 
 def test_a_jitted_port_gives_the_same_verdict(pair, image):
     replaced(pair[1], "block.conv", lambda y: y * 1.01)
-    jitted = parity.compare(
+    jitted = compare(
         *pair, (image,), method={"torch": "__call__", "nnx": nnx.jit(lambda model, x: model(x))}
     )
     assert [fault.path for fault in jitted.faults] == ["block.conv"]
@@ -112,7 +117,7 @@ def test_a_jitted_port_gives_the_same_verdict(pair, image):
 
 
 def test_a_named_method(pair, image):
-    report = parity.compare(*pair, (image,), method="features")
+    report = compare(*pair, (image,), method="features")
     assert report
     assert set(report.table.case) == {"features"}
     idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
@@ -136,10 +141,10 @@ def test_rename(pair, image):
             return self.head(stats["mean"]), h
 
     port = Renamed(pair[1])
-    report = parity.compare(pair[0], port, (image,))
+    report = compare(pair[0], port, (image,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("stem",)
-    report = parity.compare(pair[0], port, (image,), rename={"stem": "first"})
+    report = compare(pair[0], port, (image,), rename={"stem": "first"})
     assert report.verdict == "PASS"
     row = report.table[report.table.path == "stem"].iloc[0]
     assert row.nnx_path == "first"
@@ -147,41 +152,41 @@ def test_rename(pair, image):
 
 def test_a_leaf_that_the_port_lacks_is_a_warning_unless_ignored(pair, image):
     replaced(pair[1], "block", lambda y: (y[0], {}))
-    report = parity.compare(*pair, (image,))
+    report = compare(*pair, (image,))
     assert report.verdict == "WARN"
     rows = report.table[(report.table.path == "block") & (report.table.leaf == "1.mean")]
     assert set(rows.verdict) == {"UNKNOWN"}
-    assert parity.compare(*pair, (image,), ignore=["block#1.mean"]).verdict == "PASS"
+    assert compare(*pair, (image,), ignore=["block#1.mean"]).verdict == "PASS"
 
 
 def test_explicit_arguments_are_checked(pair, image):
     moved = np.ascontiguousarray(np.moveaxis(image, 1, -1))
-    assert parity.compare(*pair, (image,), (moved,))
-    assert parity.compare(*pair, (torch.from_numpy(image),), (jnp.asarray(moved),))
+    assert compare(*pair, (image,), (moved,))
+    assert compare(*pair, (torch.from_numpy(image),), (jnp.asarray(moved),))
     with pytest.raises(InputError, match="nnx_args are not torch_args after layout: argument 'x'"):
-        parity.compare(*pair, (image,), (moved + 1,))
+        compare(*pair, (image,), (moved + 1,))
     with pytest.raises(InputError, match="has shape"):
-        parity.compare(*pair, (image,), (moved[:1],))
+        compare(*pair, (image,), (moved[:1],))
 
 
 def test_keyword_arguments(pair, image):
     x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
-    report = parity.compare(pair[0].block, pair[1].block, (x,), torch_kwargs={"scale": 0.25})
+    report = compare(pair[0].block, pair[1].block, (x,), torch_kwargs={"scale": 0.25})
     assert report.verdict == "PASS"
 
 
 def test_options_are_checked(pair, image):
     with pytest.raises(InputError, match="modes"):
-        parity.compare(*pair, (image,), modes=("exclusive",))
+        compare(*pair, (image,), modes=("exclusive",))
     with pytest.raises(InputError, match="method"):
-        parity.compare(*pair, (image,), method={"torch": "forward"})
+        compare(*pair, (image,), method={"torch": "forward"})
     with pytest.raises(InputError, match="layout"):
-        parity.compare(*pair, (image,), layout={"*": "nhwc"})
+        compare(*pair, (image,), layout={"*": "nhwc"})
 
 
 def test_free_running_errors_alone(pair, image):
     replaced(pair[1], "stem", lambda y: y * 1.01)
-    report = parity.compare(*pair, (image,), modes=("free",))
+    report = compare(*pair, (image,), modes=("free",))
     assert report.verdict == "UNKNOWN"
     assert not report
     assert report.table.incl_mae.isna().all()
@@ -189,11 +194,11 @@ def test_free_running_errors_alone(pair, image):
 
 
 def test_without_noise_floor_r_is_measured_only_where_it_decides(pair, image):
-    report = parity.compare(*pair, (image,), noise_floor=False)
+    report = compare(*pair, (image,), noise_floor=False)
     assert report.verdict == "PASS"
     assert report.table.R.isna().any()
     replaced(pair[1], "head", lambda y: y * 1.01)
-    report = parity.compare(*pair, (image,), noise_floor=False)
+    report = compare(*pair, (image,), noise_floor=False)
     assert report.table[report.table.path == "head"].R.iloc[0] > 100
 
 
@@ -207,10 +212,10 @@ def test_an_ambiguous_layout_asks(pair):
             return 2 * x
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = parity.compare(Double(), Port(), (cube,), layout={"#x": "move"})
+    report = compare(Double(), Port(), (cube,), layout={"#x": "move"})
     assert report.verdict == "UNKNOWN"
     assert not report
-    assert parity.compare(Double(), Port(), (cube,), layout={"*": "move"}).verdict == "PASS"
+    assert compare(Double(), Port(), (cube,), layout={"*": "move"}).verdict == "PASS"
 
 
 def test_tokens_keep_their_layout():
@@ -220,7 +225,7 @@ def test_tokens_keep_their_layout():
     port.kernel[...] = jnp.asarray(linear.weight.detach().numpy().T)
     port.bias[...] = jnp.asarray(linear.bias.detach().numpy())
     x = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
-    assert parity.compare(linear, port, (x,)).verdict == "PASS"
+    assert compare(linear, port, (x,)).verdict == "PASS"
 
 
 class Zero(torch.nn.Module):
@@ -245,15 +250,15 @@ VECTOR = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_zero_reference_does_not_hide_an_error():
-    report = parity.compare(Zero(), nnx_of(lambda x: x + 5), (VECTOR,))
+    report = compare(Zero(), nnx_of(lambda x: x + 5), (VECTOR,))
     assert report.verdict == "FAIL"
     assert report.first_fault.path == ""
-    assert parity.compare(Zero(), nnx_of(lambda x: x * 0), (VECTOR,)).verdict == "PASS"
+    assert compare(Zero(), nnx_of(lambda x: x * 0), (VECTOR,)).verdict == "PASS"
 
 
 def test_none_beside_the_array_does_not_hide_it():
-    assert parity.compare(Pair2(), nnx_of(nnx.relu), (VECTOR,)).verdict == "PASS"
-    report = parity.compare(Pair2(), nnx_of(lambda x: 7 * x), (VECTOR,))
+    assert compare(Pair2(), nnx_of(nnx.relu), (VECTOR,)).verdict == "PASS"
+    report = compare(Pair2(), nnx_of(lambda x: 7 * x), (VECTOR,))
     assert report.verdict == "FAIL"
 
 
@@ -262,11 +267,11 @@ def test_one_sided_outputs_alone_are_nothing_compared():
         def forward(self, x):
             return x
 
-    assert parity.compare(Text(), nnx_of(lambda x: None), (VECTOR,)).verdict == "FAIL"
+    assert compare(Text(), nnx_of(lambda x: None), (VECTOR,)).verdict == "FAIL"
 
 
 def test_nan_everywhere_is_not_equality():
-    report = parity.compare(Text2(), nnx_of(lambda x: x * jnp.nan), (VECTOR,))
+    report = compare(Text2(), nnx_of(lambda x: x * jnp.nan), (VECTOR,))
     assert report.verdict == "UNKNOWN"
     assert not report
 
@@ -280,7 +285,7 @@ def test_plain_arguments_must_agree(pair):
     x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
     moved = np.moveaxis(x, 1, -1)
     with pytest.raises(InputError, match=r"'scale' has 3\.0 for 2\.0"):
-        parity.compare(pair[0].block, pair[1].block, (x, 2.0), (moved, 3.0))
+        compare(pair[0].block, pair[1].block, (x, 2.0), (moved, 3.0))
 
 
 def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
@@ -316,9 +321,9 @@ def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
             return self.head(self.up(x))
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = parity.compare(Net(), NnxNet(), (cube,), (np.moveaxis(cube, 1, -1),))
+    report = compare(Net(), NnxNet(), (cube,), (np.moveaxis(cube, 1, -1),))
     assert "head" not in [fault.path for fault in report.faults]
-    sure = parity.compare(Net(), NnxNet(), (cube,), layout={"*": "move"})
+    sure = compare(Net(), NnxNet(), (cube,), layout={"*": "move"})
     assert [fault.path for fault in sure.faults] == ["up"]
 
 
@@ -328,7 +333,7 @@ def test_bfloat16_models_are_measured():
     port.kernel[...] = jnp.asarray(reference.weight.detach().float().numpy().T, jnp.bfloat16)
     port.bias[...] = jnp.asarray(reference.bias.detach().float().numpy(), jnp.bfloat16)
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
-    report = parity.compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
+    report = compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
     assert report.verdict in ("PASS", "WARN")
     assert np.isfinite(report.table.R.iloc[0])
 
@@ -362,15 +367,15 @@ class NnxLinear(nnx.Module):
 
 def test_a_random_reference_is_no_reference():
     reference = TorchLinear(drop=0.3)  # a new module is in train mode
-    report = parity.compare(reference, NnxLinear(reference), (VECTORS,))
+    report = compare(reference, NnxLinear(reference), (VECTORS,))
     assert not report
     assert [row.path for row in report.rows if "Call .eval() on both" in row.reason] == [""]
     assert any("train mode: drop, norm" in note for note in report.notes)
     # what the port itself gets wrong is found all the same
-    report = parity.compare(reference, NnxLinear(reference, 1.5), (VECTORS,))
+    report = compare(reference, NnxLinear(reference, 1.5), (VECTORS,))
     assert "" in [fault.path for fault in report.faults]
     reference.eval()
-    assert parity.compare(reference, NnxLinear(reference), (VECTORS,)).faults == ()
+    assert compare(reference, NnxLinear(reference), (VECTORS,)).faults == ()
 
 
 def test_a_seed_gives_the_same_report_again():
@@ -411,7 +416,7 @@ def test_both_models_are_left_in_their_state():
     reference = TorchLinear()
     port = Counting(reference)
     before = {name: value.clone() for name, value in reference.named_buffers()}
-    parity.compare(reference, port, (VECTORS,))
+    compare(reference, port, (VECTORS,))
     assert all(torch.equal(value, before[name]) for name, value in reference.named_buffers())
     assert float(port.calls[...]) == 0
 
@@ -425,12 +430,12 @@ def test_inputs_that_hide_mistakes_are_said():
         def __call__(self, x):
             return jnp.tanh(2 * x)
 
-    zeros = parity.compare(Torch(), Port(), (np.zeros((3, 4), np.float32),))
+    zeros = compare(Torch(), Port(), (np.zeros((3, 4), np.float32),))
     assert zeros.verdict == "WARN"
     assert zeros.notes == ("input 'x' is 0 everywhere: that hides mistakes",)
     broken = VECTORS.copy()
     broken[0, 0] = np.nan
-    assert "1 entries that are not finite" in parity.compare(Torch(), Port(), (broken,)).notes[0]
+    assert "1 entries that are not finite" in compare(Torch(), Port(), (broken,)).notes[0]
 
 
 def test_integers_of_64_bits_are_jax_s_of_32():
@@ -453,11 +458,11 @@ def test_integers_of_64_bits_are_jax_s_of_32():
     reference = Torch()
     ids = np.arange(8).reshape(2, 4)
     assert ids.dtype == np.int64
-    assert parity.compare(reference, Port(reference), (ids,)).verdict == "PASS"
-    wrong = parity.compare(reference, Port(reference), (ids,), nnx_args=(ids,))
+    assert compare(reference, Port(reference), (ids,)).verdict == "PASS"
+    wrong = compare(reference, Port(reference), (ids,), nnx_args=(ids,))
     assert wrong.verdict == "PASS"
     with pytest.raises(InputError, match="other values"):
-        parity.compare(reference, Port(reference), (ids,), nnx_args=(ids + 1,))
+        compare(reference, Port(reference), (ids,), nnx_args=(ids + 1,))
 
 
 def test_a_module_that_one_side_has_as_a_function():
@@ -478,10 +483,10 @@ def test_a_module_that_one_side_has_as_a_function():
             return self.act_function(self.linear(x))
 
     reference = Torch()
-    report = parity.compare(reference, Port(reference, nnx.silu), (VECTORS,))
+    report = compare(reference, Port(reference, nnx.silu), (VECTORS,))
     assert report.verdict == "PASS"
     assert "does not call it" in report.coverage.dissolved["act"]
-    report = parity.compare(reference, Port(reference, nnx.gelu), (VECTORS,))
+    report = compare(reference, Port(reference, nnx.gelu), (VECTORS,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "activation")]
 
 
@@ -502,7 +507,7 @@ def test_misuse_is_explained(change, message):
     options = {"torch_module": reference, "nnx_module": NnxLinear(reference),
                "torch_args": (VECTORS,)}  # fmt: skip
     with pytest.raises(InputError, match=message):
-        parity.compare(**{**options, **change})
+        compare(**{**options, **change})
 
 
 def test_attention_whose_projection_is_never_called():
@@ -540,9 +545,9 @@ def test_attention_whose_projection_is_never_called():
 
     reference = Torch().eval()
     x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
-    right = parity.compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "keep"})
+    right = compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "keep"})
     assert right.faults == ()
     assert "attention.out_proj" in right.coverage.dissolved
     assert right.verdict == "PASS"
-    wrong = parity.compare(reference, Port(reference, 1.0), (x,), layout={"*": "keep"})
+    wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "keep"})
     assert [fault.path for fault in wrong.faults] == ["attention"]

@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +14,9 @@ from parity.forced import by_turn
 from parity.records import Call
 from parity.store import Store
 from tests.parity.conftest import NnxBlock
+
+compare = partial(parity.compare, jitted=False)
+"""Without the port as one program, which takes longer to compile than all the rest."""
 
 VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
 
@@ -35,7 +40,7 @@ def faults(report):
 def test_own_code_after_the_last_call(pair, image):
     reference, port = pair
     port.block = Changed(port.block, glue=lambda y: y * 1.01)
-    report = parity.compare(reference, port, (image,))
+    report = compare(reference, port, (image,))
     assert faults(report) == [("block", "after `conv`")]
     assert report.first_fault.calls == 2
     inside = report.table[report.table.path.str.startswith("block.")]
@@ -47,7 +52,7 @@ def test_own_code_after_the_last_call(pair, image):
 def test_own_code_between_two_calls(pair, image):
     reference, port = pair
     port.block = Changed(port.block, handed=lambda y: y * 1.01)
-    report = parity.compare(reference, port, (image,))
+    report = compare(reference, port, (image,))
     assert faults(report) == [("block", "between `act` and the input of `conv`")]
     own = report.table[(report.table.path == "block") & (report.table.leaf == "0")]
     assert own.excl_mae.max() < 1e-6  # what it returns is right, given what `conv` returned
@@ -60,14 +65,14 @@ def test_mistakes_one_inside_the_other_and_side_by_side(pair, image):
     port.head.bias[...] = port.head.bias[...] + 0.1
     port.block.norm.scale[...] = port.block.norm.scale[...] * 1.1
     port.block = Changed(port.block, glue=lambda y: y * 1.01)
-    report = parity.compare(reference, port, (image,))
+    report = compare(reference, port, (image,))
     assert [path for path, _ in faults(report)] == ["block.norm", "block", "head"]
 
 
 def test_gain_is_what_a_call_makes_of_the_error_it_gets(pair, image):
     reference, port = pair
     port.stem.bias[...] = port.stem.bias[...] + 0.1
-    table = parity.compare(reference, port, (image,)).table
+    table = compare(reference, port, (image,)).table
     assert np.isnan(table[table.path == "stem"].gain).all()  # its input is exact
     norm = table[(table.path == "block.norm") & (table.call == 0)].iloc[0]
     stem = table[table.path == "stem"].iloc[0]
@@ -83,7 +88,7 @@ def test_a_port_that_compiles_inside(pair, image):
             return super().__call__(x, scale)
 
     port.block = Compiled(port.block, handed=lambda y: y * 1.01)
-    report = parity.compare(reference, port, (image,))
+    report = compare(reference, port, (image,))
     assert faults(report) == [("block", "between `act` and the input of `conv`")]
     assert report.table.excl_mae.notna().all()
 
@@ -116,7 +121,7 @@ class NnxTied(nnx.Module):
 def test_weights_that_other_modules_read():
     torch.manual_seed(0)
     reference = TorchTied()
-    report = parity.compare(reference, NnxTied(reference), (VECTORS,))
+    report = compare(reference, NnxTied(reference), (VECTORS,))
     assert report.faults == ()
     assert report.table.R.notna().all()
     assert report.table.R.max() < 3
@@ -125,7 +130,7 @@ def test_weights_that_other_modules_read():
 def test_the_reference_is_left_as_it_was(pair, image):
     reference = pair[0]
     before = {name: id(tensor) for name, tensor in reference.named_parameters()}
-    parity.compare(*pair, (image,))
+    compare(*pair, (image,))
     assert {name: id(tensor) for name, tensor in reference.named_parameters()} == before
     assert all("forward" not in vars(module) for module in reference.modules())
     assert all(not module._forward_hooks for module in reference.modules())
@@ -231,7 +236,7 @@ def test_an_argument_written_to_in_place_without_a_return():
         def __call__(self, x):
             return self.act(x * 2) + 1
 
-    report = parity.compare(Torch(), Port(), (VECTORS,))
+    report = compare(Torch(), Port(), (VECTORS,))
     assert report.verdict == "PASS"
     assert report.table.R.max() < 2
 
@@ -248,8 +253,8 @@ def test_moved_data_must_be_bit_exact():
         def __call__(self, x):
             return jnp.pad(x * self.factor, ((0, 0), (1, 1)))
 
-    assert parity.compare(Torch(), Port(1.0), (VECTORS,)).verdict == "PASS"
-    report = parity.compare(Torch(), Port(1.0 + 1e-7), (VECTORS,))
+    assert compare(Torch(), Port(1.0), (VECTORS,)).verdict == "PASS"
+    report = compare(Torch(), Port(1.0 + 1e-7), (VECTORS,))
     assert report.table.R.iloc[0] < 1  # less than any other module may be off by
     assert report.verdict == "FAIL"
     assert "only moves data" in report.first_fault.evidence
@@ -265,7 +270,7 @@ def test_exact_arithmetic_is_not_taken_for_moved_data():
             return x.sum(1) * np.float32(1 / 3)
 
     whole = np.arange(18, dtype=np.float32).reshape(2, 9) * 3
-    assert parity.compare(Torch(), Port(), (whole,)).verdict == "PASS"
+    assert compare(Torch(), Port(), (whole,)).verdict == "PASS"
 
 
 def test_turns_count_calls_by_their_beginning():

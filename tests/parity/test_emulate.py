@@ -1,0 +1,299 @@
+"""Products as other hardware makes them: which are rounded, how, and what the report says."""
+
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import jsonschema
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from flax import nnx
+from jax import lax
+
+import parity
+from parity import InputError, emulate, probe
+from parity.cli import cli
+from parity.report.as_json import as_json
+from parity.report.markdown import as_markdown
+
+SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+LHS, RHS = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
+
+
+def bfloat16(x):
+    return x.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
+def tf32(x):
+    bits = x.view(np.uint32)
+    bits = bits + 0xFFF + ((bits >> 13) & 1)  # to nearest, ties to even
+    return (bits & ~np.uint32(0x1FFF)).view(np.float32).astype(np.float64)
+
+
+def three_passes(a, b):
+    x, y = bfloat16(a), bfloat16(b)
+    return x @ y + x @ bfloat16(b - y) + bfloat16(a - x) @ y
+
+
+EXPECTED = {
+    "bfloat16": lambda a, b: bfloat16(a) @ bfloat16(b),
+    "TF32": lambda a, b: tf32(a) @ tf32(b),
+    "bfloat16 x3": three_passes,
+    "": lambda a, b: a.astype(np.float64) @ b.astype(np.float64),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "default", "high", "highest", "algorithm"),
+    [
+        ("tpu-default", "bfloat16", "bfloat16 x3", "", ""),
+        ("tf32", "TF32", "TF32", "", ""),
+        ("bf16", "bfloat16", "bfloat16", "bfloat16", "bfloat16"),
+    ],
+)
+def test_what_is_rounded_follows_from_what_is_asked_for(mode, default, high, highest, algorithm):
+    with emulate.emulated(mode):
+        cases = [
+            (None, default),
+            ("default", default),
+            ("high", high),
+            (("default", "high"), high),  # the more exact of the two
+            ("highest", highest),
+            (lax.DotAlgorithmPreset.F32_F32_F32, algorithm),
+        ]
+        for precision, name in cases:
+            product = np.asarray(jnp.matmul(LHS, RHS, precision=precision), np.float64)
+            wanted = EXPECTED[name](LHS, RHS)
+            assert np.abs(product - wanted).max() < 1e-6, (precision, name)
+            for other in EXPECTED.keys() - {name}:
+                assert np.abs(product - EXPECTED[other](LHS, RHS)).max() > 3e-6, (precision, other)
+        with jax.default_matmul_precision("highest"):
+            product = np.asarray(jnp.matmul(LHS, RHS), np.float64)
+        assert np.abs(product - EXPECTED[highest](LHS, RHS)).max() < 1e-6
+
+
+def test_only_float32_is_rounded():
+    with emulate.emulated("bf16"):
+        exact = np.arange(36, dtype=np.int32).reshape(6, 6) * 1001
+        assert np.array_equal(jnp.matmul(exact, exact), exact @ exact)
+        product = jnp.matmul(LHS + 1j * RHS, RHS + 0j)
+        wanted = bfloat16(LHS) @ bfloat16(RHS) + 1j * (bfloat16(RHS) @ bfloat16(RHS))
+        assert np.abs(np.asarray(product) - wanted).max() < 1e-5
+    with emulate.emulated("tpu-default"):
+        product = jnp.matmul(np.full((6, 6), np.inf, np.float32), np.abs(RHS), precision="high")
+        assert jnp.isposinf(product).all()
+
+
+X, W = jnp.asarray(LHS), jnp.asarray(RHS)
+
+
+@jax.custom_jvp
+def double(x):
+    return x @ W
+
+
+double.defjvp(lambda given, tangents: (given[0] @ W, tangents[0] @ W))
+
+
+def scanned(x):
+    return lax.scan(lambda c, _: (jnp.tanh(c @ W), None), x, None, length=3)[0]
+
+
+CONV = nnx.Conv(6, 6, (3,), rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.einsum("ij,jk->ik", x, W),
+        jax.jit(lambda x: x @ W),
+        jax.jit(scanned),
+        jax.jit(jax.checkpoint(lambda x: jnp.tanh(x @ W))),
+        jax.jit(double),
+        jax.jit(jax.vmap(lambda row: row @ W)),
+        lambda x: CONV(x[None]),
+        lambda x: nnx.jit(lambda m, x: m(x))(CONV, x[None]),
+    ],
+    ids=["eager", "jit", "scan", "remat", "custom_jvp", "vmap", "nnx", "nnx.jit"],
+)
+def test_programs_compiled_before_do_not_hide_it_and_none_is_left_behind(function):
+    before = np.asarray(function(X))
+    with emulate.emulated("bf16"):
+        rounded = np.asarray(function(X))
+        with jax.disable_jit():
+            one_by_one = np.asarray(function(X))
+    assert 1e-4 < np.abs(rounded - before).max() < 0.1
+    np.testing.assert_allclose(one_by_one, rounded, atol=1e-5)
+    np.testing.assert_array_equal(function(X), before)
+
+
+def test_it_ends_whatever_happens():
+    with pytest.raises(RuntimeError, match="mine"), emulate.emulated("bf16"):
+        raise RuntimeError("mine")
+    assert "bind" not in vars(lax.dot_general_p)
+    with (
+        emulate.emulated("bf16"),
+        pytest.raises(InputError, match="another emulation"),
+        emulate.emulated("tf32"),
+    ):
+        pass
+    with pytest.raises(InputError, match="expected one of tpu-default, tf32, bf16"):
+        emulate.check("fp8")
+
+
+def test_the_probe_tells_the_effective_precision(monkeypatch):
+    assert (probe.of_jax(), probe.of_torch()) == ("float32", "float32")
+    for mode, name in (("tpu-default", "bfloat16 passes"), ("tf32", "TF32")):
+        with emulate.emulated(mode):
+            assert probe.of_jax() == name
+    with emulate.emulated("tpu-default"), jax.default_matmul_precision("high"):
+        assert probe.of_jax() == "3 bfloat16 passes"
+    product = torch.matmul
+    monkeypatch.setattr(torch, "matmul", lambda a, b: product(a.bfloat16(), b.bfloat16()).float())
+    assert probe.of_torch() == "bfloat16 passes"
+
+
+class TorchMix(torch.nn.Module):
+    """A product of its own before and one inside a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+        self.act = torch.nn.Tanh()
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(self.act(h @ h.mT @ h))
+
+
+class Mix(nnx.Module):
+    def __init__(self, reference, precision=None, factor=1.0):
+        self.first = self.layer(reference.first, precision)
+        self.last = self.layer(reference.last, precision)
+        self.act = Act()
+        self.precision, self.factor = precision, factor
+
+    @staticmethod
+    def layer(reference, precision):
+        made = nnx.Linear(6, 6, precision=precision, rngs=nnx.Rngs(0))
+        made.kernel[...] = jnp.asarray(reference.weight.detach().numpy().T)
+        made.bias[...] = jnp.asarray(reference.bias.detach().numpy())
+        return made
+
+    def __call__(self, x):
+        h = self.first(x)
+        mixed = jnp.matmul(jnp.matmul(h, h.T, precision=self.precision), h,
+                           precision=self.precision)  # fmt: skip
+        return self.last(self.act(mixed)) * self.factor
+
+
+class Act(nnx.Module):
+    def __call__(self, x):
+        return jnp.tanh(x)
+
+
+@pytest.fixture(scope="module")
+def mix():
+    torch.manual_seed(0)
+    return TorchMix()
+
+
+@pytest.fixture(scope="module")
+def emulated(mix):
+    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", jitted=False)
+
+
+def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
+    plain = parity.compare(mix, Mix(mix), (LHS,), jitted=False)
+    assert emulated.verdict == plain.verdict == "PASS"
+    assert emulated.table.equals(plain.table)
+    assert plain.emulations == ()
+    (one,) = emulated.emulations
+    added, own = one.outputs[""]
+    assert 1e-4 < added < 5e-2
+    assert own < 1e-6
+    assert (one.lossy, one.calls) == (3, 4)  # the activation loses nothing
+    lost = {(loss.path, loss.to): loss.rel_l2 for loss in one.losses}
+    assert set(lost) == {("first", ""), ("last", ""), ("", "act")}
+    assert all(1e-4 < loss < 5e-2 for loss in lost.values())
+
+
+def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
+    wrong = parity.compare(mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", jitted=False)
+    assert [fault.path for fault in wrong.faults] == [""]
+    (one,), (right,) = wrong.emulations, emulated.emulations
+    assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
+    assert one.outputs[""][0] == pytest.approx(right.outputs[""][0], rel=1e-3)
+    assert max(loss.rel_l2 for loss in one.losses) < 5e-2
+
+
+def test_a_port_that_asks_for_more_is_left_alone(mix):
+    port = Mix(mix, precision="highest")
+    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", jitted=False)
+    (one,) = report.emulations
+    assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
+    assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)
+
+
+def test_the_report_says_it(emulated):
+    jsonschema.validate(json.loads(as_json(emulated)), SCHEMA)
+    text = as_markdown(emulated)
+    assert "## Precision" in text
+    assert "- precision tpu-default adds rel_l2 " in text
+    assert "at the output of __call__; the port itself " in text
+    assert "takes 3 of 4 calls of __call__ out of the rounding of float32" in text
+    assert "`<root>` call 0 `input` handed to `act`" in text
+    assert emulated.environment["jax_effective_precision"] == "float32"
+
+
+def test_an_unknown_mode_is_refused(mix):
+    with pytest.raises(InputError, match="emulate 'fp8'"):
+        parity.compare(mix, Mix(mix), (LHS,), emulate="fp8")
+
+
+def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, small_nnx):
+    """What an earlier port measured of its first convolution on a TPU was 8.8e-4."""
+    frames = np.random.default_rng(0).standard_normal((1, 3, 3, 16, 16)).astype(np.float32)
+    with torch.no_grad():
+        wanted = small_torch.encoder.conv_in(torch.from_numpy(frames))[0].movedim(1, -1).numpy()
+    given = jnp.asarray(np.moveaxis(frames, 1, -1))
+    plain = np.asarray(small_nnx.encoder.conv_in(given)[0])
+    assert np.abs(plain - wanted).mean() < 2e-7
+    with emulate.emulated("bf16"):
+        rounded = np.asarray(small_nnx.encoder.conv_in(given)[0])
+    assert 0.9e-3 < np.abs(rounded - wanted).mean() < 1.2e-3
+    with emulate.emulated("tpu-default"):  # the port asks for HIGHEST
+        np.testing.assert_array_equal(small_nnx.encoder.conv_in(given)[0], plain)
+
+
+def make_port(weights, config, reference):
+    port = nnx.Conv(3, 4, (1, 1, 1), rngs=nnx.Rngs(0))
+    port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
+    port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
+    return port
+
+
+TINY = parity.Pair(
+    name="tiny",
+    make_torch=lambda weights, config, seed: torch.nn.Conv3d(3, 4, 1),
+    make_nnx=make_port,
+    cases=lambda reference, clip, seed: (parity.Case("conv/clip", (clip.frames,)),),
+    rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
+)
+
+
+def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
+    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit", "--frames", "1"]
+    done = CliRunner().invoke(cli, [*words, "--size", "8x8", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "effective precision of float32 products: jax float32, torch float32" in done.stderr
+    assert "precision tf32 adds rel_l2 " in done.stdout
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["emulations"][0]["mode"] == "tf32"
+    assert 1e-5 < document["emulations"][0]["outputs"][""][0] < 1e-3
+    refused = CliRunner().invoke(cli, ["run", "--emulate", "fp8"])
+    assert refused.exit_code == 2

@@ -1,0 +1,229 @@
+"""The port that nobody watches: the same result, or the report says so."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from jax import lax
+
+import parity
+from parity.pipeline import Rules, run_case
+from parity.progress import Progress
+from parity.records import Case
+
+X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
+
+
+class TorchCell(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, state, x):
+        return torch.tanh(self.linear(state + x))
+
+
+class TorchLoop(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = TorchCell(), torch.nn.Linear(4, 4)
+
+    def forward(self, xs):
+        state = torch.zeros(3, 4)
+        for x in xs:
+            state = self.cell(state, x)
+        return self.head(state)
+
+
+class Cell(nnx.Module):
+    def __init__(self, reference):
+        self.linear = linear(reference.linear)
+
+    def __call__(self, state, x):
+        return jnp.tanh(self.linear(state + x))
+
+
+class Loop(nnx.Module):
+    """As in PyTorch, one step after the other."""
+
+    def __init__(self, reference):
+        self.cell, self.head = Cell(reference.cell), linear(reference.head)
+
+    def __call__(self, xs):
+        state = jnp.zeros((3, 4))
+        for x in xs:
+            state = self.cell(state, x)
+        return self.head(state)
+
+
+class Scanned(Loop):
+    def __call__(self, xs):
+        def step(state, x):
+            return self.cell(state, x), None
+
+        return self.head(lax.scan(step, jnp.zeros((3, 4)), xs)[0])
+
+
+class Jitted(Loop):
+    @nnx.jit
+    def __call__(self, xs):
+        return Scanned.__call__(self, xs)
+
+
+class Watched(Loop):
+    """Another function inside a program than outside."""
+
+    def __call__(self, xs):
+        compiled = isinstance(xs, jax.core.Tracer)
+        state = jnp.zeros((3, 4))
+        for x in xs:
+            state = self.cell(state * 0.9 if compiled else state, x)
+        return self.head(state)
+
+
+class Looking(Loop):
+    def __call__(self, xs):
+        return super().__call__(xs if xs.max() > 0 else -xs)
+
+
+def linear(reference):
+    made = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    made.kernel[...] = jnp.asarray(reference.weight.detach().numpy().T)
+    made.bias[...] = jnp.asarray(reference.bias.detach().numpy())
+    return made
+
+
+@pytest.fixture(scope="module")
+def reference():
+    torch.manual_seed(0)
+    return TorchLoop()
+
+
+@pytest.fixture(scope="module")
+def plain(reference):
+    return parity.compare(reference, Loop(reference), (X,))
+
+
+def test_a_correct_port_is_the_same_unwatched(plain):
+    assert plain.verdict == "PASS"
+    assert plain.notes == ()
+    fact = plain.facts["uncaptured"]["__call__"]
+    assert float(fact.removeprefix("rel_l2 ").split()[0]) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [Scanned, Jitted])
+def test_eager_and_compiled_runs_are_recorded_alike(kind, reference, plain):
+    port = kind(reference)
+    compiled = parity.compare(reference, port, (X,))
+    eager = parity.compare(reference, port, (X,), disable_jit=True)
+    wanted = plain.table
+    for report in (compiled, eager):
+        assert report.faults == ()
+        assert report.notes == ()
+        table = report.table
+        assert list(table.path) == list(wanted.path)
+        assert list(table.call) == list(wanted.call)
+        np.testing.assert_allclose(table.rel_l2, wanted.rel_l2, atol=1e-6)
+        np.testing.assert_allclose(table.incl_rel_l2, wanted.incl_rel_l2, atol=1e-6)
+    assert eager.verdict == "PASS"
+    assert eager.coverage.complete
+
+
+@pytest.mark.parametrize("disable_jit", [False, True])
+def test_a_fault_inside_a_program_is_named_either_way(reference, disable_jit):
+    port = Jitted(reference)
+    port.cell.linear.bias[...] = port.cell.linear.bias[...] + 0.1
+    report = parity.compare(reference, port, (X,), disable_jit=disable_jit)
+    assert [fault.path for fault in report.faults] == ["cell.linear"]
+    assert report.notes == ()
+
+
+def test_another_result_in_a_program_is_said_and_where(reference):
+    report = parity.compare(reference, Watched(reference), (X,))
+    assert report.faults == ()
+    assert report.verdict == "WARN"
+    (note,) = report.notes
+    assert note.startswith("__call__: the uncaptured, jitted port returns something else: rel_l2 ")
+    assert "the first call that differs is `cell.linear`, call 1;" in note
+    assert note.endswith("the table does not represent it")
+    quiet = parity.compare(reference, Watched(reference), (X,), jitted=False)
+    assert quiet.verdict == "PASS"
+    assert "uncaptured" not in quiet.facts
+
+
+def test_a_port_at_fault_is_measured_against_pytorch_s_own_noise(reference):
+    port = Watched(reference)
+    port.head.bias[...] = port.head.bias[...] + 10
+    (note,) = parity.compare(reference, port, (X,)).notes
+    assert "returns something else" in note
+
+
+def test_a_port_that_looks_at_values_cannot_be_compiled(reference):
+    report = parity.compare(reference, Looking(reference), (X,))
+    assert report.verdict == "PASS"
+    fact = report.facts["uncaptured"]["__call__"]
+    assert fact.startswith("not compared: the port cannot be compiled (TracerBoolConversionError")
+
+
+def shipped(model, xs, factor=1.0):
+    return model(xs) * factor
+
+
+def shipped_wrong(model, xs):
+    return model(xs) * 1.01
+
+
+def shipped_broken(model, xs):
+    raise RuntimeError("no such kernel")
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (shipped, ""),
+        (shipped_wrong, "returns something else: rel_l2 1.0e-02"),
+        (shipped_broken, "the port as it is shipped fails (RuntimeError: no such kernel)"),
+    ],
+)
+def test_what_is_shipped_is_compared(reference, function, said):
+    case = Case("loop", (X,), shipped=function)
+    outcome = run_case(case, reference, Loop(reference), Rules(), Progress())
+    assert bool(outcome.notes) == bool(said)
+    assert said in "".join(outcome.notes)
+    assert list(outcome.uncaptured) == ["loop"]
+
+
+def test_jit_stays_as_the_user_set_it(reference):
+    seen = []
+
+    class Noting(Loop):
+        def __call__(self, xs):
+            seen.append(bool(jax.config.jax_disable_jit))
+            return super().__call__(xs)
+
+    parity.compare(reference, Noting(reference), (X,), disable_jit=True)
+    assert seen[0]
+    assert not all(seen)  # the run that nobody watches is a program all the same
+    assert not jax.config.jax_disable_jit
+
+
+def test_random_streams_are_those_of_the_recorded_run(reference):
+    class Random(Watched):
+        """Draws anew in each run, and is another function inside a program."""
+
+        def __init__(self, reference):
+            super().__init__(reference)
+            self.rngs = nnx.Rngs(7)
+
+        def __call__(self, xs):
+            noise = jax.random.normal(self.rngs.noise(), (4,)).reshape(1, 1, 4)
+            last = 1.1 if isinstance(xs, jax.core.Tracer) else 1.0
+            return Loop.__call__(self, xs + 0.01 * noise) * last
+
+    port = Random(reference)
+    (note,) = parity.compare(reference, port, (X,)).notes
+    assert "rel_l2 1.0e-01" in note
+    assert "the first call that differs" not in note  # the factor is the root's own
+    assert int(port.rngs.noise.count[...]) == 0
