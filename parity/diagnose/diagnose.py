@@ -152,6 +152,7 @@ class _Investigation:
         self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
         self._targets = dict(self._wrong(order))
         self._lines = _suspected(match, scene)
+        self._tried_lines: list[Weight] = []
         self._tried = 0
         self._broken: list[str] = []
 
@@ -192,9 +193,9 @@ class _Investigation:
             if key in plain:
                 best = min(best, direct.best(plain[key], port))
         best = best if best[0] <= EXPLAINED else min(best, careless)
-        missing = [line for line in self._lines if not line.paired]
-        if best[0] > EXPLAINED and missing:
-            return missing[0].cause, f"{'; '.join(line.text for line in missing[:3])}; {place}"
+        untried = [line for line in self._lines if line not in self._tried_lines]
+        if best[0] > EXPLAINED and untried:
+            return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
         if best[0] > EXPLAINED:
             broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
             return (
@@ -267,6 +268,7 @@ class _Investigation:
                 module = self._scene.sides.torch_modules[line.path]
                 name = line.name.rpartition(".")[2]
                 tensors[module, name] = in_torch_layout(values, line.shape)
+                self._tried_lines.append(line)
         if tensors:
             findings = "; ".join(line.text for line in self._lines[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"

@@ -65,7 +65,7 @@ def selftest(
             singles += bench.try_alone(mistake)
             progress.advance()
         for _ in range(TRIPLES if len(mistakes) >= 3 else 0):
-            triples.append(bench.try_three(mistakes))
+            triples += bench.try_three(mistakes)
             progress.advance()
     return SelfTest(tuple(singles), tuple(triples), tuple(healthy))
 
@@ -114,9 +114,9 @@ class _Bench:
                 return [trial]
         return []
 
-    def try_three(self, mistakes: Sequence[Mistake]) -> Trial:
-        """One trial of three mistakes in modules of their own."""
-        while True:
+    def try_three(self, mistakes: Sequence[Mistake]) -> list[Trial]:
+        """One trial of three mistakes in modules of their own; none if the port has no room."""
+        for _ in range(10 * DRAWS):
             ran = self._draw.choice(self._ran)
             drawn = []
             for mistake in self._draw.sample(list(mistakes), 3):
@@ -124,7 +124,8 @@ class _Bench:
                 drawn += [(mistake, self._draw.choice(sites))] if sites else []
             trial = self._try(drawn, ran) if len({path for _, path in drawn}) == 3 else None
             if trial is not None:
-                return trial
+                return [trial]
+        return []
 
     def _try(self, drawn: Sequence[tuple[Mistake, str]], ran: _Ran) -> Trial | None:
         """`None` if a mistake makes no difference to the outputs, or two are in one module."""
