@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import torch
 from flax import nnx
 
@@ -57,8 +58,7 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
     objects = [one for one in given if isinstance(one, nnx.Pytree)]
     nodes = [node for root in objects for _, node in nnx.iter_graph(root)]
     attributes = [_Attributes(vars(node)) for node in nodes if isinstance(node, nnx.Pytree)]
-    # arrays are never written to: to keep them is to keep the state
-    variables = [(node, node.get_value()) for node in nodes
+    variables = [_Kept(node) for node in nodes
                  if isinstance(node, nnx.Variable)
                  and (streams or not isinstance(node, nnx.RngState))]  # fmt: skip
     try:
@@ -66,14 +66,29 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
     finally:
         for one in attributes:
             one.restore()
-        for variable, value in variables:
-            # what a compiled program took over (donated) is gone: its result is the value now
-            if variable.get_value() is not value and not _is_gone(value):
-                variable.set_value(value)
+        for variable in variables:
+            variable.restore()
 
 
-def _is_gone(value: Any) -> bool:
-    return isinstance(value, jax.Array) and value.is_deleted()
+class _Kept:
+    """The value of one variable. An array is never written to: to keep it is to keep the state.
+
+    But a compiled program may take it over (donation): then a copy stands in for it. A parameter
+    has none: what such a program returns for it is its value.
+    """
+
+    def __init__(self, variable: Any) -> None:
+        self._variable, self._value = variable, variable.get_value()
+        copied = isinstance(self._value, jax.Array) and not isinstance(variable, nnx.Param)
+        self._copy = jnp.copy(self._value) if copied else None
+
+    def restore(self) -> None:
+        """Put it back, unless it is there still."""
+        if self._variable.get_value() is self._value:
+            return
+        gone = isinstance(self._value, jax.Array) and self._value.is_deleted()
+        if not gone or self._copy is not None:
+            self._variable.set_value(self._copy if gone else self._value)
 
 
 class _Attributes:

@@ -240,6 +240,20 @@ def test_a_healthy_counter_passes(start, reassigned, calls):
     assert report.verdict == "PASS"
 
 
+def test_state_given_away_to_a_program_is_put_back():
+    def port_counting(self, x):
+        self.count[...] += 1
+        return port_linear(self, x) * self.count[...]
+
+    reference = reference_of(lambda self, x: linear(self, x) * 2.0, count=1.0)
+    port = PortShell(port_of(port_counting, count=1.0))
+    call = nnx.jit(lambda model, x: model(x), donate_argnums=0)
+    methods = {"torch": "__call__", "nnx": call}
+    assert parity.compare(Shell(reference), port, (X,), method=methods).verdict == "PASS"
+    assert float(port.inner.count[...]) == 1.0
+    np.testing.assert_array_equal(port.inner.weight[...], WEIGHT.T)
+
+
 def test_state_does_not_make_a_fault_dropout():
     def counting(self, x):
         self.count += 1
