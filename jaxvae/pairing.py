@@ -16,7 +16,7 @@ from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
 from jaxvae.mistakes import WRONG
 from jaxvae.weights import WeightsError, from_torch_state
-from parity.errors import InputError
+from parity.errors import InputError, first_line
 from parity.inputs import LARGE_MEAN, normal
 from parity.mistakes import behaviour
 from parity.records import Case, Clip, Pair, Rung
@@ -83,7 +83,7 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
                     torch_dtype=torch.float32,
                 )
             except (OSError, ValueError, RuntimeError, TypeError) as error:
-                reason = str(error).strip().splitlines()[0]
+                reason = first_line(error)
                 raise InputError(f"{weights}: diffusers cannot load it ({reason})") from error
             return loaded.eval()
         with torch.random.fork_rng(devices=[]):

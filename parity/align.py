@@ -14,7 +14,7 @@ from parity.recorder import join
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
 
 CONTAINER = "holds modules and never runs"
-IDLE = "ran on neither side with these inputs"
+IDLE = "called on neither side (through its forward or __call__) with these inputs"
 LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
 PORT_LACKS = "the port does not return it"
 REF_LACKS = "only the port returns it"
@@ -95,7 +95,9 @@ def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -
         if path in theirs and partner not in ours and path:
             own = [join(path, name) for name in (*info.parameters, *info.buffers)]
             held = path in folding.ref or all(in_rules(name, rules) for name in own)
-            if partner is not None or held:
+            if partner in port.hidden:
+                found[path] = "the port calls it under jax.vmap: counted with the call around it"
+            elif partner is not None or held:
                 found[path] = "the port does not call it: counted with the call around it"
         elif path not in theirs and partner in ours and path:
             found[path] = "the reference does not call it: counted with the call around it"

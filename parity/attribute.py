@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Shaped
 
 from parity.background import Background
+from parity.errors import first_line
 from parity.exclusive import Exclusives
 from parity.force_nnx import repeat, traced
 from parity.forced import Sides, by_port_leaf, reference, same, unforced, values
 from parity.measure import Key, comparable
-from parity.noise import bounded, reference64, score
+from parity.noise import NOT_IN_FLOAT64, bounded, reference64, score
 from parity.observe_nnx import Observer, observed
 from parity.progress import Progress
 from parity.records import Exclusive, Inclusive, LeafMatch, Match
@@ -177,12 +178,18 @@ class _Run:
         if far:
             module = self.sides.torch_modules[match.ref.path]
             method = self.sides.torch_method if match.ref.parent == -1 else "__call__"
-            wide = reference64(module, method, match.ref, self.store)
+            wide: Mapping[str, Array] = {}
+            problem = ""
+            try:
+                wide = reference64(module, method, match.ref, self.store)
+            except Exception as error:  # code written for float32 fails in ways of its own
+                problem = f"{NOT_IN_FLOAT64}: {first_line(error)}"
             for leaf, ref, port in far:
                 array = wide.get(leaf.ref.name)
                 if array is not None and leaf.undo:
                     array = np.ascontiguousarray(np.moveaxis(array, -1, 1))
-                found[leaf.ref.name] = _inclusive(score(ref, port, array))
+                error64 = _inclusive(score(ref, port, array))
+                found[leaf.ref.name] = replace(error64, problem=error64.problem or problem)
         self.found.update({(order, name): error for name, error in found.items()})
         self.progress.advance()
 

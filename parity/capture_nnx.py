@@ -12,13 +12,17 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import io_callback
-from jax.extend.core import get_opaque_trace_state
+from jax.extend.core import (  # type: ignore[attr-defined]
+    get_opaque_trace_state,
+    unsafe_am_i_under_a_vmap_DO_NOT_USE,
+)
 
 from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
+from parity.state import kept_port
 from parity.store import Store
-from parity.tree import Flat, flatten
+from parity.tree import Flat, flatten, mapped
 from parity.weights import Tensor
 
 Method = str | Callable[..., Any]
@@ -34,27 +38,32 @@ def record(
     prefix: str = "",
     depth: int | None = None,
 ) -> Trace:
-    """Run `module` and record all calls; classes and stamps are restored whatever happens.
+    """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
-    model; `depth` 0 records no submodule.
+    model; `depth` 0 records no submodule. Calls under `jax.vmap` are not recorded: no single call
+    of the reference is one of them.
 
     Raises:
         InputError: another comparison is running in this process.
     """
     found = submodules(module)
     observer = _RecordingObserver(store)
-    args, kwargs = arrays(tuple(args)), arrays(dict(kwargs))
+    args, kwargs = arrays(args, kwargs)
+    given = flatten(bind(target(module, method), args, kwargs))
     inner = {path: child for path, child in found.items() if path} if depth != 0 else {}
-    with observed({join(prefix, path): child for path, child in inner.items()}, observer):
-        observer.begin(prefix, flatten(bind(target(module, method), args, kwargs)))
+    with (
+        kept_port(module, *(value for _, value in given.statics)),
+        observed({join(prefix, path): child for path, child in inner.items()}, observer),
+    ):
+        observer.begin(prefix, given)
         output = invoke(module, method, args, kwargs)
         name = method if isinstance(method, str) else "__call__"
         observer.end(type(module).__name__, name, flatten(output))
     info = {join(prefix, path): module_info(path, child) for path, child in found.items()}
     if depth == 0:
         info = {prefix: info[prefix]}
-    return Trace(observer.recorder.finish(), info)
+    return Trace(observer.recorder.finish(), info, frozenset(observer.hidden))
 
 
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
@@ -126,15 +135,18 @@ def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:
     return target(module, method)(*args, **kwargs)
 
 
-def arrays(values: Any) -> Any:
-    """The same nested values with JAX arrays for NumPy arrays."""
-    if isinstance(values, np.ndarray):
-        return jnp.asarray(values)
-    if isinstance(values, (tuple, list)):
-        return type(values)(arrays(value) for value in values)
-    if isinstance(values, dict):
-        return {key: arrays(value) for key, value in values.items()}
-    return values
+def arrays(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with JAX arrays for NumPy arrays."""
+
+    def own(array: Any) -> Any:
+        return jnp.asarray(array) if isinstance(array, np.ndarray) else array
+
+    return (
+        tuple(mapped(own, value) for value in args),
+        {name: mapped(own, value) for name, value in kwargs.items()},
+    )
 
 
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
@@ -151,11 +163,22 @@ class _RecordingObserver(Observer):
     def __init__(self, store: Store) -> None:
         super().__init__()
         self.recorder = Recorder()
+        self.hidden: set[str] = set()
         self._store = store
         self._outside = _trace_state()
 
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        # ordered callbacks, which keep calls in their order, cannot be vmapped
+        if unsafe_am_i_under_a_vmap_DO_NOT_USE():
+            self.hidden.add(path)
+            return function(*args, **kwargs)
+        return super().around(path, kind, function, args, kwargs)
+
     def begin(self, path: str, given: Flat) -> None:
-        # Objects passed along under jit (a module, random streams) hold tracers: not to be kept.
+        # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
+        # to be kept.
         kept = not (self._tracing() and any(map(_stateful, given.statics)))
         arguments = given.skeleton if kept else None
 
@@ -198,4 +221,5 @@ def _trace_state() -> Any:
 
 
 def _stateful(leaf: tuple[str, Any]) -> bool:
-    return isinstance(leaf[1], (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable))
+    kinds = (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable, jax.core.Tracer)
+    return isinstance(leaf[1], kinds)

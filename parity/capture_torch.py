@@ -11,10 +11,12 @@ import numpy as np
 import torch
 
 from parity import layout as layout_rules
+from parity.errors import InputError
 from parity.recorder import Recorder, bind, join, settle
 from parity.records import Leaf, ModuleInfo, Trace
+from parity.state import kept_reference
 from parity.store import Buffer, Store
-from parity.tree import Flat, flatten
+from parity.tree import Flat, flatten, mapped
 from parity.weights import Tensor
 
 Method = str | Callable[..., Any]
@@ -31,11 +33,11 @@ def record(
     prefix: str = "",
     depth: int | None = None,
 ) -> Trace:
-    """Run `module` without gradients and record all calls; hooks are removed whatever happens.
+    """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
-    `args` and `kwargs` may hold NumPy arrays. The called module's own row is made here, since a
-    method other than `forward` runs no hook. `prefix` is the module's path in its model; `depth`
-    0 records no submodule.
+    `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
+    module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
+    module's path in its model; `depth` 0 records no submodule.
     """
     observer = _Observer(module, store, layout, prefix)
     handles: list[Any] = []
@@ -44,8 +46,8 @@ def record(
             if child is not module and depth != 0:
                 handles.append(child.register_forward_pre_hook(observer.before, with_kwargs=True))
                 handles.append(child.register_forward_hook(observer.after, with_kwargs=True))
-        with torch.no_grad():
-            args, kwargs = tensors(tuple(args)), tensors(dict(kwargs))
+        with torch.no_grad(), kept_reference(module):
+            args, kwargs = tensors(args, kwargs)
             observer.begin(module, bind(target(module, method), args, kwargs))
             output = invoke(module, method, args, kwargs)
             observer.end(module, method if isinstance(method, str) else "__call__", output)
@@ -108,15 +110,49 @@ def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> A
     )
 
 
-def tensors(values: Any) -> Any:
-    """The same nested values with tensors for NumPy arrays."""
-    if isinstance(values, np.ndarray):
-        return torch.from_numpy(np.ascontiguousarray(values).copy())
-    if isinstance(values, (tuple, list)):
-        return type(values)(tensors(value) for value in values)
-    if isinstance(values, dict):
-        return {key: tensors(value) for key, value in values.items()}
-    return values
+def tensors(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with tensors for NumPy arrays, and copies of tensors."""
+    made: dict[int, Any] = {}  # one tensor given twice stays one: attention looks at that
+
+    def own(array: Any) -> Any:
+        if id(array) not in made:
+            made[id(array)] = (
+                torch.from_numpy(np.array(array, order="C")) if isinstance(array, np.ndarray)
+                else array.clone() if isinstance(array, torch.Tensor)
+                else array
+            )  # fmt: skip
+        return made[id(array)]
+
+    return (
+        tuple(mapped(own, value) for value in args),
+        {name: mapped(own, value) for name, value in kwargs.items()},
+    )
+
+
+def check_devices(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made.
+
+    Raises:
+        InputError: a parameter, a buffer or an argument is elsewhere.
+    """
+    given = flatten((args, dict(kwargs))).arrays
+    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given
+                 if isinstance(value, torch.Tensor)]  # fmt: skip
+    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
+        if tensor.device.type == "meta":
+            raise InputError(
+                f"{name} of the reference is on the device meta, which holds no values: load them"
+                " first"
+            )
+        if tensor.device.type != "cpu":
+            raise InputError(
+                f"{name} of the reference is on {tensor.device}: move the reference and its"
+                " arguments to the CPU, .cpu()"
+            )
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -44,7 +44,6 @@ from parity.records import (
     Row,
     Rung,
 )
-from parity.state import unchanged
 from parity.store import Store
 from parity.tree import flatten, rebuild
 from parity.weights import Fused, Stacked, Weight
@@ -105,13 +104,13 @@ def run_case(
     layout_rules.check(layout)
     torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
-    with Store() as store, unchanged(torch_module, nnx_module) as restore, eager:
+    with Store() as store, eager:
+        given, given_kwargs = _port_arguments(case, torch_module, layout)
         progress.stage("reference")
         ref = capture_torch.record(
             torch_module, case.torch, case.args, case.kwargs,
             store=store, layout=layout, prefix=case.path, depth=case.depth,
         )  # fmt: skip
-        given, given_kwargs = _port_arguments(case, torch_module, layout)
         progress.stage("port")
         port = capture_nnx.record(
             nnx_module,
@@ -122,7 +121,6 @@ def run_case(
             prefix=renamed(case.path, rename),
             depth=case.depth,
         )
-        restore()
         alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
         check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         _check_inputs(alignment, store)
@@ -159,13 +157,11 @@ def run_case(
             progress.stage("the port as it is shipped")
             passed = all(one.row.verdict == "PASS" for one in found)
             rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
-            unobserved = compare_unobserved(
-                root, port.calls, case.shipped, sides, rounding, store, restore
-            )
+            unobserved = compare_unobserved(root, port.calls, case.shipped, sides, rounding, store)
         if root is not None and rules.emulate is not None:
             emulation = measure_emulated(
                 rules.emulate, case.name, alignment.matches, port.calls, sides, free, exclusives,
-                store, fail_limit, progress, restore,
+                store, fail_limit, progress,
             )  # fmt: skip
         nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = {
@@ -251,7 +247,7 @@ def _port_arguments(
             how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
             moved = np.moveaxis(plain, 1, -1) if how.move else plain
             arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
-        return rebuild(flat.skeleton, arrays)
+        return rebuild(flat.skeleton, arrays) if arrays else value
 
     args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
     return args, {name: convert(name, value) for name, value in case.kwargs.items()}

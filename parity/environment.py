@@ -1,6 +1,7 @@
 """What a figure depends on besides the code: recorded in every report."""
 
 import importlib.metadata
+import itertools
 import os
 import platform
 import resource
@@ -9,19 +10,26 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parity import probe
+
+if TYPE_CHECKING:
+    import torch
 
 PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 
-def describe(seed: int) -> Mapping[str, Any]:
-    """Command, commit, versions, devices, precision and seed, as plain values."""
+def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
+    """Command, commit, versions, devices, precision and seed, as plain values.
+
+    PyTorch's device is the one that holds `reference`.
+    """
     import jax
     import torch
 
     precision = effective_precision()
+    held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": commit(),
@@ -30,7 +38,7 @@ def describe(seed: int) -> Mapping[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
-        "torch_device": "cpu",
+        "torch_device": str(held.device),
         "jax_device": str(jax.devices()[0]),
         "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
         "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),

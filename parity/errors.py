@@ -6,3 +6,9 @@ class InputError(ValueError):
 
     The command line prints the message and exits with 2.
     """
+
+
+def first_line(error: BaseException) -> str:
+    """The class of an error and the first line of its message, if it has one."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.diagnose import HINTS, Scene, diagnose
+from parity.errors import first_line
 from parity.grade import Judgement
 from parity.localise import Found
 from parity.progress import Progress
@@ -59,6 +60,5 @@ def _why(found: Found, scene: Scene) -> Diagnosis:
     except Exception as error:
         # the fault is known all the same: its report must not be lost
         container = any(match.parent == found.row.order for match in scene.matches)
-        first = (str(error).splitlines() or [""])[0]
-        text = f"the diagnosis broke off: {type(error).__name__}: {first}"
+        text = f"the diagnosis broke off: {first_line(error)}"
         return Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])

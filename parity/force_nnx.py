@@ -20,6 +20,7 @@ from parity.metrics import unit_roundoff
 from parity.observe_nnx import Observer, observed
 from parity.recorder import bind, unbind
 from parity.records import Call, LeafMatch, Match
+from parity.state import kept_port
 from parity.store import Store
 from parity.tree import Flat, flatten, rebuild
 
@@ -57,14 +58,24 @@ def force_port(
 
 
 def repeat(
-    module: nnx.Module, method: Method, call: Call, given: Sequence[np.ndarray[Any, Any]]
+    module: nnx.Module,
+    method: Method,
+    call: Call,
+    given: Sequence[np.ndarray[Any, Any]],
+    *,
+    streams: bool = True,
 ) -> Any:
-    """Make a recorded call again, with `given` for its arrays."""
+    """Make a recorded call again, with `given` for its arrays; the module is left as it was.
+
+    Without `streams` its random streams move on.
+    """
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
     function = target(module, method)
     args, kwargs = unbind(function, rebuild(call.arguments, [jnp.asarray(x) for x in given]))
-    return function(*args, **kwargs)
+    objects = [value for _, value in flatten((args, kwargs)).statics]
+    with kept_port(module, *objects, streams=streams):
+        return function(*args, **kwargs)
 
 
 class _Forcing(Observer):
@@ -117,8 +128,9 @@ def _kept_type(reference: Array, own: Any) -> Any:
 
 
 def traced(flat: Flat) -> bool:
-    """Whether an array is an abstract value of a transformation."""
-    return any(isinstance(value, jax.core.Tracer) for _, value in flat.arrays)
+    """Whether an array, or a key, is an abstract value of a transformation."""
+    leaves = (*flat.arrays, *flat.statics)
+    return any(isinstance(value, jax.core.Tracer) for _, value in leaves)
 
 
 def _arrays(flat: Flat) -> dict[str, Array]:

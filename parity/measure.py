@@ -17,6 +17,9 @@ from parity.store import Buffer, Store
 Key = tuple[int, str]
 """The `order` of a reference call, and the name of an output leaf."""
 
+THREADS = 4
+"""At most: memory bounds how many pairs of arrays can be measured at once."""
+
 _Job = tuple[Buffer, Buffer, bool]
 
 
@@ -51,8 +54,8 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
         progress.advance()
         return metrics
 
-    # NumPy releases the lock inside its loops
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    # NumPy releases the lock inside its loops; each thread holds two arrays
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
         done = dict(zip(jobs, pool.map(one, jobs), strict=True))
     return Free(
         {key: done[job] for key, job in outputs.items()},

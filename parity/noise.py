@@ -22,6 +22,8 @@ from parity.tree import flatten, rebuild
 
 Array = Shaped[np.ndarray, "..."]
 
+NOT_IN_FLOAT64 = "not measured: the reference does not run in float64"
+
 
 def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
     """Distance of `port` from `ref`, and R if the float64 result `wide` is given."""

@@ -1,22 +1,25 @@
 """Whether the table represents the port: what it returns when nobody watches, compiled."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Shaped
 
 from parity import capture_nnx
-from parity.capture_nnx import Method, arrays, invoke, target
+from parity.capture_nnx import Method, invoke, target
+from parity.errors import first_line
 from parity.forced import Sides
 from parity.measure import Key
 from parity.metrics import distance, ratio, unit_roundoff
 from parity.noise import reference64
 from parity.recorder import unbind
 from parity.records import Call, Match
+from parity.state import kept_port
 from parity.store import Store
 from parity.tree import flatten, rebuild
 
@@ -62,25 +65,24 @@ def compare_unobserved(
     sides: Sides,
     rounding: Mapping[Key, float],
     store: Store,
-    restore: Callable[[], None],
 ) -> Unobserved:
     """Run `shipped` on what the root call of the port was given, and compare the outputs.
 
     `calls` are all that the port made when it was recorded. `rounding` holds relative errors of
     the root's outputs that are nothing but rounding. Where these do not settle it, the reference
-    runs in float64 for the noise floor. `restore` puts the port back into the state before.
+    runs in float64 for the noise floor.
     """
-    restore()
     call, module = match.port, sides.nnx_modules[match.port.path]
     assert call.arguments is not None  # the root is called outside of any program
     given = [store.get(leaf.buffer) for leaf in call.inputs if leaf.buffer]
-    arguments = arrays(rebuild(call.arguments, given))
+    arguments = rebuild(call.arguments, [jnp.asarray(x) for x in given])
     args, kwargs = unbind(target(module, sides.nnx_method), arguments)
     try:
-        with jax.disable_jit(False):
+        objects = [value for _, value in flatten(arguments).statics]
+        with kept_port(module, *objects), jax.disable_jit(False):
             output = flatten(invoke(module, shipped, args, kwargs))
     except Exception as error:
-        reason = _said(error)
+        reason = first_line(error)
         if isinstance(shipped, Compiled):  # Python that looks at values is no mistake
             return Unobserved(f"not compared: the port cannot be compiled ({reason})")
         text = f"the port as it is shipped fails ({reason})"
@@ -92,12 +94,11 @@ def compare_unobserved(
         try:
             noise = _noise(match, _floors(match, sides, store))
         except Exception as error:
-            why = f" at least, the reference does not run in float64 ({_said(error)})"
+            why = f" at least, the reference does not run in float64 ({first_line(error)})"
     size, name = _worst(errors, noise)
     if size <= FACTOR:
         return Unobserved(fact)
     # once more, watched: the program's calls are not those that were recorded
-    restore()
     depth = None if len(calls) > 1 else 0
     with jax.disable_jit(False):
         again = capture_nnx.record(
@@ -110,10 +111,6 @@ def compare_unobserved(
         f"{f' in output `{name}`' if name else ''}, and the noise is {noise[name]:.1e}{why}"
         f"{where}; the table does not represent it",
     )
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
 
 
 def _differences(call: Call, others: Mapping[str, Array], store: Store) -> dict[str, float]:

@@ -94,6 +94,7 @@ def compare(
         if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
             raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
     emulation.check(emulate)
+    capture_torch.check_devices(torch_module, torch_args, torch_kwargs or {})
     case = Case(
         name=methods["torch"] if isinstance(methods["torch"], str) else "call",
         args=tuple(torch_args),
@@ -125,7 +126,7 @@ def compare(
         )
     facts = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, [outcome], ledger, folding, rules, facts, seed)
+    return _report(name, torch_module, [outcome], ledger, folding, rules, facts, seed)
 
 
 def _check_arguments(
@@ -215,6 +216,7 @@ def run_pair(
     # With weights of its own the port is made first: its reader says what is wrong with them.
     loaded = pair.make_nnx(weights, config, None) if weights else None
     reference = pair.make_torch(weights, config, seed)
+    capture_torch.check_devices(reference, (), {})
     port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
     cases = pair.cases(reference, clip, seed)
@@ -247,11 +249,12 @@ def run_pair(
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
     }
     gaps = tuple(pair.unexercised(reference, done))
-    return _report(pair.name, outcomes, ledger, folding, rules, facts, seed, gaps)
+    return _report(pair.name, reference, outcomes, ledger, folding, rules, facts, seed, gaps)
 
 
 def _report(
     name: str,
+    reference: torch.nn.Module,
     outcomes: Sequence[Outcome],
     ledger: Sequence[Weight],
     folding: Folding,
@@ -269,7 +272,7 @@ def _report(
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
         coverage=with_weights(coverage, weights, folding.partners),
-        environment=environment.describe(seed),
+        environment=environment.describe(seed, reference),
         facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
         rungs=rules.rungs,
         weights=weights,

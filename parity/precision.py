@@ -4,7 +4,7 @@ The port runs again as on such hardware. What it makes of the same inputs then i
 what it makes of them in float32, not against the reference: the difference is the hardware's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Shaped
@@ -39,26 +39,22 @@ def measure_emulated(
     store: Store,
     limit: Limit,
     progress: Progress,
-    restore: Callable[[], None],
 ) -> Emulation:
     """Run the port so: on its own, and for each call on the reference's inputs.
 
     `matches` end with the root's; `calls` are all that the port made; without `exclusives` only
     outputs are measured. A call loses precision if it differs from itself in float32 by more than
-    the `limit` on R by kind of module leaves to rounding. `restore` puts the port back into the
-    state before.
+    the `limit` on R by kind of module leaves to rounding.
     """
     root = matches[-1]
     progress.stage(f"emulating {mode}", len(matches))
     work = _Work(matches, exclusives, store, limit, progress)
-    restore()
     with emulated(mode):
         given = [store.get(leaf.buffer) for leaf in root.port.inputs if leaf.buffer]
         output = repeat(sides.nnx_modules[root.port.path], sides.nnx_method, root.port, given)
         outputs = _added(root, flatten(output), free, store)
         # where nothing changes at the end, nothing was rounded
         if exclusives is not None and any(added for added, _ in outputs.values()):
-            restore()
             with Background() as background:
                 force_port(
                     sides.nnx_modules, sides.nnx_method, matches, calls, store,

@@ -69,10 +69,14 @@ class ModuleInfo:
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything recorded in one run of one side, calls in the order of completion."""
+    """Everything recorded in one run of one side, calls in the order of completion.
+
+    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
+    hidden: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

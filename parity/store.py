@@ -77,11 +77,13 @@ class Store:
 
     def close(self) -> None:
         """Give the disk space back, in the background: that takes seconds for a large file."""
-        with self._lock:
-            while self._waiting:
-                self._wait_for_oldest()
-        self._writer.submit(self._file.close)
-        self._writer.shutdown(wait=False)
+        try:
+            with self._lock:
+                while self._waiting:
+                    self._wait_for_oldest()
+        finally:
+            self._writer.submit(self._file.close)
+            self._writer.shutdown(wait=False)
 
     def _write_later(self, flat: Shaped[np.ndarray, " n"], offset: int) -> None:
         while self._waiting_bytes > WAITING:

@@ -5,7 +5,8 @@ Knows no framework: anything with `shape` and `dtype` is an array. Leaf names ar
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 
@@ -49,8 +50,13 @@ class Flat:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is an array or tensor of any framework."""
-    return hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type)
+    """Whether `value` is an array or tensor of any framework; a typed JAX key holds no numbers."""
+    return (
+        isinstance(getattr(value, "shape", None), tuple)  # random streams answer to every name
+        and hasattr(value, "dtype")
+        and not isinstance(value, type)
+        and not str(value.dtype).startswith("key<")
+    )
 
 
 def flatten(value: Any) -> Flat:
@@ -87,6 +93,13 @@ def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
             return _assemble(kind, keys, values)
 
 
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same nested value with `change(array)` for each array; itself if it holds none."""
+    flat = flatten(value)
+    arrays = [change(array) for _, array in flat.arrays]
+    return rebuild(flat.skeleton, arrays) if arrays else value
+
+
 def _children(item: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(item, Mapping):
         yield from item.items()
@@ -104,7 +117,8 @@ def _assemble(kind: type, keys: tuple[Any, ...], values: list[Any]) -> Any:
         # a dataclass that is a mapping too (diffusers' outputs) takes its fields by keyword
         pairs = dict(zip(keys, values, strict=True))
         keywords = dataclasses.is_dataclass(kind)
-        make: Any = kind
+        # a defaultdict takes its factory first: what the call reads is in the dict already
+        make: Any = dict if issubclass(kind, defaultdict) else kind
         return make(**pairs) if keywords else make(pairs)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return kind(*values)

@@ -65,7 +65,7 @@ class Report:
         from parity.align import IDLE, PORT_LACKS, REF_LACKS
 
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
-        ran = (f"{len(idle)} modules {IDLE}: {', '.join(idle[:5])}",) if idle else ()
+        ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
         loose = weight_notes(self.weights, self.coverage, self.faults)
         return (*ran, *filter(None, lacking), *loose, *self.inputs)

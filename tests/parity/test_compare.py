@@ -123,7 +123,7 @@ def test_a_named_method(pair, image):
     idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
     assert idle == ["blocks.0", "blocks.0.norm", "blocks.0.conv", "blocks.0.act", "head"]
     assert report.verdict == "WARN"  # what did not run was not compared
-    assert "5 modules ran on neither side" in report.notes[0]
+    assert "5 modules were called on neither side" in report.notes[0]
 
 
 def test_rename(pair, image):

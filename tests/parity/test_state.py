@@ -1,0 +1,415 @@
+"""What a comparison must not change, and what must not change a comparison."""
+
+from collections import defaultdict, namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from flax import nnx
+
+import parity
+from parity import InputError, measure, store
+from parity.errors import first_line
+
+X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
+WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
+
+
+def reference_of(function, **buffers):
+    """A leaf with a weight and buffers, and the code given."""
+
+    class Leaf(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.from_numpy(WEIGHT.copy()))
+            for name, value in buffers.items():
+                self.register_buffer(name, torch.tensor(value))
+
+        def forward(self, x):
+            return function(self, x)
+
+    return Leaf()
+
+
+def port_of(function, **variables):
+    """The same of the port: its weight, variables, and the code given."""
+
+    class Leaf(nnx.Module):
+        def __init__(self):
+            self.weight = nnx.Param(jnp.asarray(WEIGHT.T))
+            for name, value in variables.items():
+                setattr(self, name, nnx.Variable(jnp.asarray(value)))
+
+        def __call__(self, x):
+            return function(self, x)
+
+    return Leaf()
+
+
+class Torch(torch.nn.Module):
+    """Hands something of its own to `m`: the port's is not the same bit for bit."""
+
+    def __init__(self, m, calls=1):
+        super().__init__()
+        self.m, self.calls = m, calls
+
+    def forward(self, x):
+        return sum(self.m(torch.exp(x)) for _ in range(self.calls))
+
+
+class Port(nnx.Module):
+    def __init__(self, m, calls=1):
+        self.m, self.calls = m, calls
+
+    def __call__(self, x):
+        return sum(self.m(jnp.exp(x)) for _ in range(self.calls))
+
+
+class Shell(torch.nn.Module):
+    """A container that only calls another one."""
+
+    def __init__(self, m):
+        super().__init__()
+        self.inner = m
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class PortShell(nnx.Module):
+    def __init__(self, m):
+        self.inner = m
+
+    def __call__(self, x):
+        return self.inner(x)
+
+
+def linear(self, x):
+    return F.linear(x, self.weight)
+
+
+def port_linear(self, x):
+    return jnp.dot(x, self.weight[...], precision="highest")
+
+
+def single(self, x):
+    return F.linear(x.float(), self.weight)
+
+
+def asserting(self, x):
+    assert x.dtype == torch.float32
+    return F.linear(x, self.weight)
+
+
+def by_type(self, x):
+    return F.linear(x, self.weight) * {torch.float32: 1.0}[x.dtype]
+
+
+# --- references that do not run in float64
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (single, "RuntimeError"),
+        (asserting, "AssertionError"),
+        (by_type, "KeyError: torch.float64"),
+    ],
+)
+def test_a_reference_for_float32_alone_is_unknown(function, reason):
+    reference = Torch(reference_of(function))
+    port = Port(port_of(lambda self, x: 1.01 * port_linear(self, x)))
+    report = parity.compare(reference, port, (X,))
+    assert report.verdict == "UNKNOWN"
+    reasons = {row.path: row.reason for row in report.rows}
+    assert f"the reference does not run in float64: {reason}" in reasons["m"]
+    assert f"the reference does not run in float64: {reason}" in reasons[""]
+
+
+def test_the_first_line_of_an_error():
+    assert first_line(AssertionError()) == "AssertionError"
+    assert first_line(ValueError("\none\ntwo")) == "ValueError: one"
+
+
+# --- the user's arguments and models
+
+
+def test_the_callers_tensor_is_not_written_to():
+    x = torch.from_numpy(X.copy())
+    reference = reference_of(lambda self, x: F.linear(x.relu_(), self.weight))
+    port = port_of(lambda self, x: port_linear(self, nnx.relu(x)))
+    assert parity.compare(reference, port, (x,)).verdict == "PASS"
+    np.testing.assert_array_equal(x.numpy(), X)
+
+
+def test_one_tensor_given_twice_stays_one():
+    class Same(torch.nn.Module):
+        def forward(self, x, y):
+            return x * 2.0 if x is y else x * 3.0
+
+    class Twice(nnx.Module):
+        def __call__(self, x, y):
+            return x * 2.0
+
+    assert parity.compare(Same(), Twice(), (X, X)).verdict == "PASS"
+
+
+def test_the_reference_is_left_as_it_was():
+    def forward(self, x):
+        self.reassigned = self.reassigned + 1
+        self.written += 1
+        self.calls += 1
+        self.cache = x
+        self.seen.append(x)
+        self.new = x
+        return F.linear(x, self.weight)
+
+    reference = reference_of(forward, reassigned=0, written=0.0)
+    reference.calls, reference.cache, reference.seen = 0, None, []
+    reassigned = reference.reassigned
+    random = torch.get_rng_state()
+    assert parity.compare(reference, port_of(port_linear), (X,)).faults == ()
+    assert reference.reassigned is reassigned
+    assert (int(reference.reassigned), float(reference.written)) == (0, 0.0)
+    assert (reference.calls, reference.cache, reference.seen) == (0, None, [])
+    assert not hasattr(reference, "new")
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_port_is_left_as_it_was():
+    def call(self, x):
+        self.count[...] += 1
+        self.replaced = nnx.Variable(jnp.ones(()))
+        self.new = nnx.Variable(x)
+        self.drop(x)
+        return port_linear(self, x)
+
+    port = port_of(call, count=0, replaced=0.0)
+    port.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    replaced, nodes = port.replaced, port._pytree__nodes
+    rngs = nnx.Rngs(7)
+    assert parity.compare(reference_of(linear), port, (X,)).faults == ()
+    assert port.replaced is replaced
+    assert (int(port.count[...]), float(port.replaced[...])) == (0, 0.0)
+    assert not hasattr(port, "new")
+    assert port._pytree__nodes == nodes
+    assert int(port.drop.rngs.count[...]) == 0
+
+    class Random(nnx.Module):
+        def __init__(self, m):
+            self.m = m
+
+        def __call__(self, x, rngs):
+            rngs.dropout()
+            return self.m(x)
+
+    given = {"rngs": rngs}
+    parity.compare(Shell(reference_of(linear)), Random(port_of(port_linear)), (X,),
+                   rename={"inner": "m"}, nnx_kwargs=given)  # fmt: skip
+    assert int(rngs.default.count[...]) == 0
+
+
+# --- state between the runs
+
+
+@pytest.mark.parametrize("start", [0, 0.0])
+@pytest.mark.parametrize("reassigned", [False, True])
+@pytest.mark.parametrize("calls", [1, 2])
+def test_a_healthy_counter_passes(start, reassigned, calls):
+    def counting(self, x):
+        if reassigned:
+            self.count = self.count + 1
+        else:
+            self.count += 1
+        return F.linear(x, self.weight) * self.count
+
+    def port_counting(self, x):
+        self.count[...] += 1
+        return port_linear(self, x) * self.count[...]
+
+    reference = Torch(Shell(reference_of(counting, count=start)), calls)
+    port = Port(PortShell(port_of(port_counting, count=start)), calls)
+    report = parity.compare(reference, port, (X,))
+    assert [(row.path, row.reason) for row in report.rows if row.verdict != "PASS"] == []
+    assert report.verdict == "PASS"
+
+
+def test_state_given_away_to_a_program_is_put_back():
+    def port_counting(self, x):
+        self.count[...] += 1
+        return port_linear(self, x) * self.count[...]
+
+    reference = reference_of(lambda self, x: linear(self, x) * 2.0, count=1.0)
+    port = PortShell(port_of(port_counting, count=1.0))
+    call = nnx.jit(lambda model, x: model(x), donate_argnums=0)
+    methods = {"torch": "__call__", "nnx": call}
+    assert parity.compare(Shell(reference), port, (X,), method=methods).verdict == "PASS"
+    assert float(port.inner.count[...]) == 1.0
+    np.testing.assert_array_equal(port.inner.weight[...], WEIGHT.T)
+
+
+def test_state_does_not_make_a_fault_dropout():
+    def counting(self, x):
+        self.count += 1
+        return F.linear(x, self.weight) * self.count
+
+    def port_counting(self, x):
+        self.count[...] += 1
+        return port_linear(self, x) * self.count[...] * 1.5
+
+    reference = Torch(reference_of(counting, count=0.0))
+    report = parity.compare(reference, Port(port_of(port_counting, count=0.0)), (X,))
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "scale_or_offset")]
+
+
+def test_dropout_is_still_seen():
+    def dropping(self, x):
+        return self.drop(port_linear(self, x))
+
+    leaf = port_of(dropping)
+    leaf.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
+    report = parity.compare(Torch(reference_of(linear)), Port(leaf), (X,))
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "dropout")]
+
+
+# --- arguments
+
+
+Two = namedtuple("Two", "a b")
+
+
+@dataclass
+class Held:
+    a: Any
+    b: Any
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Two,
+        Held,
+        pytest.param(lambda a, b: {"a": a, "b": [b]}, id="dict"),
+        pytest.param(lambda a, b: defaultdict(list, a=a, b=b), id="defaultdict"),
+    ],
+)
+def test_arrays_inside_arguments(make):
+    def parts(given):
+        a, b = (given["a"], given["b"]) if isinstance(given, dict) else (given.a, given.b)
+        return a, b[0] if isinstance(b, list) else b
+
+    class Take(torch.nn.Module):
+        def forward(self, given):
+            a, b = parts(given)
+            return torch.tanh(a) + b
+
+    class PortTake(nnx.Module):
+        def __call__(self, given):
+            a, b = parts(given)
+            return jnp.tanh(a) + b
+
+    assert parity.compare(Take(), PortTake(), (make(X, 2 * X),)).verdict == "PASS"
+
+
+@pytest.mark.parametrize("jitted", [False, True])
+def test_a_typed_key_is_no_array(jitted):
+    class Keyed(nnx.Module):
+        def __init__(self, m):
+            self.m = m
+
+        def __call__(self, x, key):
+            jax.random.normal(key, (2,))
+            return self.m(jnp.exp(x))
+
+    call = (lambda m, x, key: m(x, key)) if not jitted else nnx.jit(lambda m, x, key: m(x, key))
+    report = parity.compare(
+        Torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
+        nnx_args=(X, jax.random.key(0)), method={"torch": "__call__", "nnx": call},
+    )  # fmt: skip
+    assert report.verdict == "PASS"
+
+
+# --- what cannot be observed
+
+
+def test_calls_under_vmap_count_with_the_call_around_them():
+    class Mapped(nnx.Module):
+        def __init__(self, m, factor=1.0):
+            self.m, self.factor = m, factor
+
+        def __call__(self, x):
+            return jax.vmap(self.m)(jnp.exp(x)) * self.factor
+
+    reference = Torch(Shell(reference_of(linear)))
+    report = parity.compare(reference, Mapped(PortShell(port_of(port_linear))), (X,))
+    assert report.verdict == "PASS"
+    assert set(report.coverage.dissolved) == {"m", "m.inner"}
+    assert "under jax.vmap" in report.coverage.dissolved["m.inner"]
+    wrong = parity.compare(reference, Mapped(PortShell(port_of(port_linear)), 1.5), (X,))
+    assert [fault.path for fault in wrong.faults] == [""]
+
+
+def test_only_the_cpu_runs_in_float64():
+    meta = torch.nn.Linear(6, 6, device="meta")
+    with pytest.raises(InputError, match="weight of the reference is on the device meta"):
+        parity.compare(meta, port_of(port_linear), (X,))
+    away = torch.empty((4, 6), device="meta")
+    with pytest.raises(InputError, match="argument 0 of the reference is on the device meta"):
+        parity.compare(reference_of(linear), port_of(port_linear), (away,))
+    report = parity.compare(reference_of(linear), port_of(port_linear), (X,))
+    assert report.environment["torch_device"] == "cpu"
+
+
+def test_a_method_called_by_name_was_not_called_through_forward():
+    class Named(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.m = reference_of(linear)
+
+        def forward(self, x):
+            return linear(self.m, x)
+
+    class PortNamed(nnx.Module):
+        def __init__(self):
+            self.m = port_of(port_linear)
+
+        def __call__(self, x):
+            return port_linear(self.m, x)
+
+    report = parity.compare(Named(), PortNamed(), (X,))
+    assert "called on neither side (through its forward or __call__)" in report.notes[0]
+
+
+# --- resources
+
+
+def test_a_failed_write_does_not_keep_the_file(monkeypatch):
+    def full(*_):
+        raise OSError("no space left")
+
+    kept = store.Store()
+    monkeypatch.setattr(store, "_write", full)
+    kept.put(X)
+    with pytest.raises(OSError, match="no space left"):
+        kept.close()
+    kept._writer.shutdown(wait=True)
+    assert kept._file.closed
+
+
+def test_measuring_takes_few_threads(monkeypatch):
+    counts = []
+
+    def pool(threads, *args):
+        counts.append(threads)
+        return ThreadPoolExecutor(threads, *args)
+
+    monkeypatch.setattr(measure.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(measure, "ThreadPoolExecutor", pool)
+    parity.compare(reference_of(linear), port_of(port_linear), (X,), modes=("free",))
+    assert counts == [4]
