@@ -202,7 +202,7 @@ def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
     if ref.buffer is None or port.buffer is None:
         opaque = [x.value for x in (ref, port) if not isinstance(x.value, PLAIN)]
         if opaque:
-            problem = f"not compared: a {type(opaque[0]).__name__} is no array or plain value"
+            problem = f"not compared: {type(opaque[0]).__name__} is no array or plain value"
             return LeafMatch(ref, port, problem=problem)
         problem = f"value {port.value!r} instead of {ref.value!r}"
         return None if same_value(ref.value, port.value) else LeafMatch(ref, port, problem=problem)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RLimit:
-    """Limits for the modules whose class name holds one of `words`, in lower case.
+    """Limits for the modules whose class name ends in one of `words`, in lower case, or in one of
+    them and a number of dimensions.
 
     R above `warn` is a WARN, above `fail` a FAIL.
     """
@@ -21,7 +22,7 @@ class RLimit:
 
     def as_markdown(self) -> str:
         """A line of a table."""
-        named = [f"`*{word}*`" for word in self.words if word]
+        named = [f"`*{word}`" for word in self.words if word]
         classes = " or ".join(named) or "any other"
         return f"| {self.family} | {classes} | {self.warn:g} | {self.fail:g} | {self.why} |"
 
@@ -29,7 +30,7 @@ class RLimit:
 TABLE = (
     RLimit(
         "norm",
-        ("norm",),
+        ("norm", "normalization"),
         warn=10.0,
         fail=30.0,
         why="a correct two-pass group norm of a nearly constant input reaches 12, "
@@ -49,4 +50,5 @@ TABLE = (
 
 def r_limit(kind: str) -> RLimit:
     """The limits that hold for a module class."""
-    return next(line for line in TABLE if any(word in kind.lower() for word in line.words))
+    name = kind.lower().rstrip("0123456789d")  # BatchNorm2d, SpatialNorm3D
+    return next(line for line in TABLE if any(name.endswith(word) for word in line.words))

@@ -209,7 +209,7 @@ def run_pair(
     """
     emulation.check(emulate)
     progress = progress or Progress()
-    start = time.monotonic()
+    start, before = time.monotonic(), environment.peak_memory()
     progress.stage("reading the clip")
     clip = load_clip(video, frames, size, seed)
     progress.stage("making both models")
@@ -239,14 +239,17 @@ def run_pair(
             outcomes.append(outcome)
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
-    facts = {
+    facts: dict[str, Any] = {
         "input": clip.source,
         "weights": weights
         or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
         "config": config or ("of the weights" if weights else "default"),
         "parameters": sum(p.numel() for p in reference.parameters()),
         "seconds": round(time.monotonic() - start, 1),
+        "seconds_by_stage": progress.seconds(),
         "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
+        "peak_memory_above_start_gib": round((environment.peak_memory() - before) / 2**30, 2),
+        "weights_gib": round(sum(p.nbytes for p in reference.parameters()) / 2**30, 2),
     }
     gaps = tuple(pair.unexercised(reference, done))
     return _report(pair.name, reference, outcomes, ledger, folding, rules, facts, seed, gaps)

@@ -1,16 +1,23 @@
 """How far a long run is: told to whoever listens; nobody by default."""
 
 import threading
-from collections.abc import Callable
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 
 class Progress:
-    """Counts steps of one stage at a time; `listener(stage, done, total)` hears of each."""
+    """Counts steps of one stage at a time; `listener(stage, done, total)` hears of each.
+
+    How long each kind of stage took is kept too.
+    """
 
     def __init__(self, listener: Callable[[str, int, int], None] | None = None) -> None:
         self._listener = listener
         self._lock = threading.Lock()
         self._title, self._stage, self._done, self._total = "", "", 0, 0
+        self._name, self._since = "", time.monotonic()
+        self._seconds: dict[str, float] = defaultdict(float)
 
     def title(self, title: str) -> None:
         """Name what the following stages belong to."""
@@ -18,9 +25,21 @@ class Progress:
 
     def stage(self, name: str, total: int = 1) -> None:
         """A stage of `total` steps begins."""
+        self._count_time()
+        self._name = name
         self._stage = f"{self._title}: {name}" if self._title else name
         self._done, self._total = 0, total
         self._tell()
+
+    def seconds(self) -> Mapping[str, float]:
+        """Seconds so far, by stage, whatever it belonged to."""
+        self._count_time()
+        return {name: round(value, 1) for name, value in self._seconds.items() if name}
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self._seconds[self._name] += now - self._since
+        self._since = now
 
     def advance(self) -> None:
         """A step is done; may be called from several threads."""

@@ -32,6 +32,7 @@ def as_json(report: Report) -> str:
         "kinds": [vars(line) for line in by_kind(report.rows)],
         "columns": list(COLUMNS),
         "rows": [list(record(row).values()) for row in report.rows],
+        "reasons": [row.reason for row in report.rows],
     }
     return json.dumps(_plain(document), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
 

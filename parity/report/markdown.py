@@ -5,7 +5,7 @@ from typing import Any
 
 from parity.grade import GRADES, MEANINGS
 from parity.report.report import Report
-from parity.report.sections import nonfinite_lines, place, precision_lines
+from parity.report.sections import doubt_lines, nonfinite_lines, place, precision_lines
 from parity.report.table import RungSummary, by_kind, record, summarise
 from parity.report.weights import weight_lines
 
@@ -36,6 +36,8 @@ def as_markdown(report: Report) -> str:
     if report.emulations:
         parts += ["## Precision", "", *(f"- {x}" for x in precision_lines(report.emulations)), ""]
         parts += [_losses(report), ""]
+    if report.doubts:
+        parts += ["## Neither passed nor failed", "", *doubt_lines(report.doubts), ""]
     parts += ["## Worst inclusive errors", "", _worst(report), ""]
     parts += ["## Coverage", "", *coverage_lines(report), ""]
     parts += ["## Weights", "", *weight_lines(report.weights, report.coverage), ""]

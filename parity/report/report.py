@@ -79,8 +79,13 @@ class Report:
         return f"only the {side} returns {len(found)} of the outputs: {', '.join(names)}"
 
     @property
+    def doubts(self) -> tuple[Row, ...]:
+        """Rows that neither passed nor failed; each has its reason."""
+        return tuple(row for row in self.rows if row.verdict in ("WARN", "UNKNOWN"))
+
+    @property
     def first_fault(self) -> Fault | None:
-        """The fault whose call completes first."""
+        """The fault that shows first as the model runs."""
         return self.faults[0] if self.faults else None
 
     @cached_property

@@ -1,11 +1,37 @@
 """Sentences on emulated precision and on what is not finite, for whichever kind of report."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parity.records import Emulation, Loss, NonFinite
+from parity.records import Emulation, Loss, NonFinite, Row
 
 MOST = 3
 """How many of the modules that lose most are named in a sentence."""
+
+
+LISTED = 20
+"""How many doubtful rows are listed."""
+
+
+def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Why rows are WARN or UNKNOWN, the calls of one module together."""
+    calls = Counter((row.verdict, row.path, row.leaf, _plain(row.reason)) for row in rows)
+    first = {(row.verdict, row.path, row.leaf, _plain(row.reason)): row for row in reversed(rows)}
+    for key, count in list(calls.items())[:LISTED]:
+        verdict, path, leaf, _ = key
+        more = f", {count} calls" if count > 1 else ""
+        output = f" output `{leaf}`" if leaf else ""
+        row = first[key]
+        where = f"`{path or '<root>'}`{output} call {row.call} of {row.case}{more}"
+        yield f"- {verdict}: {where}: {row.reason}"
+    if len(calls) > LISTED:
+        yield f"- and {len(calls) - LISTED} more"
+
+
+def _plain(reason: str) -> str:
+    """The reason without its figures."""
+    return re.sub(r"[0-9][0-9.e+-]*", "", reason)
 
 
 def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:

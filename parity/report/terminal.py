@@ -13,7 +13,7 @@ from rich.text import Text
 from parity.progress import Progress
 from parity.report.markdown import coverage_lines, number
 from parity.report.report import Report
-from parity.report.sections import nonfinite_lines, precision_lines
+from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import summarise
 from parity.report.weights import weight_lines
 
@@ -62,6 +62,8 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)
     for note in report.notes:
         console.print(Text(f"note: {note}"))
+    for line in doubt_lines(report.doubts):
+        console.print(Text(line, style="yellow"), soft_wrap=True)
     for line in (*precision_lines(report.emulations), *nonfinite_lines(report.nonfinite)):
         console.print(Text(line), soft_wrap=True)
     for fault in report.faults:

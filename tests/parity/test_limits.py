@@ -38,6 +38,7 @@ def test_the_class_name_decides():
     assert r_limit("CogVideoXSpatialNorm3D").family == "norm"
     assert r_limit("BatchNorm2d").fail == 30
     assert r_limit("Conv2d").fail == 10
+    assert r_limit("NormalizedAttention").fail == 10
 
 
 def test_a_measurement_is_repeated():

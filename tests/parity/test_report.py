@@ -1,3 +1,4 @@
+import io
 import json
 import math
 import subprocess
@@ -5,10 +6,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import jax.numpy as jnp
 import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from flax import nnx
+from rich.console import Console
 
 import parity
 from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row, Rung
@@ -16,6 +21,7 @@ from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 from parity.report.table import COLUMNS, by_kind, summarise
+from parity.report.terminal import show
 from parity.report.write import write_all, write_text
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
@@ -36,6 +42,26 @@ def test_json_follows_the_published_schema(report):
     assert len(document["rows"]) == len(report.rows)
     assert document["environment"]["versions"]["torch"].startswith("2.")
     assert document["coverage"]["complete"] is True
+
+
+def test_the_reason_of_every_doubt_reaches_the_reader(image):
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return x.tanh(), object()
+
+    class Port(nnx.Module):
+        def __call__(self, x):
+            return jnp.tanh(x), object()
+
+    report = parity.compare(Torch(), Port(), (image,), jitted=False)
+    assert report.verdict == "UNKNOWN"
+    line = "UNKNOWN: `<root>` output `1` call 0 of __call__: not compared: object is no array"
+    assert line in as_markdown(report)
+    console = Console(record=True, width=200, file=io.StringIO())
+    show(report, console)
+    assert line in console.export_text()
+    reasons = json.loads(as_json(report))["reasons"]
+    assert sorted(map(bool, reasons)) == [False, True]
 
 
 def test_json_has_no_bare_nan_or_infinity():
