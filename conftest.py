@@ -1,7 +1,16 @@
 """Settings and small models that all tests share."""
 
-import jax
-import pytest
+import os
+import tempfile
+
+# Before JAX is imported: commands that tests run use what is compiled already.
+COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED.name)
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # A port that broadcasts by accident is wrong at the first other batch size.
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_path):
     """The mistake of an earlier port, which called the encoder's error of 0.6 production ready."""
-    words = ["run", "mutants:POOLING", "--config", "small", "--out", str(tmp_path)]
+    words = ["run", "mutants:POOLING", "--config", "small", "--size", "32x32", "--out", tmp_path]
     done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
@@ -52,7 +52,9 @@ def drawn(small_torch):
     return draw.sample(runs, 20)
 
 
-@pytest.mark.parametrize("which", range(20))
+@pytest.mark.parametrize(
+    "which", [*range(6), *(pytest.param(i, marks=pytest.mark.slow) for i in range(6, 20))]
+)
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
