@@ -1,0 +1,71 @@
+"""What the harness costs at full size, in units of one PyTorch float32 run of the same inputs.
+
+Run it from the root of the repository, with nothing else on the machine:
+
+    .venv/bin/python tools/measure_cost.py [small]
+
+It encodes and decodes the ladder's clip with PyTorch alone, then measures both cases without and
+with inclusive errors. Every program is compiled in a run before that is not counted.
+"""
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import click
+import torch
+
+from jaxvae.pairing import PAIR
+from parity.case import Rules, run_case
+from parity.inputs import load_clip
+from parity.progress import Progress
+from parity.records import Case
+
+
+def main(config: str | None) -> None:
+    """Print the seconds, the ratios and the memory."""
+    start = _peak()
+    reference = PAIR.make_torch(None, config, 0)
+    port = PAIR.make_nnx(None, config, reference)
+    encode, decode, *_ = PAIR.cases(reference, load_clip(None, 17, (64, 64), 0), 0)
+    decode = replace(decode, args=(_plain(reference, encode)["mean"].numpy(),))
+    cases = [replace(case, shipped=None) for case in (encode, decode)]
+    alone = _seconds(lambda: [_plain(reference, case) for case in cases])
+    click.echo(f"PyTorch alone: {alone:.1f} s")
+    for modes in (("free", "exclusive"), ("free", "exclusive", "inclusive")):
+        rules = Rules(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout, modes)
+
+        def measure(rules: Rules = rules) -> None:
+            for case in cases:
+                run_case(case, reference, port, rules, Progress())
+
+        measure()
+        taken = _seconds(measure)
+        click.echo(f"{' + '.join(modes)}: {taken:.1f} s, {taken / alone:.1f} times")
+    weights = sum(p.nbytes for p in reference.parameters()) / 2**30
+    click.echo(
+        f"peak memory: {_peak() - start:.2f} GiB above the start; weights {weights:.2f} GiB a side"
+    )
+
+
+def _plain(reference: Any, case: Case) -> Any:
+    assert not isinstance(case.torch, str)
+    with torch.no_grad():
+        return case.torch(reference, *map(torch.from_numpy, case.args))
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.monotonic()
+    run()
+    return time.monotonic() - start
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else None)
