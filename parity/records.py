@@ -105,7 +105,7 @@ class Inclusive:
     """Error of a subtree fed with the reference's inputs.
 
     R is measured where it matters for a verdict; `bounded` says that `rel_l2` alone bounds it
-    under its limit (see `noise`).
+    under a few times its limit (see `attribute.SLACK`).
     """
 
     mae: float
