@@ -67,7 +67,8 @@ def compare(
         modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
             own errors of containers are, `"inclusive"`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
-            call; otherwise only where the relative error alone does not settle the verdict.
+            call; otherwise only where the relative error alone does not show that R is under 1.5
+            times what fails.
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
         weights: which tensors the port holds in another number of arrays.
