@@ -31,8 +31,7 @@ Limit = Callable[[str], float]
 
 SLACK = 4
 """How far above its limit R of a whole subtree may be, at worst, where the float64 run is left out.
-Each call inside was judged by its own R; this is for code that no call inside shows, and a float64
-run of an encoder takes a minute."""
+Each call inside was judged by its own R: this is for code that no call inside shows."""
 
 NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 

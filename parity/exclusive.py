@@ -26,8 +26,8 @@ Limit = Callable[[str], float]
 
 SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
-error may be several roundings (its 3-D convolution reaches 1.5e-6 without AVX-512), and a correct
-port is that far from it too. Mistakes start at 300 (see `limits`)."""
+error may be several roundings, and a correct port is that far from it too. Mistakes start at 300
+(see `limits`)."""
 
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
 

@@ -115,7 +115,7 @@ def test_what_counts_as_found():
         return Trial(("m",), 0, "c", {"a": ("padding", "glue")}, found, verdict)
 
     right, other = trial({"a": "glue"}), trial({"a": "unknown"})
-    assert right.killed and right.place and right.cause  # noqa: PT018
+    assert (right.killed, right.place, right.cause) == (True, True, True)
     assert other.place
     assert not other.cause
     assert not trial({"a": "glue", "b": "glue"}).place
