@@ -4,7 +4,6 @@ import importlib.metadata
 import itertools
 import os
 import platform
-import resource
 import shlex
 import subprocess
 import sys
@@ -70,12 +69,6 @@ def _git(folder: Path, *words: str) -> str:
         ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
     )
     return done.stdout.strip()
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _version(name: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from flax import nnx
 
-from parity import capture_nnx, capture_torch, environment
+from parity import capture_nnx, capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.adequacy import unexercised
 from parity.case import MODES, Outcome, Rules, run_case
@@ -210,7 +210,7 @@ def run_pair(
     """
     emulation.check(emulate)
     progress = progress or Progress()
-    start, before = time.monotonic(), environment.peak_memory()
+    start, before = time.monotonic(), memory.resident_memory()
     progress.stage("reading the clip")
     clip = load_clip(video, frames, size, seed)
     progress.stage("making both models")
@@ -240,6 +240,7 @@ def run_pair(
             outcomes.append(outcome)
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
+    largest = progress.largest()
     facts: dict[str, Any] = {
         "input": clip.source,
         "weights": weights
@@ -248,9 +249,11 @@ def run_pair(
         "parameters": sum(p.numel() for p in reference.parameters()),
         "seconds": round(time.monotonic() - start, 1),
         "seconds_by_stage": progress.seconds(),
-        "peak_memory_gib": round(environment.peak_memory() / 2**30, 2),
-        "peak_memory_above_start_gib": round((environment.peak_memory() - before) / 2**30, 2),
-        "weights_gib": round(sum(p.nbytes for p in reference.parameters()) / 2**30, 2),
+        "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
+        "peak_memory_gib": memory.gib(memory.peak_memory()),
+        "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
+        "largest_stage": largest.name,
+        "largest_stage_gib": memory.gib(largest.rise),
     }
     gaps = tuple(pair.unexercised(reference, done))
     return _report(pair.name, reference, outcomes, ledger, folding, rules, facts, seed, gaps)

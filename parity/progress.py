@@ -5,11 +5,13 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
+from parity.memory import LargestStage
+
 
 class Progress:
     """Counts steps of one stage at a time; `listener(stage, done, total)` hears of each.
 
-    How long each kind of stage took is kept too.
+    How long each kind of stage took is kept too, and which one took most memory.
     """
 
     def __init__(self, listener: Callable[[str, int, int], None] | None = None) -> None:
@@ -18,6 +20,7 @@ class Progress:
         self._title, self._stage, self._done, self._total = "", "", 0, 0
         self._name, self._since = "", time.monotonic()
         self._seconds: dict[str, float] = defaultdict(float)
+        self._largest = LargestStage()
 
     def title(self, title: str) -> None:
         """Name what the following stages belong to."""
@@ -25,7 +28,8 @@ class Progress:
 
     def stage(self, name: str, total: int = 1) -> None:
         """A stage of `total` steps begins."""
-        self._count_time()
+        self._close()
+        self._largest.begin()
         self._name = name
         self._stage = f"{self._title}: {name}" if self._title else name
         self._done, self._total = 0, total
@@ -33,10 +37,16 @@ class Progress:
 
     def seconds(self) -> Mapping[str, float]:
         """Seconds so far, by stage, whatever it belonged to."""
-        self._count_time()
+        self._close()
         return {name: round(value, 1) for name, value in self._seconds.items() if name}
 
-    def _count_time(self) -> None:
+    def largest(self) -> LargestStage:
+        """The stage that needed most memory so far."""
+        self._close()
+        return self._largest
+
+    def _close(self) -> None:
+        self._largest.end(self._stage)
         now = time.monotonic()
         self._seconds[self._name] += now - self._since
         self._since = now

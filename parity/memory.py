@@ -1,0 +1,43 @@
+"""How much memory this process holds, and which stage of a run needed most."""
+
+import resource
+import sys
+from pathlib import Path
+
+_STATM = Path("/proc/self/statm")
+
+
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def resident_memory() -> int:
+    """Resident size of this process now, in bytes; its peak where the system does not tell."""
+    if not _STATM.exists():
+        return peak_memory()
+    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+
+
+def gib(size: int) -> float:
+    """Bytes in GiB, as reports give them."""
+    return round(size / 2**30, 2)
+
+
+class LargestStage:
+    """The stage in which the peak was reached, and how far it rose above what was held before."""
+
+    def __init__(self) -> None:
+        self.name, self.rise = "", 0
+        self.begin()
+
+    def begin(self) -> None:
+        """A stage begins."""
+        self._held, self._peak = resident_memory(), peak_memory()
+
+    def end(self, name: str) -> None:
+        """It ends, and is the largest so far if the peak is new."""
+        peak = peak_memory()
+        if peak > self._peak:
+            self.name, self.rise = name, peak - self._held
