@@ -4,20 +4,26 @@ import resource
 import sys
 from pathlib import Path
 
-_STATM = Path("/proc/self/statm")
+_STATUS = Path("/proc/self/status")
 
 
 def peak_memory() -> int:
     """Largest resident size of this process so far, in bytes."""
+    if _STATUS.exists():
+        # the other way counts what the process held that started this one
+        return _linux("VmHWM")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def resident_memory() -> int:
     """Resident size of this process now, in bytes; its peak where the system does not tell."""
-    if not _STATM.exists():
-        return peak_memory()
-    return int(_STATM.read_text().split()[1]) * resource.getpagesize()
+    return _linux("VmRSS") if _STATUS.exists() else peak_memory()
+
+
+def _linux(name: str) -> int:
+    line = next(x for x in _STATUS.read_text().splitlines() if x.startswith(f"{name}:"))
+    return int(line.split()[1]) * 1024
 
 
 def gib(size: int) -> float:

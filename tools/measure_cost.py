@@ -8,7 +8,6 @@ It encodes and decodes the ladder's clip with PyTorch alone, then measures both 
 with inclusive errors. Every program is compiled in a run before that is not counted.
 """
 
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -21,13 +20,14 @@ import torch
 from jaxvae.pairing import PAIR
 from parity.case import Rules, run_case
 from parity.inputs import load_clip
+from parity.memory import gib, peak_memory, resident_memory
 from parity.progress import Progress
 from parity.records import Case
 
 
 def main(config: str | None) -> None:
     """Print the seconds, the ratios and the memory."""
-    start = _peak()
+    start, progress = resident_memory(), Progress()
     reference = PAIR.make_torch(None, config, 0)
     port = PAIR.make_nnx(None, config, reference)
     encode, decode, *_ = PAIR.cases(reference, load_clip(None, 17, (64, 64), 0), 0)
@@ -40,14 +40,17 @@ def main(config: str | None) -> None:
 
         def measure(rules: Rules = rules) -> None:
             for case in cases:
-                run_case(case, reference, port, rules, Progress())
+                progress.title(case.name)
+                run_case(case, reference, port, rules, progress)
 
         measure()
         taken = _seconds(measure)
         click.echo(f"{' + '.join(modes)}: {taken:.1f} s, {taken / alone:.1f} times")
-    weights = sum(p.nbytes for p in reference.parameters()) / 2**30
+    weights, largest = sum(p.nbytes for p in reference.parameters()), progress.largest()
+    above, allowed = peak_memory() - start, 3 * weights + largest.rise
     click.echo(
-        f"peak memory: {_peak() - start:.2f} GiB above the start; weights {weights:.2f} GiB a side"
+        f"peak memory: {gib(above)} GiB above the start; 3 times the weights ({gib(weights)} a"
+        f" side) plus the largest stage ({largest.name}: {gib(largest.rise)}): {gib(allowed)}"
     )
 
 
@@ -61,10 +64,6 @@ def _seconds(run: Callable[[], object]) -> float:
     start = time.monotonic()
     run()
     return time.monotonic() - start
-
-
-def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
 if __name__ == "__main__":
