@@ -1,13 +1,11 @@
-"""The autoencoder: frame chunks through encoder and decoder, compiled once.
+"""The autoencoder: frame chunks through encoder and decoder, whole, in slices or in tiles.
 
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
@@ -17,15 +15,14 @@ from jaxtyping import Array, Float, Key
 from jaxvae.chunks import chunk_bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.convolution import Build, Cache, Conv3d, Precision
+from jaxvae.convolution import Build, Conv3d, Precision
+from jaxvae.modes import Modes
 from jaxvae.posterior import DiagonalGaussian
-
-Video = Float[Array, "b t h w c"]
-Output = Float[Array, "b t2 h2 w2 c2"]  # another size than the input of the same call
-Step = Callable[["AutoencoderKLCogVideoX", Video, Cache | None], tuple[Output, Cache]]
+from jaxvae.steps import Coder, Step, Video, decode_chunk, encode_chunk, run_windows
+from jaxvae.stream import decode_single, regroup, run_stream
 
 
-class AutoencoderKLCogVideoX(nnx.Module):
+class AutoencoderKLCogVideoX(Modes):
     """The CogVideoX video autoencoder. Video is (b, t, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`. T frames give (T - 1) // 4 + 1 latent
@@ -50,7 +47,7 @@ class AutoencoderKLCogVideoX(nnx.Module):
     ):
         """Build with random parameters of `dtype`; `precision` is that of every product."""
         build: Build = {"rngs": rngs, "dtype": dtype, "precision": precision}
-        self.config = config
+        super().__init__(config)
         self.dtype = jnp.dtype(dtype)
         self.num_sample_frames_batch_size = 8
         self.num_latent_frames_batch_size = 2
@@ -85,16 +82,58 @@ class AutoencoderKLCogVideoX(nnx.Module):
         to whoever wants to look at each call.
         """
         video = self._check_input("encode", x, self.config.in_channels)
-        self._check_quant("use_quant_conv", self.quant_conv)
-        return DiagonalGaussian(
-            _run_chunks(self, _encode_chunk, video, self.num_sample_frames_batch_size, compiled)
-        )
+        bounds = chunk_bounds(video.shape[1], self.num_sample_frames_batch_size)
+        windows = self.sample_windows(video.shape)
+        return DiagonalGaussian(run_windows(self._encoder(compiled), video, windows, bounds))
 
     def decode(self, z: ArrayLike, *, compiled: bool = True) -> Video:
         """Return the video of a latent (b, t, h, w, c); `compiled` as in `encode`."""
         latent = self._check_input("decode", z, self.config.latent_channels)
-        self._check_quant("use_post_quant_conv", self.post_quant_conv)
-        return _run_chunks(self, _decode_chunk, latent, self.num_latent_frames_batch_size, compiled)
+        bounds = chunk_bounds(latent.shape[1], self.num_latent_frames_batch_size)
+        windows = self.latent_windows(latent.shape)
+        return run_windows(self._decoder(decode_chunk, compiled), latent, windows, bounds)
+
+    def encode_stream(
+        self, frames: Iterable[ArrayLike], total: int
+    ) -> Iterator[Float[Array, "b t h w moments"]]:
+        """Yield the moments of a video that comes in parts, chunk by chunk, in constant memory.
+
+        `frames` yields arrays (b, t, h, w, c) of any t, alike otherwise, with `total` frames in
+        all: the first chunk takes the remainder, so its length depends on them. The moments, joined
+        along time, are the `parameters` of what `encode` returns, bit for bit: the same programs
+        make them. With tiling the caches of all tiles are held at once, those of one tile in
+        `encode`.
+
+        Raises ValueError before the last chunk if there are fewer or more frames than `total`.
+        """
+        bounds = chunk_bounds(total, self.num_sample_frames_batch_size)
+        coder = self._encoder()
+        channels = self.config.in_channels
+        videos = (self._check_input("encode_stream", x, channels) for x in frames)
+        chunks = regroup(videos, bounds)
+        return run_stream(((coder, chunk) for chunk in chunks), self.sample_windows)
+
+    def decode_stream(
+        self, z: ArrayLike, *, single_latents: bool = False
+    ) -> Iterator[Float[Array, "b t h w c"]]:
+        """Yield the video of a latent (b, t, h, w, c) chunk by chunk, in constant memory.
+
+        Joined along time the frames are what `decode` returns, bit for bit: the same programs make
+        them. With tiling the caches of all tiles are held at once, those of one tile in `decode`.
+
+        `single_latents` decodes one latent frame at a time, for little memory. It is ANOTHER
+        FUNCTION than the reference.
+        """
+        latent = self._check_input("decode_stream", z, self.config.latent_channels)
+        size = 1 if single_latents else self.num_latent_frames_batch_size
+        bounds = chunk_bounds(latent.shape[1], size)
+        step = decode_single if single_latents else decode_chunk
+        first = decode_chunk if latent.shape[1] % 2 else step
+        coders = (self._decoder(step if start else first) for start, _ in bounds)
+        chunks = (
+            lax.dynamic_slice_in_dim(latent, start, end - start, axis=1) for start, end in bounds
+        )
+        return run_stream(zip(coders, chunks, strict=True), self.latent_windows)
 
     def __call__(
         self,
@@ -108,6 +147,14 @@ class AutoencoderKLCogVideoX(nnx.Module):
         posterior = self.encode(sample, compiled=compiled)
         latent = posterior.sample(key) if sample_posterior else posterior.mode()
         return self.decode(latent, compiled=compiled)
+
+    def _encoder(self, compiled: bool = True) -> Coder:
+        self._check_quant("use_quant_conv", self.quant_conv)
+        return Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
+
+    def _decoder(self, step: Step, compiled: bool = True) -> Coder:
+        self._check_quant("use_post_quant_conv", self.post_quant_conv)
+        return Coder(step, (self.decoder, self.post_quant_conv), compiled)
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
         array = jnp.asarray(x)
@@ -127,71 +174,3 @@ class AutoencoderKLCogVideoX(nnx.Module):
                 f"{field}: expected out_channels ({out}) equal to latent_channels ({latent}), since"
                 f" the layer is built for out_channels, as in diffusers; set {field} to false"
             )
-
-
-def _encode_chunk(
-    vae: AutoencoderKLCogVideoX, x: Video, cache: Cache | None
-) -> tuple[Output, Cache]:
-    moments, cache = vae.encoder(x, conv_cache=cache)
-    return (moments if vae.quant_conv is None else vae.quant_conv(moments)), cache
-
-
-def _decode_chunk(
-    vae: AutoencoderKLCogVideoX, z: Video, cache: Cache | None
-) -> tuple[Output, Cache]:
-    z = z if vae.post_quant_conv is None else vae.post_quant_conv(z)
-    return vae.decoder(z, conv_cache=cache)
-
-
-@partial(jax.jit, static_argnames="step", donate_argnames="cache")
-def _compiled_step(
-    step: Step, vae: AutoencoderKLCogVideoX, x: Video, cache: Cache | None
-) -> tuple[Output, Cache]:
-    # A module is a pytree: its parameters are arguments of the program, not constants, and every
-    # static attribute of every module is part of the compilation key, so that changing one (a chunk
-    # size, a tool's mark) can never meet a stale program. nnx.split would do the same, but takes
-    # 45 ms at full size where flattening the pytree takes 6.
-    return step(vae, x, cache)
-
-
-def _run_chunks(
-    vae: AutoencoderKLCogVideoX, step: Step, x: Video, size: int, compiled: bool
-) -> Output:
-    """Send the chunks of `x` through `step` in order and join the results along time.
-
-    Outside of a transformation a host loop runs two compiled programs: the first chunk, which has
-    no cache, and any next chunk, which reuses the memory of the cache it gets. Inside a caller's
-    own transformation the next chunks, which are all alike, are scanned.
-    """
-    bounds = chunk_bounds(x.shape[1], size)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((x, vae))):
-        return _scan_chunks(vae, step, x, bounds)
-    run = partial(_compiled_step, step) if compiled else step
-    outputs = []
-    cache: Cache | None = None
-    for start, end in bounds:
-        # A dynamic slice takes its start as an argument, so that chunks share one program.
-        frames = lax.dynamic_slice_in_dim(x, start, end - start, axis=1)
-        output, cache = run(vae, frames, cache)
-        outputs.append(output)
-    return jnp.concatenate(outputs, axis=1)
-
-
-def _scan_chunks(
-    vae: AutoencoderKLCogVideoX, step: Step, x: Video, bounds: list[tuple[int, int]]
-) -> Output:
-    start = bounds[0][1]
-    first, cache = step(vae, x[:, :start], None)
-    count = len(bounds) - 1
-    if count == 0:
-        return first
-    batch, _, *image = x.shape
-    chunks = x[:, start:].reshape(batch, count, -1, *image)
-
-    def body(cache: Cache, chunk: Video) -> tuple[Cache, Output]:
-        output, cache = step(vae, chunk, cache)
-        return cache, output
-
-    _, outputs = lax.scan(body, cache, jnp.moveaxis(chunks, 1, 0))
-    rest = jnp.moveaxis(outputs, 0, 1)
-    return jnp.concatenate([first, rest.reshape(batch, -1, *rest.shape[3:])], axis=1)

@@ -3,8 +3,11 @@
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
 """
 
+Bounds = tuple[int, int]
+"""Where something starts, and where it ends: the end is not part of it."""
 
-def chunk_bounds(frames: int, size: int) -> list[tuple[int, int]]:
+
+def chunk_bounds(frames: int, size: int) -> list[Bounds]:
     """Split `frames` into (start, end) chunks of `size`; the remainder joins the FIRST chunk.
 
     49 frames by 8 are 9 + 8 + 8 + 8 + 8 + 8, and 13 latent frames by 2 are 3 + 2 + 2 + 2 + 2 + 2.

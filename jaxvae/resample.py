@@ -102,7 +102,8 @@ class Upsample3D(nnx.Module):
 
     Source: diffusers 0.42.1, `CogVideoXUpsample3D`. With `compress_time` the first of an odd number
     of frames is doubled in space only: 3 frames give 1 + 4, 2 give 4, and 1 gives 1, so decoding
-    frame by frame is another function than decoding a chunk.
+    frame by frame is another function than decoding a chunk. `double_single`, which is not in the
+    source, makes 1 frame give 2: see `stream.py`.
     """
 
     def __init__(
@@ -118,14 +119,15 @@ class Upsample3D(nnx.Module):
         """Take PyTorch's arguments."""
         self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, **build)
         self.compress_time = compress_time
+        self.double_single = False
 
     def __call__(self, inputs: Video) -> Float[Array, "b t2 h2 w2 c2"]:
         """Return the larger video."""
         batch, frames, height, width, _ = inputs.shape
         odd = frames % 2
-        if self.compress_time and frames > 1:
-            frames = 2 * frames - odd
         first_apart = self.compress_time and frames > 1 and odd == 1
+        if self.compress_time and (frames > 1 or self.double_single):
+            frames = 2 * frames - first_apart
         x = nearest_resize(inputs, (frames, 2 * height, 2 * width), first_apart=first_apart)
         x = self.conv(x.reshape(batch * frames, *x.shape[2:]))
         return x.reshape(batch, frames, *x.shape[1:])

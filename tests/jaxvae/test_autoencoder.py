@@ -6,8 +6,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, autoencoder, coders
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, coders
 from jaxvae.chunks import chunk_bounds
+from jaxvae.steps import Coder, decode_chunk, encode_chunk
 from jaxvae.weights import from_torch_state
 
 LIMIT = 2e-5  # relative to the largest value
@@ -74,10 +75,11 @@ def test_frame_batch_sizes_can_be_set(bridge, make_pair):
 
 
 def test_caches_of_the_encoder(bridge, pair):
+    encode = Coder(encode_chunk, (pair.ours.encoder, None))
     cache, their_cache = None, None
     for seed, frames in enumerate((9, 8, 8)):
         x = bridge.normal(1, frames, 16, 16, 3, seed=seed)
-        y, cache = autoencoder._compiled_step(autoencoder._encode_chunk, pair.ours, x, cache)
+        y, cache = encode(x, cache)
         reference, their_cache = pair.theirs.encoder(bridge.first(x), conv_cache=their_cache)
         assert bridge.error(y, bridge.last(reference)) < LIMIT
         # conv_in, conv_out, and two in each of 3 + 2 resnets
@@ -85,10 +87,11 @@ def test_caches_of_the_encoder(bridge, pair):
 
 
 def test_caches_of_the_decoder(bridge, pair):
+    decode = Coder(decode_chunk, (pair.ours.decoder, None))
     cache, their_cache = None, None
     for seed, frames in enumerate((3, 2, 2)):
         z = bridge.normal(1, frames, 4, 4, 4, seed=seed)
-        y, cache = autoencoder._compiled_step(autoencoder._decode_chunk, pair.ours, z, cache)
+        y, cache = decode(z, cache)
         reference, their_cache = pair.theirs.decoder(bridge.first(z), conv_cache=their_cache)
         assert bridge.error(y, bridge.last(reference)) < LIMIT
         assert bridge.caches_agree(cache, their_cache, LIMIT) == 2 + 2 * (2 + 6)
