@@ -18,16 +18,21 @@ from jaxvae.tiling import Window, Windows
 def run_stream(
     chunks: Iterable[tuple[Coder, Video]], windows_of: Callable[[tuple[int, ...]], Windows]
 ) -> Iterator[Output]:
-    """Yield the output of each chunk; the caches of every window wait for the next chunk."""
+    """Yield the output of each chunk; the caches of every window wait for the next chunk.
+
+    The first chunk decides on the windows: who switches tiling meanwhile does so for later calls.
+    """
     caches: dict[Window, Cache] = {}
+    windows: Windows | None = None
     for coder, chunk in chunks:
+        windows = windows or windows_of(chunk.shape)
 
         def run(window: Window, coder: Coder = coder, chunk: Video = chunk) -> Output:
             frames = cut(chunk, (0, chunk.shape[1]), window)
             output, caches[window] = coder(frames, caches.pop(window, None))
             return output
 
-        yield windows_of(chunk.shape).join(run)
+        yield windows.join(run)
 
 
 def regroup(arrays: Iterable[Video], bounds: list[Bounds]) -> Iterator[Video]:
@@ -73,7 +78,11 @@ def _alike(arrays: Iterable[Video]) -> Iterator[Video]:
 
 
 def decode_single(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
-    """Decode one latent frame that is no first frame: it is doubled in time like any other."""
+    """Decode one latent frame to as many frames as each of a pair gives, not to a single one.
+
+    The source upsamples a chunk of one frame in space only, which is right for the first of an odd
+    number of latent frames and for no other. Later upsamplers meet two frames or more.
+    """
     decoder, post_quant_conv = parts
     assert isinstance(decoder, Decoder3D)
     # Another module with the same parameters: the model itself stays as it is.

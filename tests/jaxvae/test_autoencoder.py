@@ -8,43 +8,9 @@ from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, coders
 from jaxvae.chunks import chunk_bounds
-from jaxvae.steps import Coder, decode_chunk, encode_chunk
 from jaxvae.weights import from_torch_state
 
 LIMIT = 2e-5  # relative to the largest value
-
-
-# Each first chunk is a program of its own, and compiling it takes seconds.
-SLOW = [pytest.param(n, marks=pytest.mark.slow) for n in (3, 4, 6, 7, *range(10, 16))]
-
-
-@pytest.mark.parametrize("frames", [1, 2, 5, 8, 9, 16, 17, 24, 25, *SLOW])
-def test_encode(bridge, pair, frames):
-    x = bridge.normal(1, frames, 16, 16, 3, seed=frames)
-    reference = bridge.last(pair.theirs.encode(bridge.first(x)).latent_dist.parameters)
-    posterior = pair.ours.encode(x)
-    assert posterior.parameters.shape[1] == (frames - 1) // 4 + 1
-    assert bridge.error(posterior.parameters, reference) < LIMIT
-
-
-@pytest.mark.parametrize("frames", [1, 2, 3, 4, 5, 7, 8])
-def test_decode(bridge, pair, frames):
-    z = bridge.normal(1, frames, 4, 4, 4, seed=frames)
-    reference = bridge.last(pair.theirs.decode(bridge.first(z)).sample)
-    video = pair.ours.decode(z)
-    odd = frames % 2
-    assert video.shape == (1, 4 * (frames - odd) + odd, 16, 16, 3)
-    assert bridge.error(video, reference) < LIMIT
-
-
-def test_batch_and_odd_sizes(bridge, pair):
-    x = bridge.normal(2, 5, 19, 14, 3)
-    reference = pair.theirs.encode(bridge.first(x)).latent_dist.mode()
-    posterior = pair.ours.encode(x)
-    assert posterior.mean.shape == (2, 2, 4, 3, 4)
-    assert bridge.error(posterior.mode(), bridge.last(reference)) < LIMIT
-    video = pair.theirs.decode(reference).sample
-    assert bridge.error(pair.ours.decode(bridge.last(reference)), bridge.last(video)) < LIMIT
 
 
 def test_call_goes_through_mode_or_sample(bridge, pair):
@@ -72,29 +38,6 @@ def test_frame_batch_sizes_can_be_set(bridge, make_pair):
     assert bridge.error(before, after) > 1e-3  # another function, not only another memory use
     video = changed.theirs.decode(reference).sample
     assert bridge.error(changed.ours.decode(bridge.last(reference)), bridge.last(video)) < LIMIT
-
-
-def test_caches_of_the_encoder(bridge, pair):
-    encode = Coder(encode_chunk, (pair.ours.encoder, None))
-    cache, their_cache = None, None
-    for seed, frames in enumerate((9, 8, 8)):
-        x = bridge.normal(1, frames, 16, 16, 3, seed=seed)
-        y, cache = encode(x, cache)
-        reference, their_cache = pair.theirs.encoder(bridge.first(x), conv_cache=their_cache)
-        assert bridge.error(y, bridge.last(reference)) < LIMIT
-        # conv_in, conv_out, and two in each of 3 + 2 resnets
-        assert bridge.caches_agree(cache, their_cache, LIMIT) == 12
-
-
-def test_caches_of_the_decoder(bridge, pair):
-    decode = Coder(decode_chunk, (pair.ours.decoder, None))
-    cache, their_cache = None, None
-    for seed, frames in enumerate((3, 2, 2)):
-        z = bridge.normal(1, frames, 4, 4, 4, seed=seed)
-        y, cache = decode(z, cache)
-        reference, their_cache = pair.theirs.decoder(bridge.first(z), conv_cache=their_cache)
-        assert bridge.error(y, bridge.last(reference)) < LIMIT
-        assert bridge.caches_agree(cache, their_cache, LIMIT) == 2 + 2 * (2 + 6)
 
 
 def test_names_are_those_of_pytorch(pair):

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
 from jaxvae import autoencoder
@@ -98,8 +98,8 @@ def clone(vae):
     return other.eval()
 
 
-def compare_modes(bridge, pair, direction, shape, tile=None, slicing=False):
-    """The whole call against diffusers; returns the port and what it made."""
+def compare_modes(bridge, pair, direction, shape, tile=(), slicing=False):
+    """The whole call against diffusers; returns the port, what it got and what it made."""
     ours, theirs = clone(pair.ours), clone(pair.theirs)
     for vae in (ours, theirs):
         if tile:
@@ -109,15 +109,132 @@ def compare_modes(bridge, pair, direction, shape, tile=None, slicing=False):
     x = bridge.normal(*shape)
     reference = getattr(theirs, direction)(bridge.first(x), return_dict=False)[0]
     reference = bridge.last(getattr(reference, "parameters", reference))
-    output = getattr(ours, direction)(x)
-    output = np.asarray(getattr(output, "parameters", output))
+    output = run(ours, direction, x)
     assert bridge.error(output, reference) < LIMIT
-    if tile:
-        ours.disable_tiling()
-        whole = getattr(ours, direction)(x) if direction == "encode" else None
-        del whole
-        ours.enable_tiling()
     return ours, x, output
 
 
-TILE = (16, 16, 0.25, 0.25)  # steps of 12, a blend of 4 pixels and of 1 latent
+def run(vae, direction, x):
+    output = getattr(vae, direction)(x)
+    return np.asarray(getattr(output, "parameters", output))
+
+
+TILE = (16, 16, 0.25, 0.25)  # steps of 12: 3x3 tiles, the last ones smaller, of four shapes
+
+
+def test_tiled_encode(bridge, pair, monkeypatch):
+    """One program for each shape of tile, also for a second call and for a stream."""
+    step = chex.assert_max_traces(encode_chunk, n=4)
+    monkeypatch.setattr(autoencoder, "encode_chunk", step)
+    ours, x, moments = compare_modes(bridge, pair, "encode", (2, 2, 31, 29, 3), TILE)
+    windows = ours.sample_windows(x.shape)
+    assert [len(axis.tiles) for axis in (windows.rows, windows.columns)] == [3, 3]
+    other = run(ours, "encode", x[::-1] + 1)
+    assert not np.array_equal(other, moments)
+    assert np.array_equal(run(ours, "encode", x), moments)  # A, B, A
+    streamed = list(ours.encode_stream((x[:, t : t + 1] for t in range(2)), 2))
+    assert np.array_equal(streamed[0], moments)
+
+
+def test_tiled_and_sliced_decode(bridge, pair, monkeypatch):
+    """Three columns, two chunks in each, of two samples one at a time."""
+    step = chex.assert_max_traces(decode_chunk, n=4)
+    monkeypatch.setattr(autoencoder, "decode_chunk", step)
+    ours, z, video = compare_modes(bridge, pair, "decode", (2, 5, 3, 7, 4), TILE, slicing=True)
+    assert len(ours.latent_windows(z.shape).columns.tiles) == 3
+    for i in range(2):
+        assert np.array_equal(run(ours, "decode", z[i : i + 1]), video[i : i + 1])
+    frames = list(ours.decode_stream(z))
+    assert [part.shape[1] for part in frames] == [9, 8]
+    assert np.array_equal(np.concatenate(frames, axis=1), video)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slicing", [False, True])
+@pytest.mark.parametrize(
+    ("direction", "shape"),
+    [
+        ("encode", (2, 17, 31, 29, 3)),
+        ("encode", (1, 9, 40, 36, 3)),
+        ("decode", (2, 5, 8, 7, 4)),
+        ("decode", (1, 3, 9, 10, 4)),
+    ],
+)
+def test_three_by_three_tiles(bridge, pair, direction, shape, slicing):
+    ours, x, output = compare_modes(bridge, pair, direction, shape, TILE, slicing)
+    if slicing:
+        single = run(ours, direction, x[-1:])
+        assert np.array_equal(single, output[-1:])
+    ours.disable_tiling()
+    whole = run(ours, direction, x)
+    assert whole.shape == output.shape
+    assert bridge.error(whole, output) > 1e-3  # another function, not only another memory use
+
+
+@pytest.mark.slow
+def test_modes_inside_a_callers_jit(bridge, pair):
+    ours = clone(pair.ours)
+    ours.enable_tiling(*TILE)
+    ours.enable_slicing()
+    x, z = bridge.normal(2, 17, 20, 19, 3), bridge.normal(2, 5, 5, 4, 4)
+    moments = jax.jit(lambda vae, x: vae.encode(x).parameters)(ours, x)
+    assert bridge.error(moments, run(ours, "encode", x)) < 5e-6
+    video = jax.jit(lambda vae, z: vae.decode(z))(ours, z)
+    assert bridge.error(video, run(ours, "decode", z)) < 5e-6
+    mapped = jax.vmap(lambda z: ours.decode(z[None])[0])(z)
+    assert bridge.error(mapped, run(ours, "decode", z)) < 5e-6
+
+
+@st.composite
+def cases(draw):
+    blocks = draw(st.integers(2, 3))
+    config = {
+        "block_out_channels": tuple(draw(st.sampled_from((4, 8, 12))) for _ in range(blocks)),
+        "down_block_types": ("CogVideoXDownBlock3D",) * blocks,
+        "up_block_types": ("CogVideoXUpBlock3D",) * blocks,
+        "norm_num_groups": draw(st.sampled_from((1, 2, 4))),
+        "temporal_compression_ratio": draw(st.sampled_from((1, 2, 4))),
+        "act_fn": draw(st.sampled_from(("silu", "mish", "gelu", "relu"))),
+        "norm_eps": draw(st.sampled_from((1e-6, 1e-3))),
+        "latent_channels": draw(st.integers(2, 5)),
+    }
+    direction = draw(st.sampled_from(("encode", "decode")))
+    ratio = 1 if direction == "encode" else 2 ** (blocks - 1)
+    image = (draw(st.integers(8, 24)) // ratio for _ in range(2))
+    frames = draw(st.integers(1, 18 if direction == "encode" else 6))
+    channels = 3 if direction == "encode" else config["latent_channels"]
+    shape = (draw(st.integers(1, 2)), frames, *image, channels)
+    overlap = st.sampled_from((0.25, 1 / 3, 0.5))
+    tile = st.tuples(st.sampled_from((8, 12, 16)), st.sampled_from((8, 13, 16)), overlap, overlap)
+    return config, direction, shape, draw(st.just(()) | tile), draw(st.booleans())
+
+
+def drawn_case(bridge, make_pair, case):
+    config, direction, shape, tile, slicing = case
+    pair = make_pair(**config)
+    pair.ours.enable_tiling(*tile)
+    try:
+        pair.ours.sample_windows(shape)
+    except ValueError:
+        reject()  # a tile that is too small for either side, see test_tiling.py
+    compare_modes(bridge, pair, direction, shape, tile, slicing)
+
+
+DRAWN = {
+    "deadline": None,
+    "phases": (Phase.explicit, Phase.generate),
+    "suppress_health_check": [*HealthCheck],
+}
+
+
+@settings(max_examples=2, derandomize=True, **DRAWN)
+@given(case=cases())
+def test_drawn_cases(bridge, make_pair, case):
+    drawn_case(bridge, make_pair, case)
+
+
+@pytest.mark.slow
+@settings(max_examples=25, **DRAWN)
+@given(case=cases())
+def test_many_drawn_cases(bridge, make_pair, case):
+    drawn_case(bridge, make_pair, case)
