@@ -123,7 +123,8 @@ def blend(before: Tile, tile: Tile, extent: int, axis: int) -> Tile:
 
     Source: diffusers 0.42.1, `blend_v` and `blend_h`. The weights are float32 also under bfloat16
     (float64 for float64); each product is rounded to the dtype of the tile and the sum once more,
-    as the operations of PyTorch do one by one.
+    as the operations of PyTorch do one by one: bit for bit under bfloat16. In float32 the compiler
+    may fuse a product into the sum and so round it once less.
     """
     extent = min(before.shape[axis], tile.shape[axis], extent)
     if extent < 1:

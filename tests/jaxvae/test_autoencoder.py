@@ -152,6 +152,13 @@ def test_one_program_for_the_first_chunk_and_one_for_the_rest(bridge, make_pair,
         vae.decode(bridge.normal(1, frames, 2, 2, 4))
         assert traces["decoder"] == 2
 
+    # Slices and tiles are sizes of windows: switches alone need no new program.
+    vae.enable_tiling(8, 8)
+    vae.enable_slicing()
+    vae.encode(bridge.normal(1, 17, 8, 8, 3))
+    vae.decode(bridge.normal(1, 5, 2, 2, 4))
+    assert traces == {"encoder": 2, "decoder": 2}
+
     # Weights are arguments, not constants: new ones need no new program.
     z = bridge.normal(1, 3, 2, 2, 4)
     before = vae.decode(z)

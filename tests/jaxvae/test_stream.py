@@ -154,6 +154,7 @@ def temporary_bytes(step, parts, z):
     return program.memory_analysis().temp_size_in_bytes
 
 
+@pytest.mark.slow
 def test_single_latents_need_less_memory(bridge, pair):
     parts = (pair.ours.decoder, None)
     usual = temporary_bytes(decode_chunk, parts, bridge.normal(1, 2, 8, 8, 4))
