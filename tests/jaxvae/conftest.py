@@ -80,6 +80,15 @@ class Bridge:
         return ours, theirs
 
     @staticmethod
+    def clone(vae):
+        """The same weights in a model of its own, whose modes may be changed."""
+        if not isinstance(vae, torch.nn.Module):
+            return jax.tree.map(lambda leaf: leaf, vae)
+        other = diffusers.AutoencoderKLCogVideoX(**vae.config)
+        other.load_state_dict(vae.state_dict())
+        return other.eval()
+
+    @staticmethod
     def run(module, *args):
         """Call under a jit of its own: one program instead of one for every operation."""
         return jax.jit(lambda module, *args: module(*args))(module, *args)

@@ -1,11 +1,9 @@
 """The model against diffusers, over frames, sizes, batches and tiles."""
 
 import chex
-import diffusers
 import jax
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import strategies as st
 
@@ -89,18 +87,9 @@ def test_odd_sizes_and_batches(bridge, pair, monkeypatch, batch, frames, height,
     compare_chunks(bridge, pair.ours, pair.theirs, "decode", z, monkeypatch)
 
 
-def clone(vae):
-    """The same weights in a model of its own, whose modes may be changed."""
-    if not isinstance(vae, torch.nn.Module):
-        return jax.tree.map(lambda leaf: leaf, vae)
-    other = diffusers.AutoencoderKLCogVideoX(**vae.config)
-    other.load_state_dict(vae.state_dict())
-    return other.eval()
-
-
 def compare_modes(bridge, pair, direction, shape, tile=(), slicing=False):
     """The whole call against diffusers; returns the port, what it got and what it made."""
-    ours, theirs = clone(pair.ours), clone(pair.theirs)
+    ours, theirs = bridge.clone(pair.ours), bridge.clone(pair.theirs)
     for vae in (ours, theirs):
         if tile:
             vae.enable_tiling(*tile)
@@ -173,7 +162,7 @@ def test_three_by_three_tiles(bridge, pair, direction, shape, slicing):
 
 @pytest.mark.slow
 def test_modes_inside_a_callers_jit(bridge, pair):
-    ours = clone(pair.ours)
+    ours = bridge.clone(pair.ours)
     ours.enable_tiling(*TILE)
     ours.enable_slicing()
     x, z = bridge.normal(2, 17, 20, 19, 3), bridge.normal(2, 5, 5, 4, 4)

@@ -51,7 +51,7 @@ def test_two_streams_at_once_do_not_meet(bridge, pair):
 
 
 def test_a_switch_in_the_middle_of_a_stream_is_for_later_calls(bridge, pair):
-    vae = jax.tree.map(lambda leaf: leaf, pair.ours)
+    vae = bridge.clone(pair.ours)
     z = bridge.normal(1, 7, 4, 4, 4)
     stream = vae.decode_stream(z)
     parts = [next(stream)]
@@ -63,7 +63,7 @@ def test_a_switch_in_the_middle_of_a_stream_is_for_later_calls(bridge, pair):
 
 @pytest.mark.parametrize("size", [1, 3, 8])
 def test_regroup_gives_the_chunks_whatever_comes_in(size):
-    for total in range(1, 28):
+    for total in (1, 2, 7, 8, 9, 17, 24):
         video = np.arange(total).reshape(1, total, 1, 1, 1)
         for lengths in ((1,), (total,), (2, 5), (7, 1, 1)):
             chunks = list(regroup(split(video, lengths), chunk_bounds(total, size)))
