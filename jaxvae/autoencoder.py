@@ -3,15 +3,18 @@
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
+from jaxvae.ahead import Program, compile_programs, programs
 from jaxvae.chunks import chunk_bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
@@ -153,6 +156,30 @@ class AutoencoderKLCogVideoX(Modes):
         latent = posterior.sample(key) if sample_posterior else posterior.mode()
         return self.decode(latent, compiled=compiled)
 
+    def compile_ahead(
+        self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None
+    ) -> None:
+        """Compile what `encode` of a video, and `decode` of a latent, of these shapes will run.
+
+        Shapes are (b, t, h, w, c). Several programs are compiled at a time, where calls compile
+        them one after the other; a call that comes later finds them. Switch tiling and slicing
+        before, since they decide on the programs.
+        """
+        wanted: list[Iterator[Program]] = []
+        if video is not None:
+            self._check_shape("compile_ahead", video, self.config.in_channels)
+            bounds = chunk_bounds(video[1], self.num_sample_frames_batch_size)
+            frames = jax.ShapeDtypeStruct(video, self.dtype)
+            windows = self.sample_windows(video)
+            wanted.append(programs(self._encoder(), frames, windows, bounds))
+        if latent is not None:
+            self._check_shape("compile_ahead", latent, self.config.latent_channels)
+            bounds = chunk_bounds(latent[1], self.num_latent_frames_batch_size)
+            frames = jax.ShapeDtypeStruct(latent, self.dtype)
+            windows = self.latent_windows(latent)
+            wanted.append(programs(self._decoder(decode_chunk), frames, windows, bounds))
+        compile_programs(itertools.chain(*wanted))
+
     def _encoder(self, compiled: bool = True) -> Coder:
         self._check_quant("use_quant_conv", self.quant_conv)
         return Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
@@ -163,14 +190,17 @@ class AutoencoderKLCogVideoX(Modes):
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
         array = jnp.asarray(x)
-        if array.ndim != 5 or array.shape[-1] != channels or 0 in array.shape:
-            raise ValueError(
-                f"{name}: expected (batch, frames, height, width, {channels}), found shape"
-                f" {array.shape}; channels are last here"
-            )
+        self._check_shape(name, array.shape, channels)
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"{name}: expected floating point values, found {array.dtype}")
         return array.astype(self.dtype)
+
+    def _check_shape(self, name: str, shape: tuple[int, ...], channels: int) -> None:
+        if len(shape) != 5 or shape[-1] != channels or 0 in shape:
+            raise ValueError(
+                f"{name}: expected (batch, frames, height, width, {channels}), found shape"
+                f" {shape}; channels are last here"
+            )
 
     def _check_quant(self, field: str, conv: Conv3d | None) -> None:
         out, latent = self.config.out_channels, self.config.latent_channels

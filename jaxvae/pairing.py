@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
 import torch
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
@@ -193,6 +194,13 @@ def forward_nnx(model: Any, sample: Any) -> Any:
     return model(sample, compiled=False)
 
 
+def forward_shipped(model: Any, sample: Any) -> Any:
+    """The port's reconstruction as it is shipped, its programs compiled several at a time."""
+    latent = jax.eval_shape(lambda x: model.encode(x).mode(), sample)
+    model.compile_ahead(video=sample.shape, latent=latent.shape)
+    return model(sample)
+
+
 def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     """The clip through encode, decode and the whole, then noise through every kind of module.
 
@@ -222,7 +230,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     real = (
         Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx),
         Case("decode/clip", args_from=_latents, torch=decode_torch, nnx=decode_nnx),
-        Case("forward/clip", (clip.frames,), torch=forward_torch, depth=0),
+        Case("forward/clip", (clip.frames,), torch=forward_torch, nnx=forward_shipped, depth=0),
     )
     return (*real, *synthetic(torch_module, seed))
 

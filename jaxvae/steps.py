@@ -73,6 +73,10 @@ class Coder:
             return output
         return self.step(self.parts, x, cache)
 
+    def lower(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> jax.stages.Lowered:
+        """Return the program for a chunk and caches of these shapes, not compiled yet."""
+        return _compiled.lower(self.step, self.parts, x, cache)
+
     def traced(self, x: Video) -> bool:
         """Whether this runs inside a caller's own transformation."""
         leaves = jax.tree.leaves((x, self.parts))

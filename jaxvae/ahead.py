@@ -1,0 +1,47 @@
+"""Programs compiled before they are needed, several at a time.
+
+Not in diffusers. XLA compiles a program mostly on one core, and the programs of a call are met one
+after the other: compiled so, they leave the other cores idle.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+
+from jaxvae.chunks import Bounds
+from jaxvae.convolution import Cache
+from jaxvae.steps import Coder
+from jaxvae.tiling import Windows
+
+Program = tuple[Coder, jax.ShapeDtypeStruct, Cache | None]
+"""A step, the shape of its chunk, and the shapes of the caches that it is given."""
+
+
+def programs(
+    coder: Coder, x: jax.ShapeDtypeStruct, windows: Windows, bounds: list[Bounds]
+) -> Iterator[Program]:
+    """Yield what `run_windows` runs: for each size of window a first chunk and any next one."""
+    sizes = {
+        (samples[1] - samples[0], rows[1] - rows[0], columns[1] - columns[0]): None
+        for samples in windows.samples
+        for rows in windows.rows.tiles
+        for columns in windows.columns.tiles
+    }
+    for batch, height, width in sizes:
+        cache: Cache | None = None
+        for start, end in bounds[:2]:
+            shape = (batch, end - start, height, width, x.shape[-1])
+            chunk = jax.ShapeDtypeStruct(shape, x.dtype)
+            yield coder, chunk, cache
+            _, cache = jax.eval_shape(coder.step, coder.parts, chunk, cache)
+
+
+def compile_programs(wanted: Iterable[Program]) -> None:
+    """Compile them, as many at a time as there are cores; the calls to come find them compiled."""
+    with ThreadPoolExecutor(os.cpu_count(), "jaxvae-compile") as pool:
+        # tracing is Python and stays in this thread; XLA compiles without Python's lock
+        jobs = [pool.submit(coder.lower(x, cache).compile) for coder, x, cache in wanted]
+        for job in jobs:
+            job.result()
