@@ -20,6 +20,7 @@ from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
 from jaxvae.convolution import Build, Conv3d, Precision
 from jaxvae.modes import Modes
+from jaxvae.numbers import check_dtypes
 from jaxvae.posterior import DiagonalGaussian
 from jaxvae.steps import Coder, Step, Video, decode_chunk, encode_chunk, run_windows
 from jaxvae.stream import decode_single, regroup, run_stream
@@ -47,11 +48,16 @@ class AutoencoderKLCogVideoX(Modes):
         rngs: nnx.Rngs,
         dtype: DTypeLike = jnp.float32,
         precision: Precision = "highest",
+        param_dtype: DTypeLike | None = None,
     ):
-        """Build with random parameters of `dtype`; `precision` is that of every product."""
-        build: Build = {"rngs": rngs, "dtype": dtype, "precision": precision}
+        """Build with random parameters.
+
+        `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
+        are kept in (None: `dtype`); see `numbers.py`. `precision` is that of every product.
+        """
         super().__init__(config)
-        self.dtype = jnp.dtype(dtype)
+        self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)
+        build: Build = {"rngs": rngs, "dtype": self.param_dtype, "precision": precision}
         self.num_sample_frames_batch_size = 8
         self.num_latent_frames_batch_size = 2
         self.encoder = Encoder3D(config, **build)
@@ -69,13 +75,14 @@ class AutoencoderKLCogVideoX(Modes):
         precision: Precision = "highest",
         revision: str | None = None,
         local_files_only: bool = False,
+        param_dtype: DTypeLike | None = None,
     ) -> "AutoencoderKLCogVideoX":
         """Load a diffusers folder or Hub repository; see `weights.from_pretrained`."""
         # weights.py needs this class to build a model, hence the import here.
         from jaxvae.weights import from_pretrained
 
         return from_pretrained(
-            path_or_repo, subfolder, dtype, precision, revision, local_files_only
+            path_or_repo, subfolder, dtype, precision, revision, local_files_only, param_dtype
         )
 
     def encode(self, x: ArrayLike, *, compiled: bool = True) -> DiagonalGaussian:

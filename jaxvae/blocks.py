@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from jaxvae.convolution import Build, Cache, CausalConv3d, Conv3d, Linear
 from jaxvae.layers import Dropout, GroupNorm, SpatialNorm3D, get_activation
 from jaxvae.resample import Downsample3D, Upsample3D, Video
+from jaxvae.rounding import add
 
 Temb = Float[Array, "b temb"]
 
@@ -89,7 +90,7 @@ class ResnetBlock3D(nnx.Module):
         if temb is not None:
             if self.temb_proj is None:
                 raise ValueError("ResnetBlock3D: `temb` was given to a block with temb_channels=0")
-            x = x + self.temb_proj(self.nonlinearity(temb))[:, None, None, None, :]
+            x = add(x, self.temb_proj(self.nonlinearity(temb))[:, None, None, None, :])
         x = self.nonlinearity(normalise("norm2", x))
         x = self.dropout(x)
         x, new_cache["conv2"] = self.conv2(x, conv_cache=conv_cache.get("conv2"))
@@ -99,7 +100,7 @@ class ResnetBlock3D(nnx.Module):
             )
         elif self.conv_shortcut is not None:
             inputs = self.conv_shortcut(inputs)
-        return x + inputs, new_cache
+        return add(x, inputs), new_cache
 
 
 class DownBlock3D(nnx.Module):

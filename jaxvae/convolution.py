@@ -6,6 +6,9 @@ argument names are those of PyTorch, so that module paths are equal on both side
 
 What a layer computes is a compiled function of arrays, as `jax.numpy`'s own functions are: outside
 of a caller's `jit` it is one program for each shape, and inside it is part of the caller's.
+
+A layer computes in the dtype of its input: parameters of another dtype are rounded to it where they
+are used. In bfloat16 and float16 products and sums are float32, and the result is rounded once.
 """
 
 import math
@@ -19,6 +22,9 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
+from jaxvae.products import multiply
+from jaxvae.rounding import narrow, wide_dtype, widen
+
 Cache = dict[str, Any]
 """Frames handed from one chunk to the next: nested dicts with diffusers' keys."""
 
@@ -27,7 +33,7 @@ Triple = tuple[int, int, int]
 
 
 class Build(TypedDict):
-    """What every constructor needs besides PyTorch's own arguments."""
+    """What every constructor needs besides PyTorch's own arguments: `dtype` is the parameters'."""
 
     rngs: nnx.Rngs
     dtype: DTypeLike
@@ -92,40 +98,42 @@ def convolve(
             f"convolution: an input of (t, h, w) = {x.shape[1:4]} with padding {padding} is smaller"
             f" than the kernel {kernel.shape[:3]} with dilation {dilation}; give a larger input"
         )
+    on_cpu = jax.default_backend() == "cpu"
     small = x.shape[2] * x.shape[3] <= SMALL_FRAME
-    native = kernel.shape[0] > 1 and (small or jax.default_backend() != "cpu")
+    native = kernel.shape[0] > 1 and (small or not on_cpu)
     formulation = _native if native else _sum_over_time
-    output: Array = formulation(x, kernel, bias, stride, padding, dilation, precision)
+    dtype = x.dtype
+    kernel, bias = kernel.astype(dtype), bias.astype(dtype)
+    if on_cpu:
+        # A CPU has no bfloat16 convolution to lose, and float32 operands let the gradients of the
+        # parts of a sum be added in float32 as well.
+        x, kernel = widen(x), widen(kernel)
+    output: Array = formulation(x, kernel, bias, dtype, stride, padding, dilation, precision)
     return output
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(3, 4, 5, 6, 7))
 def _native(
     x: Array,
     kernel: Array,
     bias: Array,
+    dtype: jnp.dtype,
     stride: Triple,
     padding: Triple,
     dilation: Triple,
     precision: lax.Precision,
 ) -> Array:
-    output = lax.conv_general_dilated(
-        x,
-        kernel,
-        stride,
-        [(p, p) for p in padding],
-        rhs_dilation=dilation,
-        dimension_numbers=("NDHWC", "DHWIO", "NDHWC"),
-        precision=precision,
-    )
-    return output + bias.reshape(1, 1, 1, 1, -1)
+    layout = ("NDHWC", "DHWIO", "NDHWC")
+    output = multiply(x, kernel, stride, padding, dilation, layout, precision)
+    return narrow(output + widen(bias).reshape(1, 1, 1, 1, -1), dtype)
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5, 6))
+@partial(jax.jit, static_argnums=(3, 4, 5, 6, 7))
 def _sum_over_time(
     x: Array,
     kernel: Array,
     bias: Array,
+    dtype: jnp.dtype,
     stride: Triple,
     padding: Triple,
     dilation: Triple,
@@ -139,18 +147,18 @@ def _sum_over_time(
     for tap in range(kernel.shape[0]):
         start = tap * dilation[0]
         frames = x[:, start : start + (count - 1) * stride[0] + 1 : stride[0]]
-        part = lax.conv_general_dilated(
+        part = multiply(
             frames.reshape(batch * count, height, width, channels),
             kernel[tap],
             stride[1:],
-            [(p, p) for p in padding[1:]],
-            rhs_dilation=dilation[1:],
-            dimension_numbers=("NHWC", "HWIO", "NHWC"),
-            precision=precision,
+            padding[1:],
+            dilation[1:],
+            ("NHWC", "HWIO", "NHWC"),
+            precision,
         )
         total = part if total is None else total + part
     assert total is not None
-    output = total + bias.reshape(1, 1, 1, -1)
+    output = narrow(total + widen(bias).reshape(1, 1, 1, -1), dtype)
     return output.reshape(batch, count, *output.shape[1:])
 
 
@@ -259,8 +267,17 @@ class Linear(nnx.Module):
 
     def __call__(self, input: Float[Array, "b din"]) -> Float[Array, "b dout"]:
         """Multiply by the kernel and add the bias."""
-        product = jnp.matmul(input, self.kernel[...], precision=self.precision)
-        return product + self.bias[...].reshape(1, -1)
+        kernel, bias = self.kernel[...], self.bias[...]
+        output: Array = _linear(input, kernel, bias, self.precision)
+        return output
+
+
+@partial(jax.jit, static_argnums=3)
+def _linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> Array:
+    kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
+    wide = wide_dtype(x.dtype)
+    product = jnp.matmul(x, kernel, precision=precision, preferred_element_type=wide)
+    return narrow(product + widen(bias).reshape(1, -1), x.dtype)
 
 
 class CausalConv3d(nnx.Module):

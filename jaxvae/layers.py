@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 
 from jaxvae.convolution import Cache, CausalConv3d
 from jaxvae.resample import nearest_resize
+from jaxvae.rounding import multiply_add, narrow, widen
 
 
 class GroupNorm(nnx.Module):
@@ -23,10 +24,11 @@ class GroupNorm(nnx.Module):
     Source: torch 2.13, `nn.GroupNorm`. The statistics are those of one call: a chunk of frames is
     normalised by itself.
 
-    Numerics: statistics in float32 (float64 for float64). The mean is subtracted, then the mean of
-    what is left, then the variance is taken; each mean goes over the positions of one channel
-    first and over the channels of a group second. rms distance from float64 at (1, 9, 64, 64, 128):
-    6e-8 at mean / std = 0, 30 and 100, where PyTorch has 6e-8, 1.4e-6 and 4.7e-6.
+    Numerics: all in float32 (float64 for float64), and the result is rounded once. The mean is
+    subtracted, then the mean of what is left, then the variance is taken; each mean goes over the
+    positions of one channel first and over the channels of a group second. rms distance from
+    float64 at (1, 9, 64, 64, 128): 6e-8 at mean / std = 0, 30 and 100, where PyTorch has 6e-8,
+    1.4e-6 and 4.7e-6.
     """
 
     def __init__(
@@ -62,14 +64,14 @@ def _group_norm(
     num_groups: int,
     eps: float,
 ) -> Float[Array, "b *positions c"]:
-    x = input.astype(jnp.promote_types(input.dtype, jnp.float32))
+    x = widen(input)
     x = x - _group_mean(x, num_groups)
     x = x - _group_mean(x, num_groups)
     variance = _group_mean(jnp.square(x), num_groups)
     per_channel = (1,) * (x.ndim - 1) + (-1,)
-    scale = scale.astype(x.dtype).reshape(per_channel)
-    bias = bias.astype(x.dtype).reshape(per_channel)
-    return (x * (lax.rsqrt(variance + eps) * scale) + bias).astype(input.dtype)
+    scale = widen(scale.astype(input.dtype)).reshape(per_channel)
+    bias = widen(bias.astype(input.dtype)).reshape(per_channel)
+    return narrow(x * (lax.rsqrt(variance + eps) * scale) + bias, input.dtype)
 
 
 def _group_mean(x: Float[Array, "b *positions c"], num_groups: int) -> Array:
@@ -106,12 +108,7 @@ class SpatialNorm3D(nnx.Module):
         zq = nearest_resize(zq, f.shape[1:4], first_apart=f.shape[1] > 1 and f.shape[1] % 2 == 1)
         scale, new_cache["conv_y"] = self.conv_y(zq, conv_cache=conv_cache.get("conv_y"))
         shift, new_cache["conv_b"] = self.conv_b(zq, conv_cache=conv_cache.get("conv_b"))
-        return _modulate(self.norm_layer(f), scale, shift), new_cache
-
-
-@jax.jit
-def _modulate(x: Array, scale: Array, shift: Array) -> Array:
-    return x * scale + shift
+        return multiply_add(self.norm_layer(f), scale, shift), new_cache
 
 
 class SiLU(nnx.Module):
@@ -137,7 +134,8 @@ class GELU(nnx.Module):
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
         """Apply elementwise."""
-        return jax.nn.gelu(input, approximate=False)
+        output: Array = _gelu(input)
+        return output
 
 
 class ReLU(nnx.Module):
@@ -150,12 +148,19 @@ class ReLU(nnx.Module):
 
 @jax.jit
 def _silu(x: Array) -> Array:
-    return x * jax.nn.sigmoid(x)
+    wide = widen(x)
+    return narrow(wide * jax.nn.sigmoid(wide), x.dtype)
 
 
 @jax.jit
 def _mish(x: Array) -> Array:
-    return x * jnp.tanh(jax.nn.softplus(x))
+    wide = widen(x)
+    return narrow(wide * jnp.tanh(jax.nn.softplus(wide)), x.dtype)
+
+
+@jax.jit
+def _gelu(x: Array) -> Array:
+    return narrow(jax.nn.gelu(widen(x), approximate=False), x.dtype)
 
 
 class Dropout(nnx.Module):
@@ -178,7 +183,8 @@ class Dropout(nnx.Module):
         if self.rngs is None or self.deterministic:
             return input
         keep = jax.random.bernoulli(self.rngs(), 1 - self.p, input.shape)
-        return jnp.where(keep, input / (1 - self.p), jnp.zeros_like(input))
+        kept = narrow(widen(input) / (1 - self.p), input.dtype)
+        return jnp.where(keep, kept, jnp.zeros_like(input))
 
 
 _ACTIVATIONS: dict[str, type[nnx.Module]] = {

@@ -13,6 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxvae.convolution import Build, Conv2d
+from jaxvae.rounding import narrow, widen
 
 Video = Float[Array, "b t h w c"]
 
@@ -93,7 +94,8 @@ def _pool_and_pad(x: Video, compress_time: bool) -> Video:
         odd = x.shape[1] % 2
         batch, _, *rest = x.shape
         pairs = x[:, odd:].reshape(batch, x.shape[1] // 2, 2, *rest)
-        x = jnp.concatenate([x[:, :odd], jnp.mean(pairs, axis=2)], axis=1)
+        means = narrow(jnp.mean(widen(pairs), axis=2), x.dtype)
+        x = jnp.concatenate([x[:, :odd], means], axis=1)
     return jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
 
 

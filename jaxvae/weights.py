@@ -47,6 +47,7 @@ def from_torch_state(
     tensors: Mapping[str, Any],
     dtype: DTypeLike = jnp.float32,
     precision: Precision = "highest",
+    param_dtype: DTypeLike | None = None,
 ) -> AutoencoderKLCogVideoX:
     """Build the model from a PyTorch state dict of arrays, in evaluation mode.
 
@@ -54,7 +55,9 @@ def from_torch_state(
     is held. No random initial weights are computed.
     """
     model = nnx.eval_shape(
-        lambda: AutoencoderKLCogVideoX(config, rngs=nnx.Rngs(0), dtype=dtype, precision=precision)
+        lambda: AutoencoderKLCogVideoX(
+            config, rngs=nnx.Rngs(0), dtype=dtype, precision=precision, param_dtype=param_dtype
+        )
     )
     load_torch_state(model, tensors)
     model.eval()  # type: ignore[no-untyped-call]
@@ -113,6 +116,7 @@ def from_pretrained(
     precision: Precision = "highest",
     revision: str | None = None,
     local_files_only: bool = False,
+    param_dtype: DTypeLike | None = None,
 ) -> AutoencoderKLCogVideoX:
     """Load `config.json` and safetensors from a folder or a Hub repository, as diffusers saves.
 
@@ -129,7 +133,7 @@ def from_pretrained(
     files = _weight_files(folder)
     with ExitStack() as stack:
         try:
-            return from_torch_state(config, _Tensors(files, stack), dtype, precision)
+            return from_torch_state(config, _Tensors(files, stack), dtype, precision, param_dtype)
         except WeightsError as error:
             raise WeightsError(f"{folder}: {error}") from error
 

@@ -1,0 +1,90 @@
+"""The products of a convolution, accumulated in float32 and not rounded.
+
+A bfloat16 convolution that returns bfloat16 would be rounded before the bias is added, and each
+part of a sum of them by itself. PyTorch's is rounded once, at the end.
+"""
+
+from functools import partial
+
+import jax
+from jax import lax
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float
+
+from jaxvae.rounding import wide_dtype
+
+
+def multiply(
+    x: Float[Array, "n *positions din"],
+    kernel: Float[Array, "*taps din dout"],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    layout: tuple[str, str, str],
+    precision: lax.Precision,
+) -> Float[Array, "n *positions2 dout"]:
+    """Convolve with zero padding; the result is float32, or float64 for float64.
+
+    Operands of bfloat16 or float16 stay what they are: accelerators multiply them at full speed.
+    """
+    how = (stride, padding, dilation, layout, precision)
+    if x.dtype == wide_dtype(x.dtype):
+        return _convolve(x, kernel, *how, None)
+    output: Array = _widening(x, kernel, *how)
+    return output
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4, 5, 6))
+def _widening(
+    x: Array,
+    kernel: Array,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    layout: tuple[str, str, str],
+    precision: lax.Precision,
+) -> Array:
+    """Convolve, accumulating and returning float32 (float64 for float64)."""
+    return _convolve(x, kernel, stride, padding, dilation, layout, precision, wide_dtype(x.dtype))
+
+
+@_widening.defjvp
+def _widening_jvp(
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    layout: tuple[str, str, str],
+    precision: lax.Precision,
+    primals: tuple[Array, Array],
+    tangents: tuple[Array, Array],
+) -> tuple[Array, Array]:
+    # JAX cannot transpose a convolution whose result is wider than its operands. Tangents are those
+    # of the narrow one, so gradients are bfloat16 convolutions, as in PyTorch.
+    (x, kernel), (dx, dkernel) = primals, tangents
+    how = (stride, padding, dilation, layout, precision)
+    wide = wide_dtype(x.dtype)
+    tangent = _convolve(dx, kernel, *how, None).astype(wide)
+    tangent = tangent + _convolve(x, dkernel, *how, None).astype(wide)
+    return _convolve(x, kernel, *how, wide), tangent
+
+
+def _convolve(
+    x: Array,
+    kernel: Array,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    layout: tuple[str, str, str],
+    precision: lax.Precision,
+    result: DTypeLike | None,
+) -> Array:
+    return lax.conv_general_dilated(
+        x,
+        kernel,
+        stride,
+        [(p, p) for p in padding],
+        rhs_dilation=dilation,
+        dimension_numbers=layout,
+        precision=precision,
+        preferred_element_type=result,
+    )
