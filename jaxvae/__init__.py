@@ -4,8 +4,8 @@ from importlib.metadata import version
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import CogVideoXVAEConfig, ConfigError
+from jaxvae.files import WeightsError
 from jaxvae.posterior import DiagonalGaussian
-from jaxvae.weights import WeightsError
 
 __version__ = version("jaxvae")
 

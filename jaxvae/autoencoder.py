@@ -85,6 +85,12 @@ class AutoencoderKLCogVideoX(Modes):
             path_or_repo, subfolder, dtype, precision, revision, local_files_only, param_dtype
         )
 
+    def save_pretrained(self, folder: str | Path, max_shard_size: int | str = "10GB") -> None:
+        """Save in diffusers' layout; see `saving.save_pretrained`."""
+        from jaxvae.saving import save_pretrained
+
+        save_pretrained(self, folder, max_shard_size)
+
     def encode(self, x: ArrayLike, *, compiled: bool = True) -> DiagonalGaussian:
         """Return the posterior over the latent of a video (b, t, h, w, c).
 

@@ -15,8 +15,9 @@ import torch
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
+from jaxvae.files import WeightsError
 from jaxvae.mistakes import WRONG
-from jaxvae.weights import WeightsError, from_torch_state
+from jaxvae.weights import from_torch_state
 from parity.errors import InputError, first_line
 from parity.inputs import LARGE_MEAN, normal
 from parity.mistakes import behaviour
