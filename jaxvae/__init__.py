@@ -3,8 +3,10 @@
 from importlib.metadata import version
 
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
+from jaxvae.checkpoint import load_checkpoint, save_checkpoint
 from jaxvae.config import CogVideoXVAEConfig, ConfigError
 from jaxvae.files import WeightsError
+from jaxvae.latents import scale_latents, unscale_latents
 from jaxvae.posterior import DiagonalGaussian
 
 __version__ = version("jaxvae")
@@ -15,4 +17,8 @@ __all__ = [
     "ConfigError",
     "DiagonalGaussian",
     "WeightsError",
+    "load_checkpoint",
+    "save_checkpoint",
+    "scale_latents",
+    "unscale_latents",
 ]

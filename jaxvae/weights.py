@@ -78,10 +78,10 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
             misshapen.append(f"{name} (expected {shape}, found {array.shape})")
             continue
         ordered = array if axes is None else array.transpose(axes)
-        host = np.ascontiguousarray(ordered, param.dtype)
-        # Never an alias: the caller may change its array later. Copies that are made in the
-        # background would each keep their source, so that memory held more than one of them.
-        value = jax.device_put(host, may_alias=False).block_until_ready()
+        # A copy, in any case: the caller may change its array later, and jax aliases what it can.
+        host = np.array(ordered, param.dtype, order="C")
+        # Done before the next: copies made in the background would each keep their source.
+        value = jax.device_put(host).block_until_ready()
         values.append((param, value))
     missing = [name for name in slots if name not in names]
     problems = [
