@@ -164,9 +164,10 @@ def _gelu(x: Array) -> Array:
 
 
 class Dropout(nnx.Module):
-    """Zero elements with probability `p` and divide the rest by 1 - p.
+    """Zero elements with probability `p` and multiply the rest by 1 / (1 - p).
 
-    Source: torch 2.13, `nn.Dropout`. Does nothing after `.eval()`. The random stream is forked from
+    Source: torch 2.13, `nn.Dropout`. The factor is not rounded to bfloat16 (as on a GPU; PyTorch's
+    CPU code rounds it). Does nothing after `.eval()`. The random stream is forked from
     the constructor's `rngs`, and only where `p` is above zero.
     """
 
@@ -183,7 +184,7 @@ class Dropout(nnx.Module):
         if self.rngs is None or self.deterministic:
             return input
         keep = jax.random.bernoulli(self.rngs(), 1 - self.p, input.shape)
-        kept = narrow(widen(input) / (1 - self.p), input.dtype)
+        kept = narrow(widen(input) * (1 / (1 - self.p)), input.dtype)
         return jnp.where(keep, kept, jnp.zeros_like(input))
 
 

@@ -79,3 +79,25 @@ def test_dropout():
     assert not jax.tree.leaves(nnx.state(layers.Dropout(0.0, rngs=nnx.Rngs(0))))
     with pytest.raises(ValueError, match=r"probability in \[0, 1\), found 1"):
         layers.Dropout(1, rngs=nnx.Rngs(0))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_dropout_repeats_with_the_seed_and_scales_as_torch(dtype):
+    x = jnp.linspace(-4, 4, 10_000, dtype=dtype)  # no zero
+
+    def draws(seed):
+        dropout = layers.Dropout(0.1, rngs=nnx.Rngs(params=0, dropout=seed))
+        return [np.asarray(nnx.jit(lambda d, x: d(x))(dropout, x), np.float64) for _ in range(2)]
+
+    (a, b), (c, d), (other, _) = draws(1), draws(1), draws(2)
+    assert np.array_equal(a, c)
+    assert np.array_equal(b, d)
+    assert not np.array_equal(a, b)
+    assert not np.array_equal(a, other)
+    kept = np.asarray(x, np.float32) * np.float32(1 / 0.9)
+    assert np.all((a == 0) | (a == kept.astype(dtype)))
+    assert np.mean(a == 0) == pytest.approx(0.1, abs=0.015)
+    if dtype == jnp.float32:
+        theirs = torch.nn.functional.dropout(torch.from_numpy(np.array(x)), 0.1).numpy()
+        both = (theirs != 0) & (a != 0)
+        assert np.array_equal(a[both], theirs[both])
