@@ -2,6 +2,7 @@
 
 import copy
 import math
+from functools import partial
 
 import diffusers
 import diffusers.models.autoencoders.autoencoder_kl_cogvideox as source
@@ -112,17 +113,33 @@ def test_activations_of_every_bfloat16_number(name):
 
 
 def test_roundings_survive_inside_of_one_program(bridge):
-    """XLA drops a plain conversion to bfloat16 and back; here PyTorch's every rounding stays."""
+    """XLA may drop a conversion to bfloat16 and back; here every rounding of PyTorch's stays."""
     x, scale, shift = (bfloat16(bridge.normal(1000, seed=i)) for i in range(3))
 
     @jax.jit
     def run(x, scale, shift):
         total = add(multiply_add(x, scale, shift), x)
-        return narrow(widen(layers.SiLU()(total)) * 3, BF16)
+        scaled = narrow(widen(total) * 3, BF16)
+        return scaled, jnp.sum(widen(narrow(widen(x) * widen(scale), BF16)))
 
     a, b, c = (torch.from_numpy(v.astype(np.float32)).bfloat16() for v in (x, scale, shift))
-    reference = torch.nn.functional.silu(a * b + c + a) * 3
-    assert np.array_equal(np.asarray(run(x, scale, shift), np.float32), reference.float().numpy())
+    scaled, total = run(x, scale, shift)
+    assert np.array_equal(np.asarray(scaled, np.float32), ((a * b + c + a) * 3).float().numpy())
+    assert float(total) == pytest.approx(float((a * b).double().sum()), abs=1e-4)
+
+
+def test_accelerators_get_bfloat16_operands_and_give_float32(bridge, monkeypatch):
+    """XLA on CPU widens what is narrow, so that only the program tells."""
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    kernel = jnp.asarray(bridge.normal(3, 3, 3, 4, 6), BF16)
+    x = jnp.asarray(bridge.normal(1, 4, 5, 5, 4), BF16)
+    run = partial(convolution.convolve, bias=jnp.zeros(6, BF16))
+    text = str(jax.make_jaxpr(run)(x, kernel))
+    (line,) = (line for line in text.splitlines() if "preferred_element_type" in line)
+    assert line.split("=")[1].strip() == "float32"
+    results = [line for line in text.splitlines() if "conv_general_dilated[" in line]
+    assert len(results) == 1
+    assert ":f32[1,2,3,3,6]" in results[0]
 
 
 @pytest.mark.usefixtures("backend")

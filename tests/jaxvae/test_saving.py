@@ -105,9 +105,11 @@ def test_an_earlier_save_is_replaced_and_other_files_stay(pair, tmp_path):
     assert same(load(tmp_path), pair.ours)
 
 
-def test_a_save_that_fails_leaves_the_folder_as_it_was(pair, tmp_path, monkeypatch):
-    pair.ours.save_pretrained(tmp_path)
+def test_a_save_that_fails_leaves_the_folder_as_it_was(bridge, pair, tmp_path, monkeypatch):
+    pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
     before = contents(tmp_path)
+    doubled = {name: 2 * array for name, array in bridge.state(pair.theirs).items()}
+    other = from_torch_state(pair.ours.config, doubled)
     write = saving._write_tensors
 
     def fail(path, *args):
@@ -117,7 +119,7 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(pair, tmp_path, monkeypat
 
     monkeypatch.setattr(saving, "_write_tensors", fail)
     with pytest.raises(WeightsError, match=r"cannot be written .*No space left"):
-        pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
+        other.save_pretrained(tmp_path, max_shard_size="60KB")
     assert contents(tmp_path) == before
     (tmp_path / "file").touch()
     with pytest.raises(WeightsError, match="file: cannot be written"):
