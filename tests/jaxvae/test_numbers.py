@@ -114,7 +114,7 @@ def test_activations_of_every_bfloat16_number(name):
 
 def test_roundings_survive_inside_of_one_program(bridge):
     """XLA may drop a conversion to bfloat16 and back; here every rounding of PyTorch's stays."""
-    x, scale, shift = (bfloat16(bridge.normal(1000, seed=i)) for i in range(3))
+    x, scale, shift = (bfloat16(bridge.normal(20_000, seed=i)) for i in range(3))
 
     @jax.jit
     def run(x, scale, shift):
@@ -125,7 +125,7 @@ def test_roundings_survive_inside_of_one_program(bridge):
     a, b, c = (torch.from_numpy(v.astype(np.float32)).bfloat16() for v in (x, scale, shift))
     scaled, total = run(x, scale, shift)
     assert np.array_equal(np.asarray(scaled, np.float32), ((a * b + c + a) * 3).float().numpy())
-    assert float(total) == pytest.approx(float((a * b).double().sum()), abs=1e-4)
+    assert float(total) == pytest.approx(float((a * b).double().sum()), abs=1e-3)
 
 
 def test_accelerators_get_bfloat16_operands_and_give_float32(bridge, monkeypatch):
