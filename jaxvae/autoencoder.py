@@ -15,6 +15,7 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
 from jaxvae.ahead import Program, compile_programs, programs
+from jaxvae.checkpointing import is_checkpointing, set_checkpointing
 from jaxvae.chunks import chunk_bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
@@ -160,14 +161,36 @@ class AutoencoderKLCogVideoX(Modes):
         self,
         sample: ArrayLike,
         sample_posterior: bool = False,
-        key: Key[Array, ""] | None = None,
+        key: Key[Array, "*b"] | None = None,
+        noise: Float[Array, "b t2 h2 w2 c2"] | None = None,
         *,
         compiled: bool = True,
     ) -> Video:
-        """Encode and decode, through the mode or through a sample drawn with `key`."""
+        """Encode and decode, through the mode or, with `sample_posterior`, through a sample.
+
+        The sample is drawn with `key`, or made of `noise` (see `DiagonalGaussian.sample`). Without
+        `sample_posterior` neither is used, like the source's `generator`.
+        """
         posterior = self.encode(sample, compiled=compiled)
-        latent = posterior.sample(key) if sample_posterior else posterior.mode()
+        latent = posterior.sample(key, noise) if sample_posterior else posterior.mode()
         return self.decode(latent, compiled=compiled)
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Store less for a gradient: every resnet runs again on the way back.
+
+        Source: diffusers 0.42.1, `ModelMixin.enable_gradient_checkpointing`. Off at first. Values
+        stay the same, gradients up to rounding, and without a gradient nothing changes.
+        """
+        set_checkpointing(self, True)
+
+    def disable_gradient_checkpointing(self) -> None:
+        """Store every intermediate value for a gradient, as at first."""
+        set_checkpointing(self, False)
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """Whether any part of the model is checkpointed."""
+        return any(is_checkpointing(module) for _, module in nnx.iter_modules(self))
 
     def compile_ahead(
         self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None

@@ -9,6 +9,7 @@ from typing import Unpack
 from flax import nnx
 from jaxtyping import Array, Float
 
+from jaxvae.checkpointing import call
 from jaxvae.convolution import Build, Cache, CausalConv3d, Conv3d, Linear
 from jaxvae.layers import Dropout, GroupNorm, SpatialNorm3D, get_activation
 from jaxvae.resample import Downsample3D, Upsample3D, Video
@@ -126,6 +127,7 @@ class DownBlock3D(nnx.Module):
         **build: Unpack[Build],
     ):
         """Take PyTorch's arguments."""
+        self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
                 in_channels if i == 0 else out_channels,
@@ -165,8 +167,8 @@ class DownBlock3D(nnx.Module):
         new_cache: Cache = {}
         for i, resnet in enumerate(self.resnets):
             key = f"resnet_{i}"
-            hidden_states, new_cache[key] = resnet(
-                hidden_states, temb, zq, conv_cache=conv_cache.get(key)
+            hidden_states, new_cache[key] = call(
+                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
             )
         for downsampler in self.downsamplers or ():
             hidden_states = downsampler(hidden_states)
@@ -193,6 +195,7 @@ class MidBlock3D(nnx.Module):
         **build: Unpack[Build],
     ):
         """Take PyTorch's arguments."""
+        self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
                 in_channels,
@@ -221,8 +224,8 @@ class MidBlock3D(nnx.Module):
         new_cache: Cache = {}
         for i, resnet in enumerate(self.resnets):
             key = f"resnet_{i}"
-            hidden_states, new_cache[key] = resnet(
-                hidden_states, temb, zq, conv_cache=conv_cache.get(key)
+            hidden_states, new_cache[key] = call(
+                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
             )
         return hidden_states, new_cache
 
@@ -251,6 +254,7 @@ class UpBlock3D(nnx.Module):
         **build: Unpack[Build],
     ):
         """Take PyTorch's arguments."""
+        self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
                 in_channels if i == 0 else out_channels,
@@ -291,8 +295,8 @@ class UpBlock3D(nnx.Module):
         new_cache: Cache = {}
         for i, resnet in enumerate(self.resnets):
             key = f"resnet_{i}"
-            hidden_states, new_cache[key] = resnet(
-                hidden_states, temb, zq, conv_cache=conv_cache.get(key)
+            hidden_states, new_cache[key] = call(
+                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
             )
         for upsampler in self.upsamplers or ():
             hidden_states = upsampler(hidden_states)

@@ -143,7 +143,7 @@ class ReLU(nnx.Module):
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
         """Apply elementwise."""
-        return jnp.maximum(input, 0)
+        return jax.nn.relu(input)  # its gradient at 0 is 0, as torch's; that of jnp.maximum is 0.5
 
 
 @jax.jit

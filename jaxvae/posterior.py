@@ -40,8 +40,12 @@ class DiagonalGaussian:
 
     @property
     def logvar(self) -> Latent:
-        """The log variance, clamped to [-30, 20]."""
-        return jnp.clip(self.parameters[..., self.parameters.shape[-1] // 2 :], -30.0, 20.0)
+        """The log variance, clamped to [-30, 20].
+
+        As in PyTorch the gradient goes through at the ends, where `jnp.clip` halves it.
+        """
+        given = self.parameters[..., self.parameters.shape[-1] // 2 :]
+        return jnp.where(given < -30.0, -30.0, jnp.where(given > 20.0, 20.0, given))
 
     @property
     def std(self) -> Latent:
@@ -59,13 +63,29 @@ class DiagonalGaussian:
         """Return the most likely latent."""
         return self.mean
 
-    def sample(self, key: Key[Array, ""] | None = None, noise: Latent | None = None) -> Latent:
-        """Draw with a random key, or from given standard normal noise: exactly one of them."""
+    def sample(
+        self,
+        key: Key[Array, "*b"] | None = None,
+        noise: Latent | None = None,
+    ) -> Latent:
+        """Draw with a random key, or from given standard normal noise: exactly one of them.
+
+        A batch of keys, shape (b,), draws each sample with a key of its own, so that it is the same
+        in any batch; the source takes a list of generators for that. JAX does not draw PyTorch's
+        numbers: to repeat a sample of PyTorch's, hand its noise over, channels last.
+
+        Raises:
+            ValueError: neither or both were given, another number of keys, another shape of noise.
+        """
         if (key is None) == (noise is None):
-            raise ValueError("sample: give exactly one of `key` and `noise`")
+            found = "neither" if key is None else "both"
+            raise ValueError(
+                f"sample: expected exactly one of `key` and `noise`, found {found}; give"
+                " key=jax.random.key(seed), or standard normal noise of the latent's shape"
+            )
         mean = self.mean
         if key is not None:
-            noise = jax.random.normal(key, mean.shape, mean.dtype)
+            noise = _draw(key, mean)
         assert noise is not None
         if noise.shape != mean.shape:
             raise ValueError(f"sample: expected noise of shape {mean.shape}, found {noise.shape}")
@@ -97,3 +117,18 @@ class DiagonalGaussian:
             return jnp.zeros((1,))
         terms = math.log(2.0 * math.pi) + self.logvar + jnp.square(x - self.mean) / self.var
         return 0.5 * jnp.sum(terms, axis=_SUMMED)
+
+
+def _draw(key: Key[Array, "*b"], like: Latent) -> Latent:
+    """Standard normal values of one latent's shape, from one key or from one for each sample."""
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        key = jax.random.wrap_key_data(key)  # what jax.random.PRNGKey makes
+    batch, *shape = like.shape
+    if key.shape == ():
+        return jax.random.normal(key, like.shape, like.dtype)
+    if key.shape != (batch,):
+        raise ValueError(
+            f"sample: expected one key, or one for each of the {batch} samples, found keys of shape"
+            f" {key.shape}"
+        )
+    return jax.vmap(lambda one: jax.random.normal(one, shape, like.dtype))(key)

@@ -1,5 +1,6 @@
 """Small models on both sides, and the way between them."""
 
+import copy
 from dataclasses import dataclass
 
 import diffusers
@@ -25,10 +26,20 @@ SMALL = {
 }
 
 
+# XLA's CPU compiler with little optimisation: a program with gradients compiles in a third of the
+# time, and what it computes is rounded as well as by any other.
+QUICK = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+}
+
+
 class Bridge:
     """Arrays, modules and errors between PyTorch and the port."""
 
     small = SMALL
+    quick = QUICK
 
     @staticmethod
     def build(precision="highest", dtype=jnp.float32):
@@ -121,6 +132,108 @@ class Bridge:
 class Pair:
     theirs: diffusers.AutoencoderKLCogVideoX
     ours: AutoencoderKLCogVideoX
+
+
+# One block that resamples, four channels a group, and a shortcut in every direction.
+TINY = {
+    "block_out_channels": (4, 8),
+    "down_block_types": ("CogVideoXDownBlock3D",) * 2,
+    "up_block_types": ("CogVideoXUpBlock3D",) * 2,
+    "norm_num_groups": 2,
+    "layers_per_block": 1,
+    "latent_channels": 2,
+    "temporal_compression_ratio": 2,
+}
+
+
+class Objective:
+    """A scalar of the tiny model on both sides: sums of encode and decode, and a training loss.
+
+    Which of them count is an argument, so that one compiled program serves all tests. 13 frames by
+    4 are 5 + 4 + 4, and their 7 latent frames by 2 are 3 + 2 + 2: gradients cross caches twice.
+    """
+
+    video = (1, 13, 8, 12, 3)
+    latent = (1, 7, 4, 6, 2)
+
+    def __init__(self, pair):
+        self.theirs, self.ours = pair.theirs, pair.ours
+        for vae in (pair.theirs, pair.ours):
+            vae.num_sample_frames_batch_size = 4
+        self.exact = copy.deepcopy(pair.theirs).double()
+        # Gradients by the module (its parameters), the video, and what is added to the latent.
+        gradients = jax.value_and_grad(self.value, argnums=(0, 1, 2))
+        self.gradients = jax.jit(gradients, compiler_options=QUICK)
+
+    @classmethod
+    def inputs(cls, seed=0, **counts):
+        """Video, offset, noise and the weights of `encode`, `decode` and `loss`: 1 if named."""
+        latent, video = cls.latent, cls.video
+        weights = {
+            "encode": Bridge.normal(*latent[:-1], 2 * latent[-1], seed=seed + 1),
+            "decode": Bridge.normal(*video, seed=seed + 2),
+            "loss": np.ones((), np.float32),
+        }
+        weights = {key: np.float32(counts.get(key, 0)) * value for key, value in weights.items()}
+        x, noise = Bridge.normal(*video, seed=seed + 3), Bridge.normal(*latent, seed=seed + 4)
+        return x, np.zeros(latent, np.float32), noise, weights
+
+    @staticmethod
+    def value(vae, x, offset, noise, weights):
+        posterior = vae.encode(x)
+        y = vae.decode(posterior.sample(noise=noise) + offset)
+        loss = jnp.mean(jnp.square(y - x)) + 1e-3 * jnp.mean(posterior.kl())
+        encode = jnp.sum(weights["encode"] * posterior.parameters)
+        return encode + jnp.sum(weights["decode"] * y) + weights["loss"] * loss
+
+    @staticmethod
+    def their_value(vae, x, offset, noise, weights):
+        """The same of PyTorch; every argument is channels-first."""
+        posterior = vae.encode(x).latent_dist
+        y = vae.decode(posterior.mean + posterior.std * noise + offset).sample
+        loss = (y - x).square().mean() + 1e-3 * posterior.kl().mean()
+        encode = (weights["encode"] * posterior.parameters).sum()
+        return encode + (weights["decode"] * y).sum() + weights["loss"] * loss
+
+    @classmethod
+    def tensors(cls, vae, x, offset, noise, weights):
+        """Channels-first tensors of the model's type."""
+        first = [Bridge.first(a).to(vae.dtype) for a in (x, offset, noise)]
+        return *first, {
+            key: (Bridge.first(value) if value.ndim else torch.tensor(value)).to(vae.dtype)
+            for key, value in weights.items()
+        }
+
+    @classmethod
+    def their_gradients(cls, vae, *arguments):
+        """PyTorch's value and gradients, by parameter name and `x` and `offset`, channels-last."""
+        x, offset, noise, weights = cls.tensors(vae, *arguments)
+        x.requires_grad_(), offset.requires_grad_()
+        vae.zero_grad()
+        with torch.enable_grad():
+            value = cls.their_value(vae, x, offset, noise, weights)
+            value.backward()
+        found = dict(vae.named_parameters()) | {"x": x, "offset": offset}
+        found = {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in found.items()}
+        by_name = {name: grad.numpy().copy() for name, grad in found.items()}
+        return float(value), by_name | {name: Bridge.last(found[name]) for name in ("x", "offset")}
+
+    @staticmethod
+    def by_name(module):
+        """A module's parameters, or gradients by them, as PyTorch names and orders them."""
+        found = {}
+        for path, variable in nnx.to_flat_state(nnx.state(module, nnx.Param)):
+            *owner, name = map(str, path)
+            array = np.asarray(variable[...])
+            if name == "kernel":
+                array = np.moveaxis(array, (-1, -2), (0, 1))
+            found[".".join([*owner, "bias" if name == "bias" else "weight"])] = array
+        return found
+
+
+@pytest.fixture(scope="session")
+def objective(make_pair):
+    return Objective(make_pair(**TINY))
 
 
 @pytest.fixture(scope="session")
