@@ -153,6 +153,7 @@ class Objective:
     4 are 5 + 4 + 4, and their 7 latent frames by 2 are 3 + 2 + 2: gradients cross caches twice.
     """
 
+    tiny, quick = TINY, QUICK
     video = (1, 13, 8, 12, 3)
     latent = (1, 7, 4, 6, 2)
 

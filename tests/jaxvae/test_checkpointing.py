@@ -11,7 +11,6 @@ from jaxvae.weights import from_torch_state
 from parity.capture_nnx import record
 from parity.store import Store
 
-
 # What a gradient holds without checkpointing by what it holds with it; measured: 1.39 and 1.50.
 ENCODE, DECODE = 1.35, 1.35
 
@@ -70,9 +69,7 @@ def test_without_a_gradient_nothing_changes(bridge, objective, checkpointed):
 
 
 def test_state_and_paths_are_those_without(objective, checkpointed):
-    plain, other = (
-        nnx.to_flat_state(nnx.state(vae)) for vae in (objective.ours, checkpointed)
-    )
+    plain, other = (nnx.to_flat_state(nnx.state(vae)) for vae in (objective.ours, checkpointed))
     assert [path for path, _ in plain] == [path for path, _ in other]
 
 

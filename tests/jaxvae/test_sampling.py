@@ -79,7 +79,9 @@ def test_keys_of_the_old_style(posterior):
 
 def test_another_number_of_keys(posterior):
     keys = jax.random.split(jax.random.key(0), 2)
-    with pytest.raises(ValueError, match=r"one for each of the 3 samples, found keys of shape \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"one for each of the 3 samples, found keys of shape \(2,\)"
+    ):
         posterior.sample(keys)
 
 

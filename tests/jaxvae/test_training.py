@@ -69,7 +69,6 @@ def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     assert exact[-1] < 0.5 * exact[0]
     # As far from PyTorch in float64 as PyTorch itself, up to chance.
     own = max(np.abs(reference - exact).max(), 4 * ROUNDING * exact.max())
-    print(np.abs(np.array(losses) - exact).max(), own, exact[0], exact[-1])
     assert np.abs(np.array(losses) - exact).max() < 10 * own
 
 
