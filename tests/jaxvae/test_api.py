@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 import jaxvae
+from jaxvae import CogVideoXVAEConfig
 
 NAMES = {
     "AutoencoderKLCogVideoX",
@@ -72,6 +74,8 @@ def test_signatures(cls, expected):
 def public():
     """Every public class and function that a module of the package defines."""
     for info in pkgutil.iter_modules(jaxvae.__path__):
+        if info.name == "mistakes":  # what the self-test breaks on purpose
+            continue
         module = importlib.import_module(f"jaxvae.{info.name}")
         for name, value in vars(module).items():
             made_here = getattr(value, "__module__", None) == module.__name__
@@ -81,12 +85,14 @@ def public():
 
 @pytest.mark.parametrize(("module", "value"), list(public()))
 def test_docstrings(module, value):
-    """A docstring, and the source of what it does in it, in its module's, or shapes instead."""
+    """A docstring, and the source of what it does in it or its module's, if a layer."""
     assert inspect.getdoc(value)
     text = f"{module.__doc__} {inspect.getdoc(value)}"
-    shaped = inspect.isfunction(value) and inspect.get_annotations(value)
-    assert "Source: diffusers 0.42.1" in text or "Source: torch 2.13" in text or shaped
-    if inspect.isclass(value) and value.__module__ != "jaxvae.mistakes":
+    if not inspect.isclass(value):
+        assert inspect.get_annotations(inspect.unwrap(value))
+    elif issubclass(value, nnx.Module) or value in (jaxvae.DiagonalGaussian, CogVideoXVAEConfig):
+        assert "Source: diffusers 0.42.1" in text or "Source: torch 2.13" in text
+    if inspect.isclass(value):
         for name, member in vars(value).items():
             if inspect.isfunction(member) and not name.startswith("_"):
                 assert inspect.getdoc(member), name
@@ -130,5 +136,5 @@ def test_the_same_shapes_are_traced_once(objective):
     x = jax.ShapeDtypeStruct(objective.video, np.float32)
     for _ in range(2):
         encode.lower(objective.ours, x)
-    with pytest.raises(AssertionError, match="traced more than 1 times"):
+    with pytest.raises(AssertionError, match="is traced > 1 times"):
         encode.lower(objective.ours, jax.ShapeDtypeStruct((2, *objective.video[1:]), np.float32))
