@@ -18,6 +18,9 @@ from parity.inputs import load_clip
 STEPS = 20
 ROUNDING = 2.0**-24
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train.py"
+# Measured: 1.3 and 8.3. Adam divides each gradient by its own size, so that of a tiny gradient the
+# rounding counts as much as that of a large one.
+LIMITS = {"momentum": 3, "adam": 10}
 OPTIMISERS = {
     "adam": (lambda: optax.adam(3e-3), lambda p: torch.optim.Adam(p, lr=3e-3)),
     "momentum": (
@@ -49,7 +52,7 @@ def their_losses(objective, model, make):
     return np.array(losses)
 
 
-@pytest.mark.parametrize("name", ["adam", pytest.param("momentum", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["momentum", pytest.param("adam", marks=pytest.mark.slow)])
 def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     optimiser, theirs = OPTIMISERS[name][0](), OPTIMISERS[name][1]
     vae, state = objective.ours, optimiser.init(objective.ours)
@@ -67,9 +70,9 @@ def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     reference = their_losses(objective, objective.theirs, theirs)
     exact = their_losses(objective, objective.exact, theirs)
     assert exact[-1] < 0.5 * exact[0]
-    # As far from PyTorch in float64 as PyTorch itself, up to chance.
+    # The distance from PyTorch in float64, by PyTorch's own, at least four roundings.
     own = max(np.abs(reference - exact).max(), 4 * ROUNDING * exact.max())
-    assert np.abs(np.array(losses) - exact).max() < 10 * own
+    assert np.abs(np.array(losses) - exact).max() < LIMITS[name] * own
 
 
 @pytest.mark.slow
