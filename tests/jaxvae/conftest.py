@@ -211,13 +211,20 @@ class Objective:
         x, offset, noise, weights = cls.tensors(vae, *arguments)
         x.requires_grad_(), offset.requires_grad_()
         vae.zero_grad()
-        with torch.enable_grad():
-            value = cls.their_value(vae, x, offset, noise, weights)
-            value.backward()
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # tensors as small as these: 0.1 s, where waiting threads take 5
+        try:
+            with torch.enable_grad():
+                value = cls.their_value(vae, x, offset, noise, weights)
+                value.backward()
+        finally:
+            torch.set_num_threads(threads)
         found = dict(vae.named_parameters()) | {"x": x, "offset": offset}
         found = {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in found.items()}
         by_name = {name: grad.numpy().copy() for name, grad in found.items()}
-        return float(value), by_name | {name: Bridge.last(found[name]) for name in ("x", "offset")}
+        return float(value.detach()), by_name | {
+            name: Bridge.last(found[name]) for name in ("x", "offset")
+        }
 
     @staticmethod
     def by_name(module):
