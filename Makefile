@@ -26,7 +26,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -67,6 +67,9 @@ def main(arguments=None):
     parser.add_argument("--out", type=Path, help="save the reconstruction here (.npy)")
     options = parser.parse_args(arguments)
 
+    even = options.size >= 4 and options.size % 2 == 0
+    if not even or options.frames % 4 not in (0, 1):  # others come back as 5 for 6
+        parser.error("--size must be even and at least 4, --frames a multiple of 4, or one more")
     clip = load_clip(options.video, options.frames, (options.size, options.size), options.seed)
     video = jnp.asarray(np.moveaxis(clip.frames, 1, -1))
     vae = jaxvae.AutoencoderKLCogVideoX(CONFIG, rngs=nnx.Rngs(options.seed))

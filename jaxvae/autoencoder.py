@@ -95,8 +95,10 @@ class AutoencoderKLCogVideoX(Modes):
     def encode(self, x: ArrayLike, *, compiled: bool = True) -> DiagonalGaussian:
         """Return the posterior over the latent of a video (b, t, h, w, c).
 
+        The latent is (b, (t - 1) // 4 + 1, h / 8, w / 8, latent_channels) with the default config.
         Without `compiled` it runs layer by layer, each of them compiled by itself: slower, and open
-        to whoever wants to look at each call.
+        to whoever wants to look at each call. Raises ValueError for another rank, number of
+        channels or kind of numbers, and for tiles that leave too little (`tiling.plan_axis`).
         """
         video = self._check_input("encode", x, self.config.in_channels)
         bounds = chunk_bounds(video.shape[1], self.num_sample_frames_batch_size)
@@ -155,7 +157,8 @@ class AutoencoderKLCogVideoX(Modes):
         chunks = (
             lax.dynamic_slice_in_dim(latent, start, end - start, axis=1) for start, end in bounds
         )
-        return run_stream(zip(coders, chunks, strict=True), self.latent_windows)
+        windows = self.latent_windows(latent.shape)
+        return run_stream(zip(coders, chunks, strict=True), lambda _: windows)
 
     def __call__(
         self,
@@ -195,7 +198,7 @@ class AutoencoderKLCogVideoX(Modes):
     def compile_ahead(
         self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None
     ) -> None:
-        """Compile what `encode` of a video, and `decode` of a latent, of these shapes will run.
+        """Compile the steps of `encode` of a video, and of `decode` of a latent, of these shapes.
 
         Shapes are (b, t, h, w, c). Several programs are compiled at a time, where calls compile
         them one after the other; a call that comes later finds them. Switch tiling and slicing

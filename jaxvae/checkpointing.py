@@ -17,7 +17,8 @@ def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
     no transformation traces have no gradient either: they go straight through, so that whoever
     looks at each call of each module sees them.
     """
-    if checkpoint and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+    leaves = jax.tree.leaves((module, args)) if checkpoint else ()
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
         return _recomputed(module, *args)
     return module(*args)
 

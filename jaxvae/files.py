@@ -98,11 +98,11 @@ def _download(
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder."""
-    if (folder / WEIGHTS_NAME).is_file():
-        return [folder / WEIGHTS_NAME]
+    """Return the safetensors files of a folder; as in diffusers an index comes first."""
     if (folder / INDEX_NAME).is_file():
         return _shards(folder / INDEX_NAME)
+    if (folder / WEIGHTS_NAME).is_file():
+        return [folder / WEIGHTS_NAME]
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
     if pickles:
         raise WeightsError(

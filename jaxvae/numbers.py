@@ -19,8 +19,10 @@ def check_dtypes(
 ) -> tuple[jnp.dtype, jnp.dtype]:
     """Return the dtypes of computation and parameters; warn if it is computed in float16.
 
-    Raises ValueError for other formats, and for float64 while JAX has no 64-bit types.
+    Raises ValueError for other formats and None, and for float64 while JAX has no 64-bit types.
     """
+    if dtype is None:  # to NumPy it would be float64
+        raise ValueError("dtype: expected a number format such as float32, found None")
     chosen = jnp.dtype(dtype)
     kept = chosen if param_dtype is None else jnp.dtype(param_dtype)
     for name, one in (("dtype", chosen), ("param_dtype", kept)):

@@ -271,7 +271,9 @@ def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
     """
     seen: set[str] = set()
     made: list[Case] = []
-    seen_shapes = {"odd": _shapes(torch_module, 1, 9), "even": _shapes(torch_module, 2, 8)}
+    with torch.device("meta"):  # a model without values: only shapes are computed
+        shadow = type(torch_module).from_config(torch_module.config)
+    seen_shapes = {"odd": _shapes(shadow, 1, 9), "even": _shapes(shadow, 2, 8)}
     for path, module in torch_module.named_modules():
         signature = _signature(module)
         if signature in seen or path not in seen_shapes["odd"]:
@@ -293,7 +295,7 @@ def _case(path: str, name: str, args: tuple[Any, ...], large: bool) -> Case:
         torch=_call if path else forward_torch,
         nnx=_call if path else forward_nnx,
         depth=0,
-        floor=large or not path,
+        floor=large,
         r_limit=R_LIMIT if large else None,
     )
 
@@ -331,7 +333,7 @@ def _shapes(model: Any, batch: int, frames: int) -> Mapping[str, tuple[tuple[int
     hooks = [module.register_forward_pre_hook(note) for module in called]
     try:
         with torch.no_grad():
-            model(torch.zeros(batch, model.config.in_channels, frames, 16, 16))
+            model(torch.zeros(batch, model.config.in_channels, frames, 16, 16, device="meta"))
     finally:
         for hook in hooks:
             hook.remove()

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
+from jaxvae.rounding import rounded
+
 Latent = Float[Array, "b t h w c"]
 
 # Frames, height and channels. PyTorch sums dimensions 1, 2 and 3 of (b, c, t, h, w), which it wrote
@@ -52,12 +54,12 @@ class DiagonalGaussian:
         """The standard deviation."""
         if self.deterministic:
             return jnp.zeros_like(self.mean)
-        return jnp.exp(0.5 * self.logvar)
+        return rounded(lambda logvar: jnp.exp(0.5 * logvar), self.logvar)
 
     @property
     def var(self) -> Latent:
         """The variance."""
-        return jnp.zeros_like(self.mean) if self.deterministic else jnp.exp(self.logvar)
+        return jnp.zeros_like(self.mean) if self.deterministic else rounded(jnp.exp, self.logvar)
 
     def mode(self) -> Latent:
         """Return the most likely latent."""
@@ -89,7 +91,8 @@ class DiagonalGaussian:
         assert noise is not None
         if noise.shape != mean.shape:
             raise ValueError(f"sample: expected noise of shape {mean.shape}, found {noise.shape}")
-        return mean + self.std * jnp.asarray(noise, mean.dtype)
+        product = rounded(jnp.multiply, self.std, jnp.asarray(noise, mean.dtype))
+        return rounded(jnp.add, mean, product)
 
     def kl(self, other: "DiagonalGaussian | None" = None) -> Float[Array, "..."]:
         """Return the divergence from `other` or N(0, 1), summed over frames, height and channels.
@@ -99,24 +102,31 @@ class DiagonalGaussian:
         """
         if self.deterministic:
             return jnp.zeros((1,))
-        if other is None:
-            terms = jnp.square(self.mean) + self.var - 1.0 - self.logvar
+        mean, var = self.mean, self.var
+        if other is not None:
+            distance = rounded(jnp.square, rounded(jnp.subtract, mean, other.mean))
+            terms = rounded(jnp.divide, distance, other.var)
+            terms = rounded(jnp.add, terms, rounded(jnp.divide, var, other.var))
         else:
-            terms = (
-                jnp.square(self.mean - other.mean) / other.var
-                + self.var / other.var
-                - 1.0
-                - self.logvar
-                + other.logvar
-            )
-        return 0.5 * jnp.sum(terms, axis=_SUMMED)
+            terms = rounded(jnp.add, rounded(jnp.square, mean), var)
+        terms = rounded(lambda x: x - 1.0, terms)
+        terms = rounded(jnp.subtract, terms, self.logvar)
+        if other is not None:
+            terms = rounded(jnp.add, terms, other.logvar)
+        return _half_sum(terms)
 
     def nll(self, x: Latent) -> Float[Array, "..."]:
         """Return the negative log likelihood of `x`, summed over the same axes as `kl`."""
         if self.deterministic:
             return jnp.zeros((1,))
-        terms = math.log(2.0 * math.pi) + self.logvar + jnp.square(x - self.mean) / self.var
-        return 0.5 * jnp.sum(terms, axis=_SUMMED)
+        distance = rounded(jnp.square, rounded(jnp.subtract, x, self.mean))
+        constant = rounded(lambda logvar: math.log(2.0 * math.pi) + logvar, self.logvar)
+        return _half_sum(rounded(jnp.add, constant, rounded(jnp.divide, distance, self.var)))
+
+
+def _half_sum(terms: Latent) -> Float[Array, "b w"]:
+    # Half of a rounded number is exact.
+    return rounded(lambda x: 0.5 * jnp.sum(x, axis=_SUMMED), terms)
 
 
 def _draw(key: Key[Array, "*b"], like: Latent) -> Latent:

@@ -4,6 +4,8 @@ Source: torch 2.13, whose bfloat16 and float16 kernels compute in float32 (`opma
 what they return. float32 and float64 pass through unchanged.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -29,14 +31,23 @@ def narrow(x: Float[Array, "..."], dtype: DTypeLike) -> Float[Array, "..."]:
     """
     if x.dtype == dtype:
         return x
+    if dtype == jnp.float16:
+        # `reduce_precision` makes numbers below 6e-5 zero, which float16 has.
+        small: Array = lax.optimization_barrier(x.astype(dtype))
+        return small
     kind: jnp.finfo = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
     return lax.reduce_precision(x, kind.nexp, kind.nmant).astype(dtype)
+
+
+def rounded(operation: Callable[..., Array], *operands: Float[Array, "..."]) -> Array:
+    """Return what one operation of PyTorch's gives: computed wide, rounded once."""
+    return narrow(operation(*map(widen, operands)), jnp.result_type(*operands))
 
 
 @jax.jit
 def add(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:
     """Return a + b, rounded once."""
-    return narrow(widen(a) + widen(b), jnp.result_type(a, b))
+    return rounded(jnp.add, a, b)
 
 
 @jax.jit
@@ -44,6 +55,5 @@ def multiply_add(
     x: Float[Array, "..."], scale: Float[Array, "..."], shift: Float[Array, "..."]
 ) -> Float[Array, "..."]:
     """Return x * scale + shift as two operations: the product is rounded, then the sum."""
-    product = narrow(widen(x) * widen(scale), jnp.result_type(x, scale))
-    total: Array = add(product, shift)
+    total: Array = add(rounded(jnp.multiply, x, scale), shift)
     return total

@@ -68,9 +68,10 @@ def save_pretrained(
     """Write `config.json` and the parameters, in the dtype that they have, into a folder.
 
     Above `max_shard_size` (bytes, or a string such as "5GB") there are several files and an index.
-    One tensor at a time is copied. Every file is written beside its place and all are moved there
-    at the end, so that a save that fails leaves what was there before; weights of an earlier save
-    that no longer belong to the model are removed then. Raises WeightsError.
+    One tensor at a time is copied. Every file is written beside its place before any is moved
+    there, so that a save that cannot be written leaves what was there before. While files are moved
+    there is no `config.json`: a save that is interrupted then cannot be loaded as a mixture of two.
+    Weights of an earlier save that no longer belong to the model are removed. Raises WeightsError.
     """
     folder = Path(folder)
     state = TorchState(model)
@@ -89,13 +90,14 @@ def save_pretrained(
             _write_tensors(written[-1], state, tensors)
         for name, text in files.items():
             written.append(folder / (name + mark))
-            written[-1].write_text(text, encoding="utf-8")
-        for path in written:
-            path.replace(path.with_name(path.name.removesuffix(mark)))
+            _write_text(written[-1], text)
+        (folder / CONFIG_NAME).unlink(missing_ok=True)
         for path in folder.iterdir():
             known = path.name in files or path.name in split.filename_to_tensors
             if _OURS.fullmatch(path.name) and not known:
                 path.unlink()
+        for path in sorted(written, key=lambda path: path.name.startswith(CONFIG_NAME)):
+            path.replace(path.with_name(path.name.removesuffix(mark)))
     except OSError as error:
         raise WeightsError(f"{folder}: cannot be written ({error})") from error
     finally:
@@ -115,6 +117,13 @@ def _split(state: TorchState, max_shard_size: int | str) -> StateDictSplit:
 
 def _json(content: Mapping[str, Any]) -> str:
     return json.dumps(content, indent=2, sort_keys=True) + "\n"
+
+
+def _write_text(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write_tensors(path: Path, state: TorchState, names: Sequence[str]) -> None:

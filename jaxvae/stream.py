@@ -20,7 +20,8 @@ def run_stream(
 ) -> Iterator[Output]:
     """Yield the output of each chunk; the caches of every window wait for the next chunk.
 
-    The first chunk decides on the windows: who switches tiling meanwhile does so for later calls.
+    `windows_of` is asked once, with the shape of the first chunk: who switches tiling later does so
+    for later calls.
     """
     caches: dict[Window, Cache] = {}
     windows: Windows | None = None

@@ -16,6 +16,7 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from jaxvae.chunks import Bounds
+from jaxvae.rounding import add, narrow, wide_dtype, widen
 
 Tile = Float[Array, "b t h w c"]
 _HEIGHT, _WIDTH = 2, 3
@@ -117,9 +118,9 @@ class Windows:
         return tile if height is None and width is None else tile[:, :, :height, :width]
 
 
-@partial(jax.jit, static_argnames=("extent", "axis"), donate_argnames="tile")
+@partial(jax.jit, static_argnames=("extent", "axis"))
 def blend(before: Tile, tile: Tile, extent: int, axis: int) -> Tile:
-    """Fade from the last `extent` lines of `before` into the first of `tile`; `tile` is given up.
+    """Fade from the last `extent` lines of `before` into the first of `tile`.
 
     Source: diffusers 0.42.1, `blend_v` and `blend_h`. The weights are float32 also under bfloat16
     (float64 for float64); each product is rounded to the dtype of the tile and the sum once more,
@@ -129,19 +130,13 @@ def blend(before: Tile, tile: Tile, extent: int, axis: int) -> Tile:
     extent = min(before.shape[axis], tile.shape[axis], extent)
     if extent < 1:
         return tile
-    wide = jnp.promote_types(tile.dtype, jnp.float32)
+    wide = wide_dtype(tile.dtype)
     weights = (np.arange(extent) / extent).reshape([-1 if i == axis else 1 for i in range(5)])
     last = lax.slice_in_dim(before, before.shape[axis] - extent, None, axis=axis)
     first = lax.slice_in_dim(tile, 0, extent, axis=axis)
-    faded = _rounded(last.astype(wide) * jnp.asarray(1 - weights, wide), tile.dtype)
-    mixed = faded + _rounded(first.astype(wide) * jnp.asarray(weights, wide), tile.dtype)
-    return lax.dynamic_update_slice_in_dim(tile, mixed.astype(tile.dtype), 0, axis)
-
-
-def _rounded(x: Array, dtype: jnp.dtype) -> Array:
-    # XLA may drop a cast to bfloat16 and back, but not this.
-    info = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
-    return lax.reduce_precision(x, exponent_bits=info.nexp, mantissa_bits=info.nmant)
+    faded = narrow(widen(last) * jnp.asarray(1 - weights, wide), tile.dtype)
+    grown = narrow(widen(first) * jnp.asarray(weights, wide), tile.dtype)
+    return lax.dynamic_update_slice_in_dim(tile, add(faded, grown), 0, axis)
 
 
 def _join(parts: list[Tile], axis: int) -> Tile:

@@ -83,21 +83,7 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         # Done before the next: copies made in the background would each keep their source.
         value = jax.device_put(host).block_until_ready()
         values.append((param, value))
-    missing = [name for name in slots if name not in names]
-    problems = [
-        _listed(what, found)
-        for what, found in (
-            ("missing", missing),
-            ("unexpected", unexpected),
-            ("of another shape", misshapen),
-        )
-        if found
-    ]
-    if problems:
-        raise WeightsError(
-            f"the tensors do not fit the model: {'; '.join(problems)}. Check that the config"
-            " belongs to these weights"
-        )
+    refuse_misfits([name for name in slots if name not in names], unexpected, misshapen)
     for param, value in values:
         param.set_value(value)
 
@@ -144,6 +130,24 @@ def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] |
     if len(slots) != count:
         raise TypeError(f"{count} parameters, but only {len(slots)} in modules with a known layout")
     return slots
+
+
+def refuse_misfits(missing: list[str], unexpected: list[str], misshapen: list[str]) -> None:
+    """Raise WeightsError if any tensor is named that does not fit."""
+    problems = [
+        _listed(what, found)
+        for what, found in (
+            ("missing", missing),
+            ("unexpected", unexpected),
+            ("of another shape", misshapen),
+        )
+        if found
+    ]
+    if problems:
+        raise WeightsError(
+            f"the tensors do not fit the model: {'; '.join(problems)}. Check that the config"
+            " belongs to these weights"
+        )
 
 
 def torch_shape(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[int, ...]:

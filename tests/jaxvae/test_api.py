@@ -20,15 +20,32 @@ NAMES = {
     "ConfigError",
     "DiagonalGaussian",
     "WeightsError",
+    "load_checkpoint",
+    "save_checkpoint",
+    "scale_latents",
+    "unscale_latents",
 }
 
 # Parameters in their order; `*` stands before those that go by name alone.
 METHODS = {
-    "__init__": "config * rngs dtype precision",
+    "__init__": "config * rngs dtype precision param_dtype",
     "__call__": "sample sample_posterior key noise * compiled",
     "encode": "x * compiled",
     "decode": "z * compiled",
-    "from_pretrained": "path_or_repo subfolder dtype precision revision local_files_only",
+    "encode_stream": "frames total",
+    "decode_stream": "z * single_latents",
+    "compile_ahead": "video latent",
+    "from_pretrained": (
+        "path_or_repo subfolder dtype precision revision local_files_only param_dtype"
+    ),
+    "save_pretrained": "folder max_shard_size",
+    "enable_tiling": (
+        "tile_sample_min_height tile_sample_min_width"
+        " tile_overlap_factor_height tile_overlap_factor_width"
+    ),
+    "disable_tiling": "",
+    "enable_slicing": "",
+    "disable_slicing": "",
     "enable_gradient_checkpointing": "",
     "disable_gradient_checkpointing": "",
 }

@@ -57,14 +57,16 @@ CHANGES = {
 
 
 def inputs(bridge, config):
-    # Odd sizes; the first channels are the same for every configuration.
+    # Odd sizes, two chunks; the first channels are the same for every configuration.
     x = bridge.normal(1, 5, 9, 11, 8)[..., : config.in_channels]
-    return x, bridge.normal(1, 3, 5, 4, 8, seed=1)[..., : config.latent_channels]
+    return x, bridge.normal(1, 5, 5, 4, 8, seed=1)[..., : config.latent_channels]
 
 
 def run(bridge, pair):
     """Return what both sides encode and decode, after comparing them."""
     x, z = inputs(bridge, pair.ours.config)
+    for side in (pair.ours, pair.theirs):
+        side.num_sample_frames_batch_size = 2
     moments = pair.theirs.encode(bridge.first(x)).latent_dist.parameters
     theirs = {
         "encode": bridge.last(moments),

@@ -4,7 +4,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import HealthCheck, Phase, example, given, reject, settings
 from hypothesis import strategies as st
 
 from jaxvae import autoencoder
@@ -201,9 +201,11 @@ def cases(draw):
 def drawn_case(bridge, make_pair, case):
     config, direction, shape, tile, slicing = case
     pair = make_pair(**config)
-    pair.ours.enable_tiling(*tile)
+    if tile:
+        pair.ours.enable_tiling(*tile)
+    windows = pair.ours.sample_windows if direction == "encode" else pair.ours.latent_windows
     try:
-        pair.ours.sample_windows(shape)
+        windows(shape)
     except ValueError:
         reject()  # a tile that is too small for either side, see test_tiling.py
     compare_modes(bridge, pair, direction, shape, tile, slicing)
@@ -216,8 +218,22 @@ DRAWN = {
 }
 
 
+CASE = {
+    "block_out_channels": (4, 8),
+    "down_block_types": ("CogVideoXDownBlock3D",) * 2,
+    "up_block_types": ("CogVideoXUpBlock3D",) * 2,
+    "norm_num_groups": 2,
+    "temporal_compression_ratio": 2,
+    "act_fn": "mish",
+    "norm_eps": 1e-3,
+    "latent_channels": 3,
+}
+
+
 @settings(max_examples=2, derandomize=True, **DRAWN)
 @given(case=cases())
+@example(case=(CASE, "decode", (2, 5, 6, 4, 3), (8, 8, 0.5, 0.25), True))
+@example(case=(CASE | {"temporal_compression_ratio": 1}, "encode", (1, 17, 9, 8, 3), (), False))
 def test_drawn_cases(bridge, make_pair, case):
     drawn_case(bridge, make_pair, case)
 

@@ -81,3 +81,31 @@ def test_is_a_pytree(sides):
     doubled = jax.jit(lambda p: jax.tree.map(lambda x: 2 * x, p))(ours)
     assert np.array_equal(doubled.parameters, 2 * ours.parameters)
     assert len(jax.tree.leaves(ours)) == 1
+
+
+def test_bfloat16_is_rounded_as_pytorch_rounds(bridge):
+    """Inside one program, where XLA would keep excess precision between the operations."""
+    given = 2 * bridge.normal(2, 3, 4, 5, 6)
+    noise, x = bridge.normal(2, 3, 4, 5, 3, seed=1), bridge.normal(2, 3, 4, 5, 3, seed=2)
+    theirs = DiagonalGaussianDistribution(bridge.first(given).bfloat16())
+    noise_there, x_there = (bridge.first(array).bfloat16() for array in (noise, x))
+    expected = {
+        "sample": bridge.last((theirs.mean + theirs.std * noise_there).float()),
+        "kl": theirs.kl().float().numpy(),
+        "nll": theirs.nll(x_there).float().numpy(),
+    }
+
+    @jax.jit
+    def run(parameters, noise, x):
+        posterior = DiagonalGaussian(parameters)
+        return {
+            "sample": posterior.sample(noise=noise),
+            "kl": posterior.kl(),
+            "nll": posterior.nll(x),
+        }
+
+    found = run(*(jnp.asarray(array, jnp.bfloat16) for array in (given, noise, x)))
+    assert all(array.dtype == jnp.bfloat16 for array in found.values())
+    assert np.array_equal(found["sample"].astype(np.float32), expected["sample"])
+    for name in ("kl", "nll"):  # sums of 36 terms, in another order: one unit in the last place
+        np.testing.assert_allclose(found[name].astype(np.float32), expected[name], rtol=2**-7)

@@ -105,6 +105,23 @@ def test_an_earlier_save_is_replaced_and_other_files_stay(pair, tmp_path):
     assert same(load(tmp_path), pair.ours)
 
 
+def test_a_save_cut_short_while_files_move_cannot_be_loaded(pair, tmp_path, monkeypatch):
+    pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
+    replace, moved = Path.replace, []
+
+    def fail(path, target):
+        if len(moved) == 1:
+            raise OSError(5, "Input/output error")
+        moved.append(path)
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(WeightsError, match="cannot be written"):
+        pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
+    with pytest.raises(WeightsError, match=r"expected a config.json, found none"):
+        load(tmp_path)
+
+
 def test_a_save_that_fails_leaves_the_folder_as_it_was(bridge, pair, tmp_path, monkeypatch):
     pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
     before = contents(tmp_path)

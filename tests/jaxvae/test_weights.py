@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
@@ -77,6 +78,16 @@ def test_sharded(pair, tmp_path):
     pair.theirs.save_pretrained(tmp_path, max_shard_size="40KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
     assert same(load(tmp_path), pair.ours)
+
+
+def test_an_index_comes_before_a_single_file(bridge, pair, tmp_path):
+    """As in diffusers, whose own clean-up leaves the single file of an earlier save there."""
+    pair.theirs.save_pretrained(tmp_path, max_shard_size="60KB")
+    zeros = {name: torch.zeros_like(t) for name, t in pair.theirs.state_dict().items()}
+    save_file(zeros, tmp_path / "diffusion_pytorch_model.safetensors")
+    assert jnp.any(
+        AutoencoderKLCogVideoX.from_pretrained(tmp_path).encoder.conv_in.conv.kernel[...] != 0
+    )
 
 
 @pytest.mark.parametrize("name", ["../x.safetensors", "/x.safetensors", "a/b.safetensors", 3, ".."])
