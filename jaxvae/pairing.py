@@ -295,7 +295,7 @@ def _case(path: str, name: str, args: tuple[Any, ...], large: bool) -> Case:
         torch=_call if path else forward_torch,
         nnx=_call if path else forward_nnx,
         depth=0,
-        floor=large,
+        floor=large or not path,
         r_limit=R_LIMIT if large else None,
     )
 
