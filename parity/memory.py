@@ -1,8 +1,12 @@
 """How much memory this process holds, and which stage of a run needed most."""
 
+import ctypes
 import resource
 import sys
 from pathlib import Path
+
+KEPT = 1 << 28
+"""Bytes that a stage may leave with the allocator: giving back takes time, as getting anew does."""
 
 _STATUS = Path("/proc/self/status")
 
@@ -26,6 +30,13 @@ def _linux(name: str) -> int:
     return int(line.split()[1]) * 1024
 
 
+def give_back() -> None:
+    """Hand freed memory back to the system, where the allocator (glibc's) keeps it until asked."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def gib(size: int) -> float:
     """Bytes in GiB, as reports give them."""
     return round(size / 2**30, 2)
@@ -36,10 +47,12 @@ class LargestStage:
 
     def __init__(self) -> None:
         self.name, self.rise = "", 0
-        self.begin()
+        self._held, self._peak = resident_memory(), peak_memory()
 
     def begin(self) -> None:
-        """A stage begins."""
+        """A stage begins; what the ones before it freed is no memory of its own."""
+        if resident_memory() > self._held + KEPT:
+            give_back()
         self._held, self._peak = resident_memory(), peak_memory()
 
     def end(self, name: str) -> None:

@@ -26,20 +26,10 @@ SMALL = {
 }
 
 
-# XLA's CPU compiler with little optimisation: a program with gradients compiles in a third of the
-# time, and what it computes is rounded as well as by any other.
-QUICK = {
-    "xla_backend_optimization_level": 0,
-    "xla_llvm_disable_expensive_passes": True,
-    "xla_cpu_use_fusion_emitters": False,
-}
-
-
 class Bridge:
     """Arrays, modules and errors between PyTorch and the port."""
 
     small = SMALL
-    quick = QUICK
 
     @staticmethod
     def build(precision="highest", dtype=jnp.float32):
@@ -153,7 +143,7 @@ class Objective:
     4 are 5 + 4 + 4, and their 7 latent frames by 2 are 3 + 2 + 2: gradients cross caches twice.
     """
 
-    tiny, quick = TINY, QUICK
+    tiny = TINY
     video = (1, 13, 8, 12, 3)
     latent = (1, 7, 4, 6, 2)
 
@@ -164,7 +154,7 @@ class Objective:
         self.exact = copy.deepcopy(pair.theirs).double()
         # Gradients by the module (its parameters), the video, and what is added to the latent.
         gradients = jax.value_and_grad(self.value, argnums=(0, 1, 2))
-        self.gradients = jax.jit(gradients, compiler_options=QUICK)
+        self.gradients = jax.jit(gradients)
 
     @classmethod
     def inputs(cls, seed=0, **counts):

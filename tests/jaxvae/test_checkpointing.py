@@ -11,8 +11,8 @@ from jaxvae.weights import from_torch_state
 from parity.capture_nnx import record
 from parity.store import Store
 
-# What a gradient holds without checkpointing by what it holds with it; measured: 1.39 and 1.50.
-ENCODE, DECODE = 1.35, 1.35
+# What a gradient holds without checkpointing by what it holds with it.
+FACTOR = 1.35
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +33,21 @@ def decode(vae, z):
 
 
 @pytest.mark.parametrize(
-    ("function", "shape", "factor"),
+    ("function", "shape"),
     [
-        (encode, (1, 13, 8, 12, 3), ENCODE),
-        pytest.param(decode, (1, 7, 4, 6, 2), DECODE, marks=pytest.mark.slow),
+        (encode, (1, 13, 8, 12, 3)),
+        pytest.param(decode, (1, 7, 4, 6, 2), marks=pytest.mark.slow),
     ],
 )
-def test_the_same_gradients_in_less_memory(
-    bridge, objective, checkpointed, function, shape, factor
-):
+def test_the_same_gradients_in_less_memory(bridge, objective, checkpointed, function, shape):
     x = bridge.normal(*shape)
-    gradient = jax.jit(jax.grad(function, argnums=(0, 1)), compiler_options=bridge.quick)
+    gradient = jax.jit(jax.grad(function, argnums=(0, 1)))
     size, found = {}, {}
     for name, vae in (("plain", objective.ours), ("checkpointed", checkpointed)):
         program = gradient.lower(vae, x).compile()
         size[name] = program.memory_analysis().temp_size_in_bytes
         found[name] = [np.asarray(leaf) for leaf in jax.tree.leaves(program(vae, x))]
-    assert size["plain"] > factor * size["checkpointed"]
+    assert size["plain"] > FACTOR * size["checkpointed"]
     assert len(found["plain"]) == 1 + len(list(objective.theirs.parameters()))
     for plain, other in zip(found["plain"], found["checkpointed"], strict=True):
         np.testing.assert_allclose(other, plain, rtol=0, atol=1e-5 * np.abs(plain).max())
@@ -58,7 +56,7 @@ def test_the_same_gradients_in_less_memory(
 def test_without_a_gradient_nothing_changes(bridge, objective, checkpointed):
     """Bit for bit the same results, from a program of the same size."""
     x = bridge.normal(1, 4, 4, 6, 8)
-    run = jax.jit(lambda block, x: block(x), compiler_options=bridge.quick)
+    run = jax.jit(lambda block, x: block(x))
     sizes, results = set(), []
     for vae in (objective.ours, checkpointed):
         program = run.lower(vae.encoder.mid_block, x).compile()

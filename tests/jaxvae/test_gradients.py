@@ -85,9 +85,7 @@ def _against_differences(objective, model, latent, chunk):
         decode = rng.standard_normal(video)
         weights = {"encode": encode, "decode": decode, "loss": np.float64(1)}
         x, offset = rng.standard_normal(video), np.zeros(latent)
-        program = jax.jit(
-            jax.value_and_grad(objective.value, argnums=(0, 1, 2)), compiler_options=objective.quick
-        )
+        program = jax.jit(jax.value_and_grad(objective.value, argnums=(0, 1, 2)))
 
         # One program gives the value and the gradients that are checked against its differences.
         @jax.custom_vjp

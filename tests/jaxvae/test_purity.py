@@ -53,7 +53,7 @@ def scanned(vae, method, x):
 @pytest.mark.parametrize("transformed", [over_batch, scanned])
 def test_over_a_batch(bridge, objective, transformed, method):
     x = inputs(bridge, objective, method, batch=2)
-    run = jax.jit(transformed, static_argnums=1, compiler_options=bridge.quick)
+    run = jax.jit(transformed, static_argnums=1)
     expected = call(objective.ours, method, x)
     assert bridge.error(run(objective.ours, method, x), expected) < LIMIT
 
@@ -78,7 +78,7 @@ def test_exported_for_any_batch_and_read_back(bridge, objective, method):
     shape = jax.export.symbolic_shape("b, " + ", ".join(map(str, x.shape[1:])))
     exported = jax.export.export(jax.jit(run))(leaves, jax.ShapeDtypeStruct(shape, x.dtype))
     read = jax.export.deserialize(exported.serialize())
-    again = jax.jit(read.call, compiler_options=bridge.quick)(leaves, x)
+    again = jax.jit(read.call)(leaves, x)
     assert bridge.error(again, call(vae, method, x)) < LIMIT
 
 
@@ -87,10 +87,10 @@ def test_a_cache_may_be_given_up(bridge, objective):
     run = lambda encoder, x, cache: encoder(x, conv_cache=cache)  # noqa: E731
     first, second = (bridge.normal(1, 4, 8, 12, 3, seed=seed) for seed in (0, 1))
     encoder = objective.ours.encoder
-    start = jax.jit(run, compiler_options=bridge.quick)
+    start = jax.jit(run)
     kept = start(encoder, first, None)[1]
     expected = start(encoder, second, kept)
-    donating = jax.jit(run, donate_argnums=2, compiler_options=bridge.quick)
+    donating = jax.jit(run, donate_argnums=2)
     given = jax.tree.map(jnp.copy, kept)
     output = donating(encoder, second, given)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given))

@@ -24,3 +24,23 @@ def test_the_stage_that_set_the_peak_and_how_far_it_rose():
     name, rise = run.stdout.strip().split("|")
     assert name == "case: large"
     assert 195 <= int(rise) <= 215
+
+
+FREED = """
+import numpy as np
+from parity import memory
+from parity.progress import Progress
+progress = Progress()
+progress.stage("many small arrays, and one that stays behind them")
+arrays = [np.ones(12_000) for _ in range(4000)]
+last = np.ones(12_000)
+del arrays
+before = memory.resident_memory()
+progress.stage("next")
+print(before - memory.resident_memory() >> 20)
+"""
+
+
+def test_what_a_stage_freed_is_given_back():
+    run = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
+    assert int(run.stdout) >= 300
