@@ -71,10 +71,11 @@ def align(
     missing = [text for text in missing if text.split(" call ")[0] not in inlined]
     dissolved |= {path: why for path, why in inlined.items() if path not in dissolved}
     known = set(folding.partners.values())
+    inside = {folding.partners.get(path, path) for path in inlined}
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
         for path, number in by_key
-        if why(path, declared) is None and path in known and path not in inlined
+        if why(path, declared) is None and path in known and path not in inside
     ]
     matches = [_adopt(match, ref.calls, kept) for match in matches]
     dissolved |= _added(ref, port, folding)

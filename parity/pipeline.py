@@ -165,8 +165,14 @@ def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: R
     check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
     plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
     check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
+    check_used("layout", rules.layout or (), theirs, "module of the reference", _of_path)
     names = [glob for rule in rules.weights for glob in globs(rule)]
     check_used("weights", names, tensors, "tensor of the reference")
+
+
+def _of_path(path: str, glob: str) -> bool:
+    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
+    return fnmatchcase(path, glob.partition("#")[0])
 
 
 def _folding(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Folding:

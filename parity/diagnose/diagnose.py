@@ -171,6 +171,8 @@ class _Investigation:
         best: tuple[float, str, str] = (np.inf, "", "")
         careless = best  # what explains the error and would spoil what the port has right
         for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
+            if best[0] <= min(enough, EXPLAINED) and cause != best[1]:
+                break  # of one cause the value that explains most counts, not the first
             self._tried += 1
             try:
                 result = run()
@@ -184,8 +186,6 @@ class _Investigation:
                 best = (left, cause, text)
             if wrong < careless[0] * 0.5:
                 careless = (wrong, cause, text)
-            if best[0] <= enough:
-                break
         if best[0] > EXPLAINED:
             variance = self._variance(plain, error)
             best = variance if variance[0] < best[0] else best

@@ -55,17 +55,23 @@ def weight_notes(
     weights: Sequence[Weight], coverage: Coverage, faults: Sequence[Fault]
 ) -> tuple[str, ...]:
     """Weights that are not the reference's although no call of their module fails."""
-    known = {fault.path for fault in faults}
     loose = [
         line.text
         for line in weights
-        if line.wrong and line.path not in known and line.text not in coverage.unmatched_tensors
+        if line.wrong and line.text not in coverage.unmatched_tensors
+        if not any(_told(line, fault) for fault in faults)
     ]
     if not loose:
         return ()
     more = f"; and {len(loose) - NOTED} more" if len(loose) > NOTED else ""
     text = "; ".join(loose[:NOTED])
     return (f"{len(loose)} weights are not the reference's, though no call fails: {text}{more}",)
+
+
+def _told(line: Weight, fault: Fault) -> bool:
+    """Whether a fault is of this module, or of one around it and for this reason."""
+    around = not fault.path or line.path.startswith(f"{fault.path}.")
+    return fault.path == line.path or (around and fault.cause == line.cause)
 
 
 def _shape(shape: tuple[int, ...]) -> str:

@@ -184,6 +184,11 @@ def test_options_are_checked(pair, image):
         compare(*pair, (image,), layout={"*": "nhwc"})
 
 
+def test_a_layout_glob_that_matches_nothing(pair, image):
+    with pytest.raises(InputError, match=r"layout: 'stme#x' matches no module .*'stem'"):
+        compare(*pair, (image,), layout={"stme#x": "keep"})
+
+
 def test_free_running_errors_alone(pair, image):
     replaced(pair[1], "stem", lambda y: y * 1.01)
     report = compare(*pair, (image,), modes=("free",))
@@ -551,3 +556,30 @@ def test_attention_whose_projection_is_never_called():
     assert right.verdict == "PASS"
     wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "keep"})
     assert [fault.path for fault in wrong.faults] == ["attention"]
+
+
+def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
+    """`nn.MultiheadAttention` hands the weights of `out_proj` to a function."""
+
+    class Reference(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out_proj = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.nn.functional.linear(x, self.out_proj.weight, self.out_proj.bias)
+
+    class Port(nnx.Module):
+        def __init__(self, reference):
+            self.out = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+            self.out.kernel[...] = jnp.asarray(reference.out_proj.weight.detach().numpy().T)
+            self.out.bias[...] = jnp.asarray(reference.out_proj.bias.detach().numpy())
+
+        def __call__(self, x):
+            return self.out(x)
+
+    reference = Reference()
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = compare(reference, Port(reference), (x,), rename={"out_proj": "out"})
+    assert report.verdict == "PASS"
+    assert list(report.coverage.dissolved) == ["out_proj"]

@@ -200,3 +200,28 @@ def test_a_doubtful_norm_is_a_fault_if_one_change_accounts_for_it():
     assert (right.verdict, careless.verdict) == ("PASS", "WARN")
     assert other.table.R.iloc[0] < 30  # no more than rounding may be
     assert [fault.cause for fault in other.faults] == ["epsilon"]
+
+
+@pytest.mark.parametrize("scale", [0.3, 0.5, 1.0])
+def test_flaxs_default_epsilon_in_a_layer_norm(scale):
+    """So little that a wrong value explains some of it: the right one has to explain more."""
+    x = scale * np.random.default_rng(0).standard_normal((2, 10, 32)).astype(np.float32)
+    reference = torch.nn.LayerNorm(32).eval()
+
+    def found(epsilon):
+        port = nnx.LayerNorm(32, epsilon=epsilon, use_fast_variance=False, rngs=nnx.Rngs(0))
+        return parity.compare(reference, port, (x,), jitted=False).first_fault
+
+    assert found(1e-5) is None
+    for epsilon in (1e-6, 1e-4):
+        fault = found(epsilon)
+        assert fault.cause == "epsilon"
+        assert f"eps={epsilon:g} instead of 1e-05" in fault.evidence
+
+
+def test_an_average_for_a_maximum():
+    x = X[:, :, :6, :4]
+    for reference in (torch.nn.MaxPool2d(2), lambda x: torch.nn.functional.max_pool2d(x, 2)):
+        fault = compare(reference, lambda x: nnx.avg_pool(x, (2, 2), (2, 2)), x)
+        assert fault.cause == "pooling"
+        assert "avg_pool2d instead of max_pool2d" in fault.evidence
