@@ -204,6 +204,8 @@ class AutoencoderKLCogVideoX(Modes):
         them one after the other; a call that comes later finds them. Switch tiling and slicing
         before, since they decide on the programs.
         """
+        if video is None and latent is None:
+            raise ValueError("compile_ahead: expected the shape of a video or a latent, found none")
         wanted: list[Iterator[Program]] = []
         if video is not None:
             self._check_shape("compile_ahead", video, self.config.in_channels)
@@ -228,6 +230,8 @@ class AutoencoderKLCogVideoX(Modes):
         return Coder(step, (self.decoder, self.post_quant_conv), compiled)
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
+        if isinstance(x, DiagonalGaussian):
+            raise ValueError(f"{name}: expected an array, found a posterior; take its mode()")
         array = jnp.asarray(x)
         self._check_shape(name, array.shape, channels)
         if not jnp.issubdtype(array.dtype, jnp.floating):

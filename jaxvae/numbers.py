@@ -23,8 +23,13 @@ def check_dtypes(
     """
     if dtype is None:  # to NumPy it would be float64
         raise ValueError("dtype: expected a number format such as float32, found None")
-    chosen = jnp.dtype(dtype)
-    kept = chosen if param_dtype is None else jnp.dtype(param_dtype)
+    try:
+        chosen = jnp.dtype(dtype)
+        kept = chosen if param_dtype is None else jnp.dtype(param_dtype)
+    except TypeError:
+        raise ValueError(
+            f"dtype: expected one of {', '.join(_FORMATS)}, found {dtype!r} and {param_dtype!r}"
+        ) from None
     for name, one in (("dtype", chosen), ("param_dtype", kept)):
         if one.name not in _FORMATS:
             raise ValueError(f"{name}: expected one of {', '.join(_FORMATS)}, found {one.name}")

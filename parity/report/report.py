@@ -68,7 +68,17 @@ class Report:
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
         loose = weight_notes(self.weights, self.coverage, self.faults)
-        return (*ran, *filter(None, lacking), *loose, *self.inputs)
+        missing = (self._missing(),)
+        return (*filter(None, missing), *ran, *filter(None, lacking), *loose, *self.inputs)
+
+    def _missing(self) -> str:
+        found = {
+            "modules": self.coverage.unmatched,
+            "calls": self.coverage.unmatched_calls,
+            "tensors": self.coverage.unmatched_tensors,
+        }
+        counts = [f"{len(texts)} {what} ({texts[0]})" for what, texts in found.items() if texts]
+        return f"without a counterpart, which fails: {', '.join(counts)}" if counts else ""
 
     def _lacking(self, side: str, problem: str) -> str:
         found = [row for row in self.rows if row.one_sided and row.reason == problem]

@@ -39,3 +39,5 @@ def test_nothing_is_left_to_compile(make_pair, bridge, compiled):
 def test_shapes_that_cannot_be(pair):
     with pytest.raises(ValueError, match=r"compile_ahead: .* channels are last"):
         pair.ours.compile_ahead(video=(1, 3, 9, 16, 16))
+    with pytest.raises(ValueError, match="compile_ahead: expected the shape"):
+        pair.ours.compile_ahead()

@@ -370,5 +370,9 @@ def test_formats_that_cannot_be_used():
         check_dtypes(jnp.float32, jnp.float64)
     with pytest.raises(ValueError, match=r"dtype: expected one of float32, .*found int32"):
         check_dtypes(jnp.int32)
+    with pytest.raises(ValueError, match=r"dtype: expected one of float32, .*found 'bf16'"):
+        check_dtypes("bf16")
+    with pytest.raises(ValueError, match=r"dtype: expected .*found None"):
+        check_dtypes(None)
     with jax.enable_x64(True):
         assert check_dtypes(jnp.float64) == (jnp.float64, jnp.float64)

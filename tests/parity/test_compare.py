@@ -144,6 +144,7 @@ def test_rename(pair, image):
     report = compare(pair[0], port, (image,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("stem",)
+    assert report.notes[0].startswith("without a counterpart, which fails: 1 modules (stem)")
     report = compare(pair[0], port, (image,), rename={"stem": "first"})
     assert report.verdict == "PASS"
     row = report.table[report.table.path == "stem"].iloc[0]
