@@ -92,7 +92,10 @@ def judge(
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
     figures = inclusive or free
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
-        return Judgement("FAIL", f"{free.nonfinite} entries differ in being finite, free-running")
+        # from before, which takes nothing from what the call's own code does to right inputs
+        own = None if exclusive is None else _own(kind, errors, r_limit)
+        text = f"{free.nonfinite} entries differ in being finite, free-running"
+        return own if own is not None and own.blame else Judgement("FAIL", text)
     if rung is not None and r_limit is None and figures is not None:
         failure = _over_rung(rung, figures, free)
         if failure is not None:

@@ -178,9 +178,26 @@ class _Bench:
         expected: Mapping[str, tuple[str, ...]],
         report: Report,
     ) -> Trial:
+        expected = _charged(expected, report.coverage.dissolved)
         found = {fault.path: fault.cause for fault in report.faults}
         evidence = "; ".join(fault.evidence for fault in report.faults)
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)
+
+
+def _charged(
+    expected: Mapping[str, tuple[str, ...]], dissolved: Mapping[str, str]
+) -> dict[str, tuple[str, ...]]:
+    """The modules that answer for the mistakes: the code of a dissolved one is that of its parent.
+
+    Two mistakes in what is one code then are no single change, and may be explained by none.
+    """
+    charged: dict[str, tuple[str, ...]] = {}
+    for path, causes in expected.items():
+        while path in dissolved:
+            path = path.rpartition(".")[0]
+        both = (*charged[path], *causes, "glue", "unknown") if path in charged else causes
+        charged[path] = both
+    return charged
 
 
 def _sites(mistake: Mistake, ran: _Ran) -> Sequence[str]:

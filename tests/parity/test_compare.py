@@ -584,3 +584,43 @@ def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
     report = compare(reference, Port(reference), (x,), rename={"out_proj": "out"})
     assert report.verdict == "PASS"
     assert list(report.coverage.dissolved) == ["out_proj"]
+
+
+@pytest.mark.parametrize("broken", [True, False])
+def test_what_is_not_finite_before_a_mistake_does_not_hide_it(broken):
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.inner(2 * x)
+
+    class Port(nnx.Module):
+        def __init__(self, inner, factor):
+            self.inner, self.factor = inner, factor
+
+        def __call__(self, x):
+            return self.inner(self.factor * x)
+
+    def linear(module):
+        port = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+        port.kernel[...] = jnp.asarray(module.weight.detach().numpy().T)
+        port.bias[...] = jnp.asarray(module.bias.detach().numpy())
+        return port
+
+    class Chain(nnx.Module):
+        def __init__(self, *layers):
+            self.layers = nnx.List(layers)
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    reference = torch.nn.Sequential(torch.nn.Linear(4, 4), Block())
+    port = Chain(linear(reference[0]), Port(linear(reference[1].inner), 1 if broken else 2))
+    port.layers[0].kernel[0, 0] = jnp.nan
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = compare(reference, port, (x,), rename={"*": "layers.*"})
+    assert [fault.path for fault in report.faults] == ["0", "1"][: 1 + broken]

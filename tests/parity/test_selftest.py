@@ -11,7 +11,7 @@ from parity.capture_nnx import submodules
 from parity.errors import InputError
 from parity.mistakes import GENERAL, behaviour
 from parity.records import Case, Pair
-from parity.selftest.bench import selftest
+from parity.selftest.bench import _charged, selftest
 from parity.selftest.show import to_frame
 from parity.selftest.trials import SelfTest, Trial
 
@@ -124,3 +124,13 @@ def test_what_counts_as_found():
     assert not SelfTest((right,), (trial({}),), ())
     assert not SelfTest((other,), (), ())
     assert not SelfTest((right,), (), (Trial((), 0, "c", {}, {}, "FAIL"),))
+
+
+def test_a_dissolved_module_is_answered_for_by_the_one_around_it():
+    expected = {"a.conv1": ("padding",), "a.conv1.conv": ("reshape_order",), "b": ("epsilon",)}
+    charged = _charged(expected, {"a.conv1.conv": "receives another shape"})
+    assert charged == {
+        "a.conv1": ("padding", "reshape_order", "glue", "unknown"),
+        "b": ("epsilon",),
+    }
+    assert _charged(expected, {}) == expected
