@@ -8,7 +8,7 @@ COMPILED = tempfile.TemporaryDirectory(prefix="compiled-")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", COMPILED.name)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-# Compiling takes most of the time: with little optimisation a third of it. Whoever sets the flags,
+# Compiling takes most of the time: with little optimisation less of it. Whoever sets the flags,
 # if only to nothing as `make test-slow` does, gets programs as they are shipped.
 os.environ.setdefault(
     "XLA_FLAGS",

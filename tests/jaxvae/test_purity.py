@@ -84,7 +84,10 @@ def test_exported_for_any_batch_and_read_back(bridge, objective, method):
 
 def test_a_cache_may_be_given_up(bridge, objective):
     """A donated cache is written over, and the next one is the same as without."""
-    run = lambda encoder, x, cache: encoder(x, conv_cache=cache)  # noqa: E731
+
+    def run(encoder, x, cache):
+        return encoder(x, conv_cache=cache)
+
     first, second = (bridge.normal(1, 4, 8, 12, 3, seed=seed) for seed in (0, 1))
     encoder = objective.ours.encoder
     start = jax.jit(run)

@@ -256,8 +256,10 @@ NAMES = [
 
 def test_enable_and_disable_set_what_diffusers_sets(tiles):
     ours, theirs = tiles(blocks=4, sample_height=101, sample_width=66).both
-    theirs_has = lambda: [getattr(theirs, name) for name in NAMES]  # noqa: E731
-    ours_has = lambda: [getattr(ours, name) for name in NAMES]  # noqa: E731
+    ours_has, theirs_has = (
+        partial(lambda side: [getattr(side, name) for name in NAMES], side)
+        for side in (ours, theirs)
+    )
     assert ours_has() == theirs_has()
     calls = [
         ((), {}),
