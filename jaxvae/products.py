@@ -13,6 +13,9 @@ from jaxtyping import Array, Float
 
 from jaxvae.rounding import wide_dtype
 
+_How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[str, str, str], lax.Precision]
+"""Stride, padding, dilation, layout and precision."""
+
 
 def multiply(
     x: Float[Array, "n *positions din"],
@@ -29,55 +32,32 @@ def multiply(
     """
     how = (stride, padding, dilation, layout, precision)
     if x.dtype == wide_dtype(x.dtype):
-        return _convolve(x, kernel, *how, None)
-    output: Array = _widening(x, kernel, *how)
+        return _convolve(x, kernel, how, None)
+    output: Array = _widening(x, kernel, how)
     return output
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(2, 3, 4, 5, 6))
-def _widening(
-    x: Array,
-    kernel: Array,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    layout: tuple[str, str, str],
-    precision: lax.Precision,
-) -> Array:
+@partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _widening(x: Array, kernel: Array, how: _How) -> Array:
     """Convolve, accumulating and returning float32 (float64 for float64)."""
-    return _convolve(x, kernel, stride, padding, dilation, layout, precision, wide_dtype(x.dtype))
+    return _convolve(x, kernel, how, wide_dtype(x.dtype))
 
 
 @_widening.defjvp
 def _widening_jvp(
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    layout: tuple[str, str, str],
-    precision: lax.Precision,
-    primals: tuple[Array, Array],
-    tangents: tuple[Array, Array],
+    how: _How, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     # JAX cannot transpose a convolution whose result is wider than its operands. Tangents are those
     # of the narrow one, so gradients are bfloat16 convolutions, as in PyTorch.
     (x, kernel), (dx, dkernel) = primals, tangents
-    how = (stride, padding, dilation, layout, precision)
     wide = wide_dtype(x.dtype)
-    tangent = _convolve(dx, kernel, *how, None).astype(wide)
-    tangent = tangent + _convolve(x, dkernel, *how, None).astype(wide)
-    return _convolve(x, kernel, *how, wide), tangent
+    tangent = _convolve(dx, kernel, how, None).astype(wide)
+    tangent = tangent + _convolve(x, dkernel, how, None).astype(wide)
+    return _convolve(x, kernel, how, wide), tangent
 
 
-def _convolve(
-    x: Array,
-    kernel: Array,
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    layout: tuple[str, str, str],
-    precision: lax.Precision,
-    result: DTypeLike | None,
-) -> Array:
+def _convolve(x: Array, kernel: Array, how: _How, result: DTypeLike | None) -> Array:
+    stride, padding, dilation, layout, precision = how
     return lax.conv_general_dilated(
         x,
         kernel,
