@@ -267,23 +267,21 @@ def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
 
     Two modules are alike if class, settings and inner structure are. A module gets the shapes that
     it sees when 9 or 8 frames of 16x16 go through the whole: the whole's operations are compiled
-    anyway, and none for the module alone.
+    anyway, and none for the module alone. The whole comes first of each: what it compiled is kept
+    until the whole runs again.
     """
-    seen: set[str] = set()
-    made: list[Case] = []
     with torch.device("meta"):  # a model without values: only shapes are computed
         shadow = type(torch_module).from_config(torch_module.config)
-    seen_shapes = {"odd": _shapes(shadow, 1, 9), "even": _shapes(shadow, 2, 8)}
-    for path, module in torch_module.named_modules():
-        signature = _signature(module)
-        if signature in seen or path not in seen_shapes["odd"]:
-            continue
-        seen.add(signature)
-        for parity, mean in (("odd", 0.0), ("even", LARGE_MEAN)):
-            shapes = seen_shapes[parity][path]
-            args = tuple(normal(shape, seed + i, mean) for i, shape in enumerate(shapes))
-            name = f"mean30-{parity}" if mean else f"normal-{parity}"
-            made.append(_case(path, name, args, large=mean != 0.0))
+    made: list[Case] = []
+    for name, batch, frames, mean in (("normal-odd", 1, 9, 0.0), ("mean30-even", 2, 8, LARGE_MEAN)):
+        seen: set[str] = set()
+        shapes = _shapes(shadow, batch, frames)
+        for path, module in torch_module.named_modules():
+            signature = _signature(module)
+            if signature not in seen and path in shapes:
+                seen.add(signature)
+                args = tuple(normal(x, seed + i, mean) for i, x in enumerate(shapes[path]))
+                made.append(_case(path, name, args, large=mean != 0.0))
     return tuple(made)
 
 

@@ -179,11 +179,12 @@ class _RecordingObserver(Observer):
     def begin(self, path: str, given: Flat) -> None:
         # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
         # to be kept.
-        kept = not (self._tracing() and any(map(_stateful, given.statics)))
+        traced = self._tracing()
+        kept = not (traced and any(map(_stateful, given.statics)))
         arguments = given.skeleton if kept else None
 
         def event(*values: Any) -> None:
-            self.recorder.begin(path, self._leaves(given, values), arguments)
+            self.recorder.begin(path, self._leaves(given, values, traced), arguments)
 
         self._emit(event, given)
 
@@ -191,7 +192,7 @@ class _RecordingObserver(Observer):
         traced = self._tracing()
 
         def event(*values: Any) -> None:
-            self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
+            self.recorder.end(kind, method, self._leaves(output, values, traced), traced=traced)
 
         self._emit(event, output)
 
@@ -206,14 +207,13 @@ class _RecordingObserver(Observer):
             jax.effects_barrier()  # events of compiled programs that ran before this one
             event(*values)
 
-    def _leaves(self, flat: Flat, values: tuple[Any, ...]) -> tuple[Leaf, ...]:
-        return (
-            *(Leaf(name, value=static) for name, static in flat.statics),
-            *(
-                Leaf(name, self._store.put(np.asarray(value)))
-                for (name, _), value in zip(flat.arrays, values, strict=True)
-            ),
-        )
+    def _leaves(self, flat: Flat, values: tuple[Any, ...], traced: bool) -> tuple[Leaf, ...]:
+        leaves = [Leaf(name, value=static) for name, static in flat.statics]
+        for (name, _), value in zip(flat.arrays, values, strict=True):
+            # a program's own memory, which callbacks may be shown, is used again
+            mutable = traced or not isinstance(value, jax.Array)
+            leaves.append(Leaf(name, self._store.put(np.asarray(value), mutable=mutable)))
+        return tuple(leaves)
 
 
 def _trace_state() -> Any:

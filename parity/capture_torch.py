@@ -233,7 +233,9 @@ class _Observer:
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
         detached = tensor.detach()
-        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
+        array = to_numpy(detached.movedim(1, -1) if move else detached)
+        copied = array.ctypes.data != detached.data_ptr()  # to make the channel the last axis
+        buffer = self._store.put(array, mutable=not copied)
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer

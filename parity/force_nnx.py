@@ -72,7 +72,7 @@ def repeat(
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
     function = target(module, method)
-    args, kwargs = unbind(function, rebuild(call.arguments, [jnp.asarray(x) for x in given]))
+    args, kwargs = unbind(function, rebuild(call.arguments, list(map(shared, given))))
     objects = [value for _, value in flatten((args, kwargs)).statics]
     with kept_port(module, *objects, streams=streams):
         return function(*args, **kwargs)
@@ -115,9 +115,16 @@ class _Forcing(Observer):
             if name in leaves:
                 value = reference(leaves[name], self._store)
                 if value.shape == np.shape(own):
-                    own = jnp.asarray(value, _kept_type(value, own))
+                    kept = _kept_type(value, own)
+                    own = shared(value) if value.dtype == kept else jnp.asarray(value, kept)
             arrays.append(own)
         return rebuild(flat.skeleton, arrays)
+
+
+def shared(array: Array) -> jax.Array:
+    """A JAX array in the memory of `array`, which nobody may write to any more, where it can be."""
+    own: jax.Array = jax.device_put(array, may_alias=True)
+    return own
 
 
 def _kept_type(reference: Array, own: Any) -> Any:

@@ -9,10 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Shaped
 
-from parity.metrics import compare_arrays, ratio
+from parity.metrics import compare_arrays, ratio, rms_distance
 from parity.progress import Progress
 from parity.records import LeafMatch, Match, Metrics
 from parity.store import Buffer, Store
+
+Array = Shaped[np.ndarray, "..."]
 
 Key = tuple[int, str]
 """The `order` of a reference call, and the name of an output leaf."""
@@ -43,27 +45,31 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     for match in matches:
         outputs |= {(match.ref.order, leaf.ref.name): job for leaf, job in _jobs(match.outputs)}
         inputs[match.ref.order] = [job for _, job in _jobs(match.inputs)]
-    jobs = list(dict.fromkeys(outputs.values()))
-    jobs += [job for given in inputs.values() for job in given if not _exact(job)]
-    jobs = list(dict.fromkeys(jobs))
-    progress.stage("free-running error", len(jobs))
+    whole = dict.fromkeys(outputs.values())
+    # of what calls were given only the relative error is asked, unless another call returned it
+    differing = {job: None for given in inputs.values() for job in given if not _exact(job)}
+    rest = [job for job in differing if job not in whole]
+    progress.stage("free-running error", len(whole) + len(rest))
 
-    def one(job: _Job) -> Metrics:
+    def arrays(job: _Job) -> tuple[Array, Array]:
         ref, port, undo = job
-        metrics = compare_arrays(read(store, ref, undo), store.get(port))
         progress.advance()
-        return metrics
+        return read(store, ref, undo), store.get(port)
 
     # NumPy releases the lock inside its loops; each thread holds two arrays
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        done = dict(zip(jobs, pool.map(one, jobs), strict=True))
+        metrics = dict(
+            zip(whole, pool.map(lambda x: compare_arrays(*arrays(x)), whole), strict=True)
+        )
+        distances = dict(zip(rest, pool.map(lambda x: rms_distance(*arrays(x)), rest), strict=True))
+    distances |= {job: (found.mse**0.5, found.ref_rms) for job, found in metrics.items()}
     return Free(
-        {key: done[job] for key, job in outputs.items()},
-        {order: _together(given, done) for order, given in inputs.items()},
+        {key: metrics[job] for key, job in outputs.items()},
+        {order: _together(given, distances) for order, given in inputs.items()},
     )
 
 
-def read(store: Store, ref: Buffer, undo: bool) -> Shaped[np.ndarray, "..."]:
+def read(store: Store, ref: Buffer, undo: bool) -> Array:
     """A reference array in the port's layout; `undo` takes back the move of its channel axis."""
     array = store.get(ref)
     return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if undo else array
@@ -86,12 +92,12 @@ def _exact(job: _Job) -> bool:
     return not undo and ref.digest == port.digest
 
 
-def _together(given: Sequence[_Job], done: Mapping[_Job, Metrics]) -> float:
+def _together(given: Sequence[_Job], distances: Mapping[_Job, tuple[float, float]]) -> float:
     """Relative error of several arrays taken as one; 0 where all are exact."""
     error = whole = 0.0
     for job in given:
-        metrics = done.get(job)
-        if metrics is not None and not _exact(job):
-            error += metrics.mse * job[0].size
-            whole += metrics.ref_rms**2 * job[0].size
+        if job in distances and not _exact(job):
+            gap, norm = distances[job]
+            error += gap**2 * job[0].size
+            whole += norm**2 * job[0].size
     return ratio(error**0.5, whole**0.5)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Shaped
@@ -13,6 +12,7 @@ from jaxtyping import Shaped
 from parity import capture_nnx
 from parity.capture_nnx import Method, invoke, target
 from parity.errors import first_line
+from parity.force_nnx import shared
 from parity.forced import Sides
 from parity.measure import Key
 from parity.metrics import distance, ratio, unit_roundoff
@@ -75,7 +75,7 @@ def compare_unobserved(
     call, module = match.port, sides.nnx_modules[match.port.path]
     assert call.arguments is not None  # the root is called outside of any program
     given = [store.get(leaf.buffer) for leaf in call.inputs if leaf.buffer]
-    arguments = rebuild(call.arguments, [jnp.asarray(x) for x in given])
+    arguments = rebuild(call.arguments, list(map(shared, given)))
     args, kwargs = unbind(target(module, sides.nnx_method), arguments)
     try:
         objects = [value for _, value in flatten(arguments).statics]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
 import torch
 from flax import nnx
 
@@ -238,6 +239,9 @@ def run_pair(
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
     for case in cases:
+        if not case.path:
+            # the whole on other shapes: of the programs compiled so far, it runs hardly one again
+            jax.clear_caches()
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))

@@ -18,6 +18,13 @@ from jaxtyping import Shaped
 WAITING = 1 << 28
 """Bytes that may wait to be written: a model computes on while the disk is slow."""
 
+MAPPED = 1 << 18
+"""Bytes from which on an array is read as a private mapping of the file: its pages are those that
+hold the file already, where a copy would need new ones, which takes longer than to compare them."""
+
+_ALIGNED = 64
+"""Arrays start at multiples of this, as those of NumPy, torch and XLA do in memory."""
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -37,8 +44,8 @@ class Buffer:
 class Store:
     """An append-only file of arrays, shared by both sides of a run.
 
-    `put` copies, so later in-place writes do not reach the record. Safe to use from several
-    threads. Writes happen in the background; one that fails is raised by the next call.
+    Safe to use from several threads. Writes happen in the background; one that fails is raised by
+    the next call.
     """
 
     def __init__(self) -> None:
@@ -50,22 +57,30 @@ class Store:
         self._waiting: deque[tuple[int, Future[int]]] = deque()
         self._waiting_bytes = 0
 
-    def put(self, array: Shaped[np.ndarray, "..."]) -> Buffer:
-        """Write `array` unless an equal one is already there."""
+    def put(self, array: Shaped[np.ndarray, "..."], *, mutable: bool = True) -> Buffer:
+        """Write `array` unless an equal one is already there.
+
+        It is copied at once, so that later writes to it do not reach the record, unless nobody can
+        write to it: `mutable` is false.
+        """
         flat, key = _bytes(array), digest(array)
         with self._lock:
             offset = self._offsets.get(key)
             if offset is None:
-                offset = self._offsets[key] = self._end
-                self._end += flat.nbytes
-                self._write_later(flat.copy(), offset)
+                offset = self._offsets[key] = -(-self._end // _ALIGNED) * _ALIGNED
+                self._end = offset + flat.nbytes
+                self._write_later(flat.copy() if mutable else flat, offset)
         return Buffer(key, offset, np.shape(array), array.dtype)
 
     def get(self, buffer: Buffer) -> Shaped[np.ndarray, "..."]:
-        """Read a copy of a stored array."""
+        """Read a stored array; the caller may write to it, which does not change the record."""
         with self._lock:
             while self._waiting and self._waiting[0][0] <= buffer.offset:
                 self._wait_for_oldest()
+            if buffer.size * buffer.dtype.itemsize >= MAPPED:
+                # under the lock: it moves the position in the file
+                mapped = np.memmap(self._file, buffer.dtype, "c", buffer.offset, buffer.shape)
+                return np.asarray(mapped)
         out = np.empty(buffer.size, buffer.dtype)
         _read(self._file.fileno(), out.view(np.uint8), buffer.offset)
         return out.reshape(buffer.shape)

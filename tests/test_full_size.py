@@ -1,36 +1,54 @@
 """The full model, 215.6 M parameters: the figures that the project promises."""
 
+import json
+import subprocess
+import sysconfig
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairing import PAIR, make_nnx, make_torch
+from jaxvae.pairing import make_nnx, make_torch
 from parity.inputs import load_clip
 from parity.metrics import compare_arrays
 from parity.noise import score
-from parity.pipeline import run_pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity]
 
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+
 
 @pytest.fixture(scope="module")
-def report():
-    """The report that `make report` writes."""
-    return run_pair(PAIR)
+def folder(tmp_path_factory):
+    """What `make report` writes, in a process of its own: its memory is measured."""
+    out = tmp_path_factory.mktemp("report")
+    subprocess.run([COMMAND, "run", "cogvideox", "--out", out], check=True)
+    return out
 
 
-def outputs(report, case):
-    table = report.table
+@pytest.fixture(scope="module")
+def report(folder):
+    return json.loads((folder / "report.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def table(folder):
+    return pd.read_csv(folder / "layers.csv", keep_default_na=False)
+
+
+def outputs(table, case):
     return table[(table["case"] == case) & (table["path"] == "")]
 
 
 def test_every_gate_holds(report):
-    assert report.verdict == "PASS", report.faults
-    assert report.facts["parameters"] == 215_583_907
+    assert report["verdict"] == "PASS", report["faults"]
+    assert report["facts"]["parameters"] == 215_583_907
 
 
-def test_encode_and_decode(report):
-    encode, decode = outputs(report, "encode/clip"), outputs(report, "decode/clip")
+def test_encode_and_decode(table):
+    encode, decode = outputs(table, "encode/clip"), outputs(table, "decode/clip")
     mean = encode[encode["leaf"] == "mean"]
     assert mean.mae.max() < 2e-6
     for rows in (mean, decode):
@@ -78,21 +96,24 @@ def test_decode_is_closer_to_float64_than_the_limit(outputs_alone):
     assert compare_arrays(theirs, ours).mae < 2e-7 + its
 
 
-def test_every_inclusive_error_is_round_off(report):
-    table = report.table
+def test_every_inclusive_error_is_round_off(table):
     limited = table[~table["case"].str.contains("mean30")]
     assert set(limited.grade) <= {"perfect", "excellent"}
     assert set(table.verdict) == {"PASS"}
 
 
 def test_coverage(report):
-    coverage = report.coverage
-    assert len(coverage.matched) + len(coverage.declared) == coverage.modules
-    assert {path.split(".")[-1] for path in coverage.declared} == {
+    coverage = report["coverage"]
+    assert len(coverage["matched"]) + len(coverage["declared"]) == coverage["modules"] == 532
+    assert {path.split(".")[-1] for path in coverage["declared"]} == {
         "down_blocks", "up_blocks", "resnets", "downsamplers", "upsamplers",
     }  # fmt: skip
-    assert coverage.matched_parameters == coverage.parameters == 436
+    assert coverage["matched_parameters"] == coverage["parameters"] == 436
 
 
 def test_memory(report):
-    assert report.facts["peak_memory_gib"] < 8
+    """At most 8 GiB, and 3 times the weights of a side beside the largest stage."""
+    facts = report["facts"]
+    assert facts["peak_memory_gib"] < 8
+    allowed = 3 * facts["weights_gib"] + facts["largest_stage_gib"]
+    assert facts["peak_memory_above_start_gib"] <= allowed

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from parity.store import Store
+from parity.store import MAPPED, Store
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,17 @@ def test_equal_bytes_of_another_dtype_differ():
         zero = store.put(np.zeros(4, np.float32))
         assert store.put(np.zeros(4, np.int32)).digest != zero.digest
         assert store.put(np.zeros(4, np.float16)).digest != zero.digest
+
+
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.complex128, np.bool_])
+def test_a_large_array_is_read_and_may_be_written_to(dtype):
+    values = np.arange(MAPPED + 3).reshape(1, -1) % 199
+    with Store() as store:
+        store.put(np.ones(3, np.int8))  # so that the next one does not start the file
+        buffer = store.put(values.astype(dtype))
+        first, second = store.get(buffer), store.get(buffer)
+        first[...] = 0
+        np.testing.assert_array_equal(second, values.astype(dtype))
+        np.testing.assert_array_equal(store.get(buffer), second)
+    assert (type(second), second.flags.aligned) == (np.ndarray, True)
+    np.testing.assert_array_equal(second, values.astype(dtype))  # closed or not
