@@ -267,8 +267,8 @@ def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
 
     Two modules are alike if class, settings and inner structure are. A module gets the shapes that
     it sees when 9 or 8 frames of 16x16 go through the whole: the whole's operations are compiled
-    anyway, and none for the module alone. The whole comes first of each: what it compiled is kept
-    until the whole runs again.
+    anyway, and none for the module alone. The odd cases come first, the whole before its parts:
+    what it compiled is kept until it runs on the other shapes.
     """
     with torch.device("meta"):  # a model without values: only shapes are computed
         shadow = type(torch_module).from_config(torch_module.config)

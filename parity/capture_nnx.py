@@ -149,6 +149,14 @@ def arrays(
     )
 
 
+def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
+    """A JAX array in the memory of `array`, where it can be: nobody may write to that any more."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return jnp.asarray(array)  # placed as the arguments of the recorded run were
+    own: jax.Array = jax.device_put(array, may_alias=True)
+    return own
+
+
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
     """What `invoke` calls, as a function of the arguments alone: its signature names them."""
     if not isinstance(method, str):
@@ -179,12 +187,11 @@ class _RecordingObserver(Observer):
     def begin(self, path: str, given: Flat) -> None:
         # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
         # to be kept.
-        traced = self._tracing()
-        kept = not (traced and any(map(_stateful, given.statics)))
+        kept = not (self._tracing() and any(map(_stateful, given.statics)))
         arguments = given.skeleton if kept else None
 
         def event(*values: Any) -> None:
-            self.recorder.begin(path, self._leaves(given, values, traced), arguments)
+            self.recorder.begin(path, self._leaves(given, values), arguments)
 
         self._emit(event, given)
 
@@ -192,7 +199,7 @@ class _RecordingObserver(Observer):
         traced = self._tracing()
 
         def event(*values: Any) -> None:
-            self.recorder.end(kind, method, self._leaves(output, values, traced), traced=traced)
+            self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
 
         self._emit(event, output)
 
@@ -207,13 +214,14 @@ class _RecordingObserver(Observer):
             jax.effects_barrier()  # events of compiled programs that ran before this one
             event(*values)
 
-    def _leaves(self, flat: Flat, values: tuple[Any, ...], traced: bool) -> tuple[Leaf, ...]:
-        leaves = [Leaf(name, value=static) for name, static in flat.statics]
-        for (name, _), value in zip(flat.arrays, values, strict=True):
-            # a program's own memory, which callbacks may be shown, is used again
-            mutable = traced or not isinstance(value, jax.Array)
-            leaves.append(Leaf(name, self._store.put(np.asarray(value), mutable=mutable)))
-        return tuple(leaves)
+    def _leaves(self, flat: Flat, values: tuple[Any, ...]) -> tuple[Leaf, ...]:
+        return (
+            *(Leaf(name, value=static) for name, static in flat.statics),
+            *(
+                Leaf(name, self._store.put(np.asarray(value)))
+                for (name, _), value in zip(flat.arrays, values, strict=True)
+            ),
+        )
 
 
 def _trace_state() -> Any:

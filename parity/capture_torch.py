@@ -234,8 +234,8 @@ class _Observer:
             return known[3]
         detached = tensor.detach()
         array = to_numpy(detached.movedim(1, -1) if move else detached)
-        copied = array.ctypes.data != detached.data_ptr()  # to make the channel the last axis
-        buffer = self._store.put(array, mutable=not copied)
+        its_own = array.ctypes.data == detached.data_ptr()  # not copied for the channel's sake
+        buffer = self._store.put(array, copy=its_own)
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer

@@ -103,6 +103,7 @@ def run(
             emulate=emulate,
             disable_jit=disable_jit,
             progress=progress,
+            own_process=True,
         )
     written = report.write(folder)
     console = Console()

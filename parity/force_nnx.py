@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from parity.capture_nnx import Method, target
+from parity.capture_nnx import Method, aliased, target
 from parity.forced import Array, by_port_leaf, by_turn, reference, values
 from parity.metrics import unit_roundoff
 from parity.observe_nnx import Observer, observed
@@ -72,7 +72,7 @@ def repeat(
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
     function = target(module, method)
-    args, kwargs = unbind(function, rebuild(call.arguments, list(map(shared, given))))
+    args, kwargs = unbind(function, rebuild(call.arguments, list(map(aliased, given))))
     objects = [value for _, value in flatten((args, kwargs)).statics]
     with kept_port(module, *objects, streams=streams):
         return function(*args, **kwargs)
@@ -116,15 +116,9 @@ class _Forcing(Observer):
                 value = reference(leaves[name], self._store)
                 if value.shape == np.shape(own):
                     kept = _kept_type(value, own)
-                    own = shared(value) if value.dtype == kept else jnp.asarray(value, kept)
+                    own = aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
             arrays.append(own)
         return rebuild(flat.skeleton, arrays)
-
-
-def shared(array: Array) -> jax.Array:
-    """A JAX array in the memory of `array`, which nobody may write to any more, where it can be."""
-    own: jax.Array = jax.device_put(array, may_alias=True)
-    return own
 
 
 def _kept_type(reference: Array, own: Any) -> Any:

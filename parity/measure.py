@@ -45,23 +45,26 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     for match in matches:
         outputs |= {(match.ref.order, leaf.ref.name): job for leaf, job in _jobs(match.outputs)}
         inputs[match.ref.order] = [job for _, job in _jobs(match.inputs)]
-    whole = dict.fromkeys(outputs.values())
+    returned = dict.fromkeys(outputs.values())
     # of what calls were given only the relative error is asked, unless another call returned it
     differing = {job: None for given in inputs.values() for job in given if not _exact(job)}
-    rest = [job for job in differing if job not in whole]
-    progress.stage("free-running error", len(whole) + len(rest))
+    given_only = [job for job in differing if job not in returned]
+    progress.stage("free-running error", len(returned) + len(given_only))
 
-    def arrays(job: _Job) -> tuple[Array, Array]:
-        ref, port, undo = job
+    def metrics_of(job: _Job) -> Metrics:
+        metrics = compare_arrays(*_arrays(job, store))
         progress.advance()
-        return read(store, ref, undo), store.get(port)
+        return metrics
+
+    def distance_of(job: _Job) -> tuple[float, float]:
+        distance = rms_distance(*_arrays(job, store))
+        progress.advance()
+        return distance
 
     # NumPy releases the lock inside its loops; each thread holds two arrays
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        metrics = dict(
-            zip(whole, pool.map(lambda x: compare_arrays(*arrays(x)), whole), strict=True)
-        )
-        distances = dict(zip(rest, pool.map(lambda x: rms_distance(*arrays(x)), rest), strict=True))
+        metrics = dict(zip(returned, pool.map(metrics_of, returned), strict=True))
+        distances = dict(zip(given_only, pool.map(distance_of, given_only), strict=True))
     distances |= {job: (found.mse**0.5, found.ref_rms) for job, found in metrics.items()}
     return Free(
         {key: metrics[job] for key, job in outputs.items()},
@@ -85,6 +88,11 @@ def comparable(leaf: LeafMatch) -> tuple[Buffer, Buffer] | None:
 def _jobs(leaves: Sequence[LeafMatch]) -> list[tuple[LeafMatch, _Job]]:
     pairs = [(leaf, comparable(leaf)) for leaf in leaves]
     return [(leaf, (*buffers, leaf.undo)) for leaf, buffers in pairs if buffers]
+
+
+def _arrays(job: _Job, store: Store) -> tuple[Array, Array]:
+    ref, port, undo = job
+    return read(store, ref, undo), store.get(port)
 
 
 def _exact(job: _Job) -> bool:

@@ -106,13 +106,16 @@ def rms_distance(ref: Array, other: Array) -> tuple[float, float]:
 def rms(array: Array) -> float:
     """Root mean square of the finite entries."""
     flat, total, scratch = array.reshape(-1), 0.0, _Scratch(array.dtype)
+    size = flat.size
     for start in range(0, flat.size, BLOCK):
         block = scratch.x[: flat[start : start + BLOCK].size]
         block[...] = flat[start : start + BLOCK]
         if not np.isfinite(block.sum()):
-            block = np.where(np.isfinite(block), block, 0)
+            fine = np.isfinite(block)
+            size -= int(fine.size - fine.sum())
+            block = np.where(fine, block, 0)
         total += scratch.power(np.abs(block, out=scratch.size[: block.size]))
-    return float((total / flat.size) ** 0.5) if flat.size else float("nan")
+    return float((total / size) ** 0.5) if size else float("nan")
 
 
 def ratio(part: float, whole: float) -> float:

@@ -10,9 +10,8 @@ from flax import nnx
 from jaxtyping import Shaped
 
 from parity import capture_nnx
-from parity.capture_nnx import Method, invoke, target
+from parity.capture_nnx import Method, aliased, invoke, target
 from parity.errors import first_line
-from parity.force_nnx import shared
 from parity.forced import Sides
 from parity.measure import Key
 from parity.metrics import distance, ratio, unit_roundoff
@@ -75,7 +74,7 @@ def compare_unobserved(
     call, module = match.port, sides.nnx_modules[match.port.path]
     assert call.arguments is not None  # the root is called outside of any program
     given = [store.get(leaf.buffer) for leaf in call.inputs if leaf.buffer]
-    arguments = rebuild(call.arguments, list(map(shared, given)))
+    arguments = rebuild(call.arguments, list(map(aliased, given)))
     args, kwargs = unbind(target(module, sides.nnx_method), arguments)
     try:
         objects = [value for _, value in flatten(arguments).statics]

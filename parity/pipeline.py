@@ -29,6 +29,7 @@ from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
 from parity.state import seeded
 from parity.tally import settled, with_weights
+from parity.tree import flatten
 from parity.weights import Fused, Stacked, Weight
 
 
@@ -209,11 +210,14 @@ def run_pair(
     emulate: str | None = None,
     disable_jit: bool = False,
     progress: Progress | None = None,
+    own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
     `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
-    `compare`. Raises `InputError` for whatever cannot be used.
+    `compare`. In a process of its own, what JAX has compiled is dropped before the root is called
+    with other shapes than the last time: these programs are hardly run again, and they hold as much
+    memory as the weights. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
     progress = progress or Progress()
@@ -238,13 +242,16 @@ def run_pair(
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
+    last_shapes: tuple[tuple[int, ...], ...] = ()
     for case in cases:
-        if not case.path:
-            # the whole on other shapes: of the programs compiled so far, it runs hardly one again
-            jax.clear_caches()
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
+        shapes = tuple(array.shape for _, array in flatten((case.args, case.kwargs)).arrays)
+        if own_process and not case.path and shapes != last_shapes:
+            jax.clear_caches()
+            memory.give_back()
+            last_shapes = shapes
         with seeded(seed):
             outcome = run_case(case, reference, port, rules, progress, weights=ledger)
             outcomes.append(outcome)

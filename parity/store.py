@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +21,11 @@ WAITING = 1 << 28
 
 MAPPED = 1 << 18
 """Bytes from which on an array is read as a private mapping of the file: its pages are those that
-hold the file already, where a copy would need new ones, which takes longer than to compare them."""
+hold the file already, where a copy would need new ones, which takes longer than to compare them.
+As long as it is held it holds the file too."""
 
 _ALIGNED = 64
-"""Arrays start at multiples of this, as those of NumPy, torch and XLA do in memory."""
+"""Arrays start at multiples of this: XLA uses such memory as it is, and copies other."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,10 @@ class Store:
         self._waiting: deque[tuple[int, Future[int]]] = deque()
         self._waiting_bytes = 0
 
-    def put(self, array: Shaped[np.ndarray, "..."], *, mutable: bool = True) -> Buffer:
+    def put(self, array: Shaped[np.ndarray, "..."], *, copy: bool = True) -> Buffer:
         """Write `array` unless an equal one is already there.
 
-        It is copied at once, so that later writes to it do not reach the record, unless nobody can
-        write to it: `mutable` is false.
+        A copy keeps later writes to it out of the record; leave it out where nobody else holds it.
         """
         flat, key = _bytes(array), digest(array)
         with self._lock:
@@ -69,7 +70,7 @@ class Store:
             if offset is None:
                 offset = self._offsets[key] = -(-self._end // _ALIGNED) * _ALIGNED
                 self._end = offset + flat.nbytes
-                self._write_later(flat.copy() if mutable else flat, offset)
+                self._write_later(flat.copy() if copy else flat, offset)
         return Buffer(key, offset, np.shape(array), array.dtype)
 
     def get(self, buffer: Buffer) -> Shaped[np.ndarray, "..."]:
@@ -78,16 +79,18 @@ class Store:
             while self._waiting and self._waiting[0][0] <= buffer.offset:
                 self._wait_for_oldest()
             if buffer.size * buffer.dtype.itemsize >= MAPPED:
-                # under the lock: it moves the position in the file
-                mapped = np.memmap(self._file, buffer.dtype, "c", buffer.offset, buffer.shape)
-                return np.asarray(mapped)
+                # no room for another mapping (each holds a file descriptor): a copy, below
+                with suppress(OSError, ValueError):
+                    # under the lock: it moves the position in the file
+                    mapped = np.memmap(self._file, buffer.dtype, "c", buffer.offset, buffer.shape)
+                    return np.asarray(mapped)
         out = np.empty(buffer.size, buffer.dtype)
         _read(self._file.fileno(), out.view(np.uint8), buffer.offset)
         return out.reshape(buffer.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk."""
+        """Length of the file."""
         return self._end
 
     def close(self) -> None:

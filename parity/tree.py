@@ -63,21 +63,7 @@ def flatten(value: Any) -> Flat:
     """Flatten dicts, lists, tuples, named tuples and dataclasses, keeping `None` as a leaf."""
     arrays: list[tuple[str, Any]] = []
     statics: list[tuple[str, Any]] = []
-
-    def visit(item: Any, name: str) -> Skeleton:
-        if is_array(item):
-            arrays.append((name, item))
-            return Slot(len(arrays) - 1)
-        children = tuple(_children(item))
-        if not children and not isinstance(item, (Mapping, list, tuple)):
-            statics.append((name, item))
-            return Static(item)
-        inner = tuple(
-            visit(child, f"{name}.{key}" if name else str(key)) for key, child in children
-        )
-        return Node(type(item), tuple(key for key, _ in children), inner)
-
-    skeleton = visit(value, "")
+    skeleton = _taken_apart(value, "", arrays, statics)
     return Flat(skeleton, tuple(arrays), tuple(statics))
 
 
@@ -98,6 +84,24 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     flat = flatten(value)
     arrays = [change(array) for _, array in flat.arrays]
     return rebuild(flat.skeleton, arrays) if arrays else value
+
+
+# not inside `flatten`: a closure that calls itself keeps its arrays until garbage is collected
+def _taken_apart(
+    item: Any, name: str, arrays: list[tuple[str, Any]], statics: list[tuple[str, Any]]
+) -> Skeleton:
+    if is_array(item):
+        arrays.append((name, item))
+        return Slot(len(arrays) - 1)
+    children = tuple(_children(item))
+    if not children and not isinstance(item, (Mapping, list, tuple)):
+        statics.append((name, item))
+        return Static(item)
+    inner = tuple(
+        _taken_apart(child, f"{name}.{key}" if name else str(key), arrays, statics)
+        for key, child in children
+    )
+    return Node(type(item), tuple(key for key, _ in children), inner)
 
 
 def _children(item: Any) -> Iterator[tuple[Any, Any]]:

@@ -1,7 +1,17 @@
+import resource
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 
+import parity
+from parity import capture_nnx, capture_torch
 from parity.store import MAPPED, Store
 
 
@@ -60,5 +70,77 @@ def test_a_large_array_is_read_and_may_be_written_to(dtype):
         first[...] = 0
         np.testing.assert_array_equal(second, values.astype(dtype))
         np.testing.assert_array_equal(store.get(buffer), second)
-    assert (type(second), second.flags.aligned) == (np.ndarray, True)
+    assert (type(second), second.ctypes.data % 64) == (np.ndarray, 0)
     np.testing.assert_array_equal(second, values.astype(dtype))  # closed or not
+
+
+def test_arrays_are_read_where_no_more_files_can_be_open():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Store() as store:
+        buffer = store.put(np.arange(MAPPED))
+        held = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/dev/fd").iterdir())) + 8, hard))
+        try:
+            held = [store.get(buffer) for _ in range(40)]
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert all((array == held[0]).all() for array in held)
+
+
+@contextmanager
+def nothing_written(store):
+    """What is put in the block is written after it."""
+    free = threading.Event()
+    store._writer.submit(free.wait)
+    try:
+        yield
+    finally:
+        free.set()
+
+
+def large(value):
+    return np.full((4, MAPPED), value, np.float32)
+
+
+def test_what_torch_writes_to_afterwards_is_recorded_as_it_was():
+    model = torch.nn.Sequential(torch.nn.Identity(), torch.nn.ReLU(inplace=True))
+    with Store() as store:
+        with nothing_written(store):
+            trace = capture_torch.record(
+                model, "__call__", (large(-1),), {}, store=store, layout={}
+            )
+        first, last = trace.calls[0].outputs[0].buffer, trace.calls[-1].outputs[0].buffer
+        assert (store.get(first).max(), store.get(last).max()) == (-1, 0)
+
+
+class Refilled(nnx.Module):
+    """Hands the same memory on twice, with other values."""
+
+    def __init__(self):
+        self.inner = Inner()
+
+    def __call__(self, x):
+        room = (torch.tensor(np.asarray(x)) + 10).numpy()  # aligned as XLA wants it
+        first = self.inner(jax.device_put(room, may_alias=True)).block_until_ready()
+        room += 1
+        return first + self.inner(jax.device_put(room, may_alias=True))
+
+
+class Inner(nnx.Module):
+    def __call__(self, x):
+        return x * 2
+
+
+def test_memory_that_a_port_uses_again_is_recorded_as_it_was():
+    with Store() as store:
+        with nothing_written(store):
+            trace = capture_nnx.record(Refilled(), "__call__", (large(1),), {}, store=store)
+        given = [store.get(call.inputs[0].buffer) for call in trace.calls if call.path == "inner"]
+        assert [array.max() for array in given] == [11, 12]
+
+
+def test_a_report_does_not_keep_the_file():
+    torch_module, port = torch.nn.Identity(), nnx.Dropout(0.5, deterministic=True)
+    report = parity.compare(torch_module, port, (large(1),), modes=("free",))
+    (output,) = report.outputs.values()
+    assert output.base is None
