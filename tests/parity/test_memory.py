@@ -3,6 +3,14 @@
 import subprocess
 import sys
 
+import jax
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.pipeline import run_pair
+
 SCRIPT = """
 from parity.progress import Progress
 progress = Progress()
@@ -44,3 +52,28 @@ print(before - memory.resident_memory() >> 20)
 def test_what_a_stage_freed_is_given_back():
     run = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
     assert int(run.stdout) >= 300
+
+
+def whole(clip, frames, name):
+    return parity.Case(f"call/{name}", (clip.frames[:, :, :frames],))
+
+
+CASES = parity.Pair(
+    name="cases",
+    make_torch=lambda weights, config, seed: torch.nn.Identity(),
+    make_nnx=lambda weights, config, reference: nnx.Dropout(0.5, deterministic=True),
+    cases=lambda reference, clip, seed: (
+        whole(clip, 2, "two"), whole(clip, 2, "two again"), whole(clip, 1, "one"),
+    ),
+    rungs=(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("own_process", "times"), [(False, 0), (True, 2)])
+def test_programs_are_dropped_for_other_shapes_in_a_process_of_its_own(
+    monkeypatch, own_process, times
+):
+    dropped = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: dropped.append(True))
+    assert run_pair(CASES, frames=2, size=(8, 8), own_process=own_process).verdict != "FAIL"
+    assert len(dropped) == times
