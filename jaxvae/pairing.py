@@ -207,7 +207,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
 
     The decoder gets the reference's latents of the clip. Encode and decode are recorded call by
     call and run layer by layer; the whole runs as it is shipped, compiled, and is compared at its
-    output.
+    output, which the reference has shown by then.
     """
     config = torch_module.config
     if config.in_channels != clip.frames.shape[1]:
@@ -231,9 +231,21 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
     real = (
         Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx),
         Case("decode/clip", args_from=_latents, torch=decode_torch, nnx=decode_nnx),
-        Case("forward/clip", (clip.frames,), torch=forward_torch, nnx=forward_shipped, depth=0),
+        Case(
+            "forward/clip",
+            (clip.frames,),
+            torch=forward_torch,
+            nnx=forward_shipped,
+            depth=0,
+            returned_from=_video,
+        ),
     )
     return (*real, *synthetic(torch_module, seed))
+
+
+def _video(outputs: Mapping[str, Mapping[str, Any]]) -> Any:
+    """What `forward_torch` returns for the clip: it encodes, and decodes the mean."""
+    return outputs["decode/clip"][""]
 
 
 def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:

@@ -1,5 +1,6 @@
 """One case: both sides on one input, from capture to faults."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -45,7 +46,7 @@ from parity.records import (
     Rung,
 )
 from parity.store import Store
-from parity.tree import flatten, rebuild
+from parity.tree import flatten, mapped, rebuild
 from parity.weights import Fused, Stacked, Weight
 
 MODES = ("free", "exclusive", "inclusive")
@@ -95,10 +96,12 @@ def run_case(
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
     weights: Sequence[Weight] = (),
+    before: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Outcome:
     """Run both sides on one input, and measure, judge and locate.
 
-    `weights` is the ledger of both roots, which tells of faults that weights explain.
+    `weights` is the ledger of both roots, which tells of faults that weights explain; `before` what
+    the reference returned in the cases before.
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
@@ -107,8 +110,11 @@ def run_case(
     with Store() as store, eager:
         given, given_kwargs = _port_arguments(case, torch_module, layout)
         progress.stage("reference")
+        method = case.torch
+        if case.returned_from is not None:
+            method = _returning(case.returned_from(before or {}), torch_module, method)
         ref = capture_torch.record(
-            torch_module, case.torch, case.args, case.kwargs,
+            torch_module, method, case.args, case.kwargs,
             store=store, layout=layout, prefix=case.path, depth=case.depth,
         )  # fmt: skip
         progress.stage("port")
@@ -224,6 +230,20 @@ def _called(
             f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
         )
     return torch_root.get_submodule(case.path), found[path]
+
+
+def _returning(value: Any, module: torch.nn.Module, method: capture_torch.Method) -> Any:
+    """A method that returns `value`, with the arguments of `method`."""
+    returned = mapped(torch.from_numpy, value)
+    cls = type(module)
+    named = cls.forward if method == "__call__" else method
+    function = getattr(cls, named) if isinstance(named, str) else named
+
+    @functools.wraps(function)
+    def known(*args: Any, **kwargs: Any) -> Any:
+        return returned
+
+    return known
 
 
 def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:

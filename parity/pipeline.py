@@ -253,7 +253,9 @@ def run_pair(
             memory.give_back()
             last_shapes = shapes
         with seeded(seed):
-            outcome = run_case(case, reference, port, rules, progress, weights=ledger)
+            outcome = run_case(
+                case, reference, port, rules, progress, weights=ledger, before=outputs
+            )
             outcomes.append(outcome)
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)

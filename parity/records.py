@@ -353,7 +353,9 @@ class Case:
     `(module, *args) -> nested arrays`. `depth` 0 records the called module alone. `floor` asks for
     R on every call rather than only where it is needed to decide; `r_limit` replaces the limits on
     R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
-    instead of `nnx`, such as a compiled program: it must return the same.
+    instead of `nnx`, such as a compiled program: it must return the same. `returned_from`, at depth
+    0, makes what the reference returns from what it returned before, where that is the same: it
+    runs then in float64 alone, if it has to.
     """
 
     name: str
@@ -367,6 +369,11 @@ class Case:
     floor: bool = False
     r_limit: float | None = None
     shipped: str | Callable[..., Any] | None = None
+    returned_from: Callable[[Mapping[str, Mapping[str, Any]]], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.returned_from is not None and self.depth != 0:
+            raise ValueError(f"{self.name}: returned_from shows no call inside; set depth to 0")
 
 
 @dataclass(frozen=True)

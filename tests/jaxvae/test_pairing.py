@@ -15,6 +15,7 @@ from jaxvae.pairing import (
     cases,
     decode_torch,
     encode_torch,
+    forward_torch,
     make_nnx,
     make_torch,
     read_config,
@@ -171,6 +172,14 @@ def test_the_port_has_the_reference_weights(small_torch, small_nnx):
 def test_a_model_without_parameters_to_share_is_an_input_error(small_torch):
     with pytest.raises(InputError, match="the tensors do not fit the model"):
         make_nnx(None, "default", small_torch)
+
+
+def test_the_reference_reconstructs_what_it_encodes_and_decodes(small_torch):
+    """The ladder takes its video of the clip for what the whole returns."""
+    sample = torch.from_numpy(load_clip(None, 17, (64, 64), 0).frames)
+    with torch.no_grad():
+        mean = encode_torch(small_torch, sample)["mean"]
+        assert torch.equal(forward_torch(small_torch, sample), decode_torch(small_torch, mean))
 
 
 def test_noise_goes_to_one_module_per_signature(small_torch):
