@@ -23,6 +23,12 @@ from parity.inputs import LARGE_MEAN, normal
 from parity.mistakes import behaviour
 from parity.records import Case, Clip, Pair, Rung
 
+# Here and not where it is used: what an import takes is no memory of the run's. diffusers warns at
+# import about things that a user cannot change.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    from diffusers import AutoencoderKLCogVideoX as Reference
+
 SMALL = CogVideoXVAEConfig(
     down_block_types=(DOWN_BLOCK,) * 3,
     up_block_types=(UP_BLOCK,) * 3,
@@ -71,9 +77,7 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
     weights 1+0.3N and biases 0.2N: at 1 and 0 they would hide swapped or unused ones.
     """
     with _quiet():
-        import diffusers
-
-        reference: Any = diffusers.AutoencoderKLCogVideoX
+        reference: Any = Reference
         if weights is not None:
             folder, subfolder = split_weights(weights)
             try:
@@ -352,7 +356,7 @@ def _shapes(model: Any, batch: int, frames: int) -> Mapping[str, tuple[tuple[int
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """diffusers warns at import and while it loads about things that a user cannot change."""
+    """diffusers warns while it loads, too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
