@@ -20,14 +20,13 @@ import torch
 from jaxvae.pairing import PAIR
 from parity.case import Rules, run_case
 from parity.inputs import load_clip
-from parity.memory import gib, peak_memory, resident_memory
 from parity.progress import Progress
 from parity.records import Case
 
 
 def main(config: str | None) -> None:
-    """Print the seconds, the ratios and the memory."""
-    start, progress = resident_memory(), Progress()
+    """Print the seconds and the ratios; reports say how much memory a run took."""
+    progress = Progress()
     reference = PAIR.make_torch(None, config, 0)
     port = PAIR.make_nnx(None, config, reference)
     encode, decode, *_ = PAIR.cases(reference, load_clip(None, 17, (64, 64), 0), 0)
@@ -40,18 +39,11 @@ def main(config: str | None) -> None:
 
         def measure(rules: Rules = rules) -> None:
             for case in cases:
-                progress.title(case.name)
                 run_case(case, reference, port, rules, progress)
 
         measure()
         taken = _seconds(measure)
         click.echo(f"{' + '.join(modes)}: {taken:.1f} s, {taken / alone:.1f} times")
-    weights, largest = sum(p.nbytes for p in reference.parameters()), progress.largest()
-    above, allowed = peak_memory() - start, 3 * weights + largest.rise
-    click.echo(
-        f"peak memory: {gib(above)} GiB above the start; 3 times the weights ({gib(weights)} a"
-        f" side) plus the largest stage ({largest.name}: {gib(largest.rise)}): {gib(allowed)}"
-    )
 
 
 def _plain(reference: Any, case: Case) -> Any:
