@@ -108,3 +108,10 @@ def test_something_of_nothing_is_infinite():
 def test_other_shapes_are_refused():
     with pytest.raises(ValueError, match=r"\(2,\) and \(3,\)"):
         compare_arrays(np.zeros(2), np.zeros(3))
+
+
+def test_both_ways_to_an_error_count_the_finite_entries():
+    ref = np.array([3.0, np.inf, 4.0, np.nan], np.float32)
+    port = ref + np.float32(1)
+    metrics = compare_arrays(ref, port)
+    assert rms_distance(ref, port) == pytest.approx((metrics.mse**0.5, metrics.ref_rms))
