@@ -216,8 +216,8 @@ def run_pair(
 
     `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
     `compare`. In a process of its own, what JAX has compiled is dropped before the root is called
-    with other shapes than the last time: these programs are hardly run again, and they hold as much
-    memory as the weights. Raises `InputError` for whatever cannot be used.
+    with other shapes than the last time: these programs are hardly run again, and hold memory until
+    the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
     progress = progress or Progress()

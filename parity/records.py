@@ -354,8 +354,8 @@ class Case:
     R on every call rather than only where it is needed to decide; `r_limit` replaces the limits on
     R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
     instead of `nnx`, such as a compiled program: it must return the same. `returned_from`, at depth
-    0, makes what the reference returns from what it returned before, where that is the same: it
-    runs then in float64 alone, if it has to.
+    0, makes what the reference returns from what it returned before, where that is the same to the
+    bit: it runs then in float64 alone, if it has to. Anything else would pass for its rounding.
     """
 
     name: str
