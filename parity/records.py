@@ -355,7 +355,7 @@ class Case:
     R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
     instead of `nnx`, such as a compiled program: it must return the same. `returned_from`, at depth
     0, makes what the reference returns from what it returned before, where that is the same to the
-    bit: it runs then in float64 alone, if it has to. Anything else would pass for its rounding.
+    bit: it runs then only if the port does not agree with that.
     """
 
     name: str
