@@ -22,7 +22,8 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxvae.products import multiply
+from jaxvae import winograd
+from jaxvae.products import multiply, sum_over_time
 from jaxvae.rounding import narrow, wide_dtype, widen
 
 Cache = dict[str, Any]
@@ -30,6 +31,10 @@ Cache = dict[str, Any]
 
 Precision = Literal["default", "high", "highest"] | lax.Precision
 Triple = tuple[int, int, int]
+
+
+SMALL_FRAME = 64
+"""Pixels up to which XLA's 3-D convolution is used on CPU too: it is the most accurate there."""
 
 
 class Build(TypedDict):
@@ -65,11 +70,6 @@ def _uniform_param(
     return nnx.Param(jax.random.uniform(rngs.params(), shape, dtype, -bound, bound))
 
 
-SMALL_FRAME = 64
-"""Pixels up to which the native 3-D convolution is used on CPU too: at (1, 10, 8, 8, 512) it takes
-98 ms where the sum takes 83, and is 2.5e-7 (rms) from float64 where the sum is 6.7e-7."""
-
-
 def convolve(
     x: Float[Array, "b t h w din"],
     kernel: Float[Array, "kt kh kw din dout"],
@@ -80,12 +80,10 @@ def convolve(
     dilation: Triple = (1, 1, 1),
     precision: lax.Precision = lax.Precision.HIGHEST,
 ) -> Float[Array, "b t2 h2 w2 dout"]:
-    """Convolve in (t, h, w) with zero padding, and add the bias, as suits the backend.
+    """Convolve in (t, h, w) with zero padding, and add the bias, as suits the platform.
 
-    On CPU a kernel of `kt` frames is a sum of `kt` 2-D convolutions with time folded into the
-    batch: XLA's 3-D convolution took 431 ms where the sum took 305 ms (2 cores, float32,
-    (1, 10, 64, 64, 128) to 128 channels, kernel 3x3x3), and 359 against 275 ms at
-    (1, 10, 32, 32, 256). Small frames and other backends take the native 3-D convolution.
+    The platform is the one that the program is compiled for, which need not be the one that it is
+    traced on. docs/performance.md has what each choice was measured to give.
     """
     sizes = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -98,68 +96,45 @@ def convolve(
             f"convolution: an input of (t, h, w) = {x.shape[1:4]} with padding {padding} is smaller"
             f" than the kernel {kernel.shape[:3]} with dilation {dilation}; give a larger input"
         )
-    on_cpu = jax.default_backend() == "cpu"
-    small = x.shape[2] * x.shape[3] <= SMALL_FRAME
-    native = kernel.shape[0] > 1 and (small or not on_cpu)
-    formulation = _native if native else _sum_over_time
-    dtype = x.dtype
-    kernel, bias = kernel.astype(dtype), bias.astype(dtype)
-    if on_cpu:
-        # A CPU has no bfloat16 convolution to lose, and float32 operands let the gradients of the
-        # parts of a sum be added in float32 as well.
-        x, kernel = widen(x), widen(kernel)
-    output: Array = formulation(x, kernel, bias, dtype, stride, padding, dilation, precision)
+    output: Array = _convolve(x, kernel, bias, (stride, padding, dilation, precision))
     return output
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5, 6, 7))
-def _native(
-    x: Array,
-    kernel: Array,
-    bias: Array,
-    dtype: jnp.dtype,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    precision: lax.Precision,
-) -> Array:
+How = tuple[Triple, Triple, Triple, lax.Precision]
+"""Stride, padding, dilation and precision."""
+
+
+@partial(jax.jit, static_argnums=3)
+def _convolve(x: Array, kernel: Array, bias: Array, how: How) -> Array:
+    kernel, bias = kernel.astype(x.dtype), widen(bias.astype(x.dtype))
+    output = lax.platform_dependent(
+        x,
+        kernel,
+        cpu=lambda x, kernel: _products_on_cpu(x, kernel, how),
+        default=lambda x, kernel: _products(x, kernel, how),
+    )
+    return narrow(output + bias.reshape(1, 1, 1, 1, -1), x.dtype)
+
+
+def _products(x: Array, kernel: Array, how: How) -> Array:
+    if kernel.shape[0] == 1:
+        return sum_over_time(x, kernel, *how)
+    stride, padding, dilation, precision = how
     layout = ("NDHWC", "DHWIO", "NDHWC")
-    output = multiply(x, kernel, stride, padding, dilation, layout, precision)
-    return narrow(output + widen(bias).reshape(1, 1, 1, 1, -1), dtype)
+    return multiply(x, kernel, stride, padding, dilation, layout, precision)
 
 
-@partial(jax.jit, static_argnums=(3, 4, 5, 6, 7))
-def _sum_over_time(
-    x: Array,
-    kernel: Array,
-    bias: Array,
-    dtype: jnp.dtype,
-    stride: Triple,
-    padding: Triple,
-    dilation: Triple,
-    precision: lax.Precision,
-) -> Array:
-    if padding[0]:
-        x = jnp.pad(x, ((0, 0), (padding[0], padding[0]), (0, 0), (0, 0), (0, 0)))
-    batch, length, height, width, channels = x.shape
-    count = (length - dilation[0] * (kernel.shape[0] - 1) - 1) // stride[0] + 1
-    total = None
-    for tap in range(kernel.shape[0]):
-        start = tap * dilation[0]
-        frames = x[:, start : start + (count - 1) * stride[0] + 1 : stride[0]]
-        part = multiply(
-            frames.reshape(batch * count, height, width, channels),
-            kernel[tap],
-            stride[1:],
-            padding[1:],
-            dilation[1:],
-            ("NHWC", "HWIO", "NHWC"),
-            precision,
-        )
-        total = part if total is None else total + part
-    assert total is not None
-    output = narrow(total + widen(bias).reshape(1, 1, 1, -1), dtype)
-    return output.reshape(batch, count, *output.shape[1:])
+def _products_on_cpu(x: Array, kernel: Array, how: How) -> Array:
+    # A CPU has no bfloat16 convolution to lose, and float32 operands let the gradients of the parts
+    # of a sum be added in float32 as well.
+    x, kernel = widen(x), widen(kernel)
+    stride, padding, dilation, precision = how
+    if winograd.applies(x, kernel, stride, dilation, precision):
+        output: Array = winograd.convolve(x, kernel, padding)
+        return output
+    if x.shape[2] * x.shape[3] <= SMALL_FRAME:
+        return _products(x, kernel, how)
+    return sum_over_time(x, kernel, *how)
 
 
 class Conv3d(nnx.Module):

@@ -7,6 +7,7 @@ part of a sum of them by itself. PyTorch's is rounded once, at the end.
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
@@ -35,6 +36,37 @@ def multiply(
         return _convolve(x, kernel, how, None)
     output: Array = _widening(x, kernel, how)
     return output
+
+
+def sum_over_time(
+    x: Float[Array, "b t h w din"],
+    kernel: Float[Array, "kt kh kw din dout"],
+    stride: tuple[int, int, int],
+    padding: tuple[int, int, int],
+    dilation: tuple[int, int, int],
+    precision: lax.Precision,
+) -> Float[Array, "b t2 h2 w2 dout"]:
+    """Convolve as a sum of `kt` 2-D convolutions, with time folded into the batch."""
+    if padding[0]:
+        x = jnp.pad(x, ((0, 0), (padding[0], padding[0]), (0, 0), (0, 0), (0, 0)))
+    batch, length, height, width, channels = x.shape
+    count = (length - dilation[0] * (kernel.shape[0] - 1) - 1) // stride[0] + 1
+    total = None
+    for tap in range(kernel.shape[0]):
+        start = tap * dilation[0]
+        frames = x[:, start : start + (count - 1) * stride[0] + 1 : stride[0]]
+        part = multiply(
+            frames.reshape(batch * count, height, width, channels),
+            kernel[tap],
+            stride[1:],
+            padding[1:],
+            dilation[1:],
+            ("NHWC", "HWIO", "NHWC"),
+            precision,
+        )
+        total = part if total is None else total + part
+    assert total is not None
+    return total.reshape(batch, count, *total.shape[1:])
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))

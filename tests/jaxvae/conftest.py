@@ -11,7 +11,7 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, convolution
 from jaxvae.weights import from_torch_state, load_torch_state
 
 # Two blocks that compress time, one shortcut, four channels a group.
@@ -260,3 +260,13 @@ def make_pair():
 def pair(make_pair):
     """The small model on both sides; tests must not change it."""
     return make_pair()
+
+
+@pytest.fixture(params=["cpu", "accelerator"])
+def platform(request, monkeypatch):
+    """Both formulations of the convolution; an accelerator's runs on CPU as well."""
+    if request.param == "accelerator":
+        monkeypatch.setattr(convolution, "_products_on_cpu", convolution._products)
+    convolution._convolve.clear_cache()
+    yield
+    convolution._convolve.clear_cache()

@@ -10,12 +10,6 @@ from jaxvae import convolution
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 
 
-@pytest.fixture(params=["cpu", "gpu"])
-def backend(request, monkeypatch):
-    """Both formulations of the convolution; the native one runs on CPU as well."""
-    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -29,7 +23,7 @@ def backend(request, monkeypatch):
         {"kernel_size": 3, "stride": (2, 2, 1), "dilation": (2, 2, 1), "padding": (0, 2, 1)},
     ],
 )
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("platform")
 def test_conv3d(bridge, options):
     ours, theirs = bridge.load(
         lambda: convolution.Conv3d(3, 5, **options, **bridge.build()),
@@ -39,15 +33,16 @@ def test_conv3d(bridge, options):
     assert bridge.error(bridge.run(ours, x), bridge.last(theirs(bridge.first(x)))) < EXACT
 
 
-def test_the_two_formulations_are_different_programs(bridge, monkeypatch):
+def test_the_platform_compiled_for_decides_on_the_formulation(bridge):
     conv = convolution.Conv3d(3, 5, 3, **bridge.build())
     counts = {}
-    for backend in ("cpu", "gpu"):
-        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
-        for side in (8, 9):  # frames of 64 and 81 pixels
-            program = str(jax.make_jaxpr(conv.__call__)(bridge.normal(1, 4, side, side, 3)))
-            counts[backend, side] = program.count("conv_general_dilated[")
-    assert counts == {("cpu", 8): 1, ("cpu", 9): 3, ("gpu", 8): 1, ("gpu", 9): 1}
+    for side in (8, 9):  # frames of 64 and 81 pixels
+        traced = jax.jit(conv.__call__).trace(bridge.normal(1, 4, side, side, 3))
+        for platform in ("cpu", "cuda", "tpu"):
+            program = traced.lower(lowering_platforms=(platform,)).as_text()
+            counts[platform, side] = program.count("stablehlo.convolution")
+    assert counts.pop(("cpu", 9)) == 3
+    assert set(counts.values()) == {1}
 
 
 @pytest.mark.parametrize("shape", [(1, 2, 8, 8, 3), (1, 8, 2, 8, 3)])
@@ -96,7 +91,7 @@ def test_linear(bridge):
         {"kernel_size": 3, "stride": (2, 2, 1)},
     ],
 )
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("platform")
 def test_causal_conv_and_its_cache(bridge, options):
     ours, theirs = bridge.load(
         lambda: convolution.CausalConv3d(3, 5, **options, **bridge.build()),

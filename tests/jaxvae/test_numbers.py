@@ -74,11 +74,6 @@ def judge(bridge, ours, theirs, *args):
     return found, np.mean(np.asarray(output, np.float64) != reference)
 
 
-@pytest.fixture(params=["cpu", "gpu"])
-def backend(request, monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: request.param)
-
-
 TINY = {
     "down_block_types": ("CogVideoXDownBlock3D",) * 2,
     "up_block_types": ("CogVideoXUpBlock3D",) * 2,
@@ -130,21 +125,18 @@ def test_roundings_survive_inside_of_one_program(bridge):
     assert float(total(x, scale)) == pytest.approx(float((a * b).double().sum()), abs=1e-3)
 
 
-def test_accelerators_get_bfloat16_operands_and_give_float32(bridge, monkeypatch):
+def test_accelerators_get_bfloat16_operands_and_give_float32(bridge):
     """XLA on CPU widens what is narrow, so that only the program tells."""
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     kernel = jnp.asarray(bridge.normal(3, 3, 3, 4, 6), BF16)
     x = jnp.asarray(bridge.normal(1, 4, 5, 5, 4), BF16)
-    run = partial(convolution.convolve, bias=jnp.zeros(6, BF16))
-    text = str(jax.make_jaxpr(run)(x, kernel))
-    (line,) = (line for line in text.splitlines() if "preferred_element_type" in line)
-    assert line.split("=")[1].strip() == "float32"
-    results = [line for line in text.splitlines() if "conv_general_dilated[" in line]
-    assert len(results) == 1
-    assert ":f32[1,2,3,3,6]" in results[0]
+    run = jax.jit(partial(convolution.convolve, bias=jnp.zeros(6, BF16)))
+    text = run.trace(x, kernel).lower(lowering_platforms=("cuda",)).as_text()
+    (line,) = (line for line in text.splitlines() if "stablehlo.convolution" in line)
+    types = line.rsplit(" : ", 1)[1]
+    assert types == "(tensor<1x4x5x5x4xbf16>, tensor<3x3x3x4x6xbf16>) -> tensor<1x2x3x3x6xf32>"
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize(
     ("ours", "theirs", "shape"),
     [
@@ -293,7 +285,7 @@ def test_parameters_are_rounded_to_the_dtype_of_the_computation(bridge, models):
     assert not np.array_equal(stored, encode(fine, jnp.float32, None))
 
 
-@pytest.mark.usefixtures("backend")
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("side", [8, 9])
 def test_gradients_of_a_bfloat16_convolution(bridge, side):
     ours, theirs, double = sides(
