@@ -23,13 +23,8 @@ def programs(
     coder: Coder, x: jax.ShapeDtypeStruct, windows: Windows, bounds: list[Bounds]
 ) -> Iterator[Program]:
     """Yield what `run_windows` runs: for each size of window a first chunk and any next one."""
-    sizes = {
-        (samples[1] - samples[0], rows[1] - rows[0], columns[1] - columns[0]): None
-        for samples in windows.samples
-        for rows in windows.rows.tiles
-        for columns in windows.columns.tiles
-    }
-    for batch, height, width in sizes:
+    for samples, rows, columns in (group[0] for group in windows.groups()):
+        batch, height, width = (end - start for start, end in (samples, rows, columns))
         cache: Cache | None = None
         for start, end in bounds[:2]:
             shape = (batch, end - start, height, width, x.shape[-1])
