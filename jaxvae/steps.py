@@ -14,6 +14,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
+from jaxvae.cache import use_default_cache
 from jaxvae.chunks import Bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.convolution import Cache, Conv3d
@@ -71,12 +72,14 @@ class Coder:
     def __call__(self, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
         """Return what the step makes of the chunk, and the caches for the next."""
         if self.compiled:
+            use_default_cache()
             output: tuple[Output, Cache] = _compiled(self.step, self.parts, x, cache)
             return output
         return self.step(self.parts, x, cache)
 
     def lower(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> jax.stages.Lowered:
         """Return the program for a chunk and caches of these shapes, not compiled yet."""
+        use_default_cache()
         return _compiled.lower(self.step, self.parts, x, cache)
 
     def traced(self, x: Video) -> bool:
