@@ -33,10 +33,9 @@ def programs(
             _, cache = jax.eval_shape(coder.step, coder.parts, chunk, cache)
 
 
-def compile_programs(wanted: Iterable[Program]) -> None:
+def compile_programs(wanted: Iterable[Program]) -> list[jax.stages.Compiled]:
     """Compile them, as many at a time as there are cores; the calls to come find them compiled."""
     with ThreadPoolExecutor(os.cpu_count(), "jaxvae-compile") as pool:
         # tracing is Python and stays in this thread; XLA compiles without Python's lock
         jobs = [pool.submit(coder.lower(x, cache).compile) for coder, x, cache in wanted]
-        for job in jobs:
-            job.result()
+        return [job.result() for job in jobs]

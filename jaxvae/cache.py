@@ -9,6 +9,7 @@ import tempfile
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -52,9 +53,9 @@ def use_default_cache() -> None:
         if _decided:
             return
         _decided = True
-        if jax.config.jax_compilation_cache_dir is not None:
+        if _setting("jax_compilation_cache_dir") is not None:
             return
-        if not jax.config.jax_enable_compilation_cache:
+        if not _setting("jax_enable_compilation_cache"):
             return
         try:
             folder = default_folder()
@@ -70,6 +71,10 @@ def use_default_cache() -> None:
                 stacklevel=2,
             )
             return
-        if jax.config.jax_compilation_cache_max_size < 0:  # no limit, as JAX has it at first
+        if _setting("jax_compilation_cache_max_size") < 0:  # no limit, as JAX has it at first
             jax.config.update("jax_compilation_cache_max_size", LARGEST)
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _setting(name: str) -> Any:
+    return getattr(jax.config, name)

@@ -18,6 +18,7 @@ from jaxvae.cache import use_default_cache
 from jaxvae.chunks import Bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.convolution import Cache, Conv3d
+from jaxvae.loaded import find_loaded
 from jaxvae.tiling import Window, Windows
 
 Video = Float[Array, "b t h w c"]
@@ -72,8 +73,11 @@ class Coder:
     def __call__(self, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
         """Return what the step makes of the chunk, and the caches for the next."""
         if self.compiled:
-            use_default_cache()
-            output: tuple[Output, Cache] = _compiled(self.step, self.parts, x, cache)
+            loaded = find_loaded(self.step, self.parts, x, cache)
+            if loaded is None:
+                use_default_cache()
+            program = loaded or partial(_compiled, self.step)
+            output: tuple[Output, Cache] = program(self.parts, x, cache)
             return output
         return self.step(self.parts, x, cache)
 
