@@ -2,6 +2,7 @@
 
 from importlib.metadata import version
 
+from jaxvae import aot
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.checkpoint import load_checkpoint, save_checkpoint
 from jaxvae.config import CogVideoXVAEConfig, ConfigError
@@ -17,6 +18,7 @@ __all__ = [
     "ConfigError",
     "DiagonalGaussian",
     "WeightsError",
+    "aot",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",

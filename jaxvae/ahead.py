@@ -23,13 +23,8 @@ def programs(
     coder: Coder, x: jax.ShapeDtypeStruct, windows: Windows, bounds: list[Bounds]
 ) -> Iterator[Program]:
     """Yield what `run_windows` runs: for each size of window a first chunk and any next one."""
-    sizes = {
-        (samples[1] - samples[0], rows[1] - rows[0], columns[1] - columns[0]): None
-        for samples in windows.samples
-        for rows in windows.rows.tiles
-        for columns in windows.columns.tiles
-    }
-    for batch, height, width in sizes:
+    for samples, rows, columns in (group[0] for group in windows.groups()):
+        batch, height, width = (end - start for start, end in (samples, rows, columns))
         cache: Cache | None = None
         for start, end in bounds[:2]:
             shape = (batch, end - start, height, width, x.shape[-1])
@@ -38,10 +33,9 @@ def programs(
             _, cache = jax.eval_shape(coder.step, coder.parts, chunk, cache)
 
 
-def compile_programs(wanted: Iterable[Program]) -> None:
+def compile_programs(wanted: Iterable[Program]) -> list[jax.stages.Compiled]:
     """Compile them, as many at a time as there are cores; the calls to come find them compiled."""
     with ThreadPoolExecutor(os.cpu_count(), "jaxvae-compile") as pool:
         # tracing is Python and stays in this thread; XLA compiles without Python's lock
         jobs = [pool.submit(coder.lower(x, cache).compile) for coder, x, cache in wanted]
-        for job in jobs:
-            job.result()
+        return [job.result() for job in jobs]

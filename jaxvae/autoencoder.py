@@ -204,22 +204,28 @@ class AutoencoderKLCogVideoX(Modes):
         them one after the other; a call that comes later finds them. Switch tiling and slicing
         before, since they decide on the programs.
         """
+        compile_programs(self.step_programs("compile_ahead", video, latent))
+
+    def step_programs(
+        self, name: str, video: tuple[int, ...] | None, latent: tuple[int, ...] | None
+    ) -> Iterator[Program]:
+        """Return the programs of these shapes, not compiled yet; errors begin with `name`."""
         if video is None and latent is None:
-            raise ValueError("compile_ahead: expected the shape of a video or a latent, found none")
+            raise ValueError(f"{name}: expected the shape of a video or a latent, found none")
         wanted: list[Iterator[Program]] = []
         if video is not None:
-            self._check_shape("compile_ahead", video, self.config.in_channels)
+            self._check_shape(name, video, self.config.in_channels)
             bounds = chunk_bounds(video[1], self.num_sample_frames_batch_size)
             frames = jax.ShapeDtypeStruct(video, self.dtype)
             windows = self.sample_windows(video)
             wanted.append(programs(self._encoder(), frames, windows, bounds))
         if latent is not None:
-            self._check_shape("compile_ahead", latent, self.config.latent_channels)
+            self._check_shape(name, latent, self.config.latent_channels)
             bounds = chunk_bounds(latent[1], self.num_latent_frames_batch_size)
             frames = jax.ShapeDtypeStruct(latent, self.dtype)
             windows = self.latent_windows(latent)
             wanted.append(programs(self._decoder(decode_chunk), frames, windows, bounds))
-        compile_programs(itertools.chain(*wanted))
+        return itertools.chain(*wanted)
 
     def _encoder(self, compiled: bool = True) -> Coder:
         self._check_quant("use_quant_conv", self.quant_conv)

@@ -9,12 +9,16 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jax.sharding import NamedSharding
+from jaxtyping import Array, Float, Int
 
+from jaxvae.cache import use_default_cache
 from jaxvae.chunks import Bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.convolution import Cache, Conv3d
+from jaxvae.loaded import find_loaded
 from jaxvae.tiling import Window, Windows
 
 Video = Float[Array, "b t h w c"]
@@ -69,12 +73,17 @@ class Coder:
     def __call__(self, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
         """Return what the step makes of the chunk, and the caches for the next."""
         if self.compiled:
-            output: tuple[Output, Cache] = _compiled(self.step, self.parts, x, cache)
+            loaded = find_loaded(self.step, self.parts, x, cache)
+            if loaded is None:
+                use_default_cache()
+            program = loaded or partial(_compiled, self.step)
+            output: tuple[Output, Cache] = program(self.parts, x, cache)
             return output
         return self.step(self.parts, x, cache)
 
     def lower(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> jax.stages.Lowered:
         """Return the program for a chunk and caches of these shapes, not compiled yet."""
+        use_default_cache()
         return _compiled.lower(self.step, self.parts, x, cache)
 
     def traced(self, x: Video) -> bool:
@@ -83,21 +92,54 @@ class Coder:
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def run_windows(coder: Coder, x: Video, windows: Windows, bounds: list[Bounds]) -> Output:
+def run_windows(
+    coder: Coder,
+    x: Video,
+    windows: Windows,
+    bounds: list[Bounds],
+    at_once: int = 1,
+    sharding: NamedSharding | None = None,
+) -> Output:
     """Run the chunks of every window and join what comes out.
 
     Outside of a transformation a host loop runs two compiled programs for each size of window: the
     first chunk, which has no cache, and any next chunk, which reuses the memory of the cache it
     gets. Inside a caller's own transformation the next chunks, which are all alike, are scanned,
-    slices are mapped over, and tiles are written out one after the other.
+    and slices and windows of one size are mapped over: the caller's program holds two steps for
+    each size, however many chunks and windows there are.
+
+    `at_once` windows of one size run together, stacked along the batch, and need so many times the
+    memory. Statistics are those of a sample, so values change by rounding only. `sharding` places
+    each chunk of a stack on devices that all hold the parameters; what comes out goes back to where
+    `x` is. Inside of a transformation the axes of its mesh must be of the type `Auto`, and the
+    compiler decides where outputs go. A stack that is not full repeats its last window, and what
+    comes out of that is dropped.
     """
     if not coder.traced(x):
-        return windows.join(lambda window: _loop_chunks(coder, x, window, bounds))
+        stacks = {
+            window: group[i : i + at_once]
+            for group in windows.groups()
+            for i in range(0, len(group), at_once)
+            for window in group[i : i + at_once]
+        }
+        ready: dict[Window, Output] = {}
+
+        def run_once(window: Window) -> Output:
+            # Not before it is asked for: tiles that wait for blending take memory.
+            if window not in ready:
+                stack = stacks[window]
+                outputs = _loop_chunks(coder, x, _filled(stack, at_once), bounds, sharding)
+                ready.update(zip(stack, outputs, strict=False))
+            return ready.pop(window)
+
+        return windows.join(run_once)
 
     def run(x: Video, windows: Windows) -> Output:
-        return windows.join(
-            lambda window: _scan_chunks(coder, cut(x, (0, x.shape[1]), window), bounds)
-        )
+        tiles: dict[Window, Output] = {}
+        for group in windows.groups():
+            outputs = _map_windows(coder, x, _filled(group, at_once), bounds, at_once, sharding)
+            tiles.update(zip(group, outputs, strict=False))
+        return windows.join(tiles.__getitem__)
 
     if len(windows.samples) == 1:
         return run(x, windows)
@@ -106,13 +148,57 @@ def run_windows(coder: Coder, x: Video, windows: Windows, bounds: list[Bounds]) 
     return output
 
 
-def _loop_chunks(coder: Coder, x: Video, window: Window, bounds: list[Bounds]) -> Output:
+def _filled(windows: list[Window], at_once: int) -> list[Window]:
+    return windows + windows[-1:] * (-len(windows) % at_once)
+
+
+def _loop_chunks(
+    coder: Coder,
+    x: Video,
+    stack: list[Window],
+    bounds: list[Bounds],
+    sharding: NamedSharding | None,
+) -> list[Output]:
     outputs = []
     cache: Cache | None = None
     for frames in bounds:
-        output, cache = coder(cut(x, frames, window), cache)
-        outputs.append(output)
-    return jnp.concatenate(outputs, axis=1)
+        chunk = _join([cut(x, frames, window) for window in stack], axis=0)
+        if sharding is not None:
+            chunk = jax.device_put(chunk, sharding)
+        output, cache = coder(chunk, cache)
+        outputs.append(output if sharding is None else jax.device_put(output, x.sharding))
+    joined = jnp.concatenate(outputs, axis=1)
+    return [joined] if len(stack) == 1 else jnp.split(joined, len(stack))
+
+
+def _map_windows(
+    coder: Coder,
+    x: Video,
+    windows: list[Window],
+    bounds: list[Bounds],
+    at_once: int,
+    sharding: NamedSharding | None,
+) -> list[Output]:
+    """Return the outputs of windows of one size, whose number `at_once` divides."""
+    (samples, rows, columns), frames = windows[0], x.shape[1]
+    batch = samples[1] - samples[0]
+    size = (batch, frames, rows[1] - rows[0], columns[1] - columns[0], x.shape[-1])
+    starts = np.array(
+        [(samples[0], 0, rows[0], columns[0], 0) for samples, rows, columns in windows], np.int32
+    )
+
+    def run(starts: Int[Array, "n 5"]) -> Output:
+        stack = _join([lax.dynamic_slice(x, start, size) for start in starts], axis=0)
+        if sharding is not None:
+            stack = lax.with_sharding_constraint(stack, sharding)
+        return _scan_chunks(coder, stack, bounds)
+
+    if len(windows) == at_once:
+        outputs = run(jnp.asarray(starts))
+    else:
+        outputs = lax.map(run, jnp.asarray(starts.reshape(-1, at_once, 5)))
+    outputs = outputs.reshape(len(windows), batch, *outputs.shape[-4:])
+    return [outputs[i] for i in range(len(windows))]
 
 
 def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
@@ -131,3 +217,7 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
     _, outputs = lax.scan(body, cache, jnp.moveaxis(chunks, 1, 0))
     rest = jnp.moveaxis(outputs, 0, 1)
     return jnp.concatenate([first, rest.reshape(batch, -1, *rest.shape[3:])], axis=1)
+
+
+def _join(parts: list[Video], axis: int) -> Video:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)

@@ -7,6 +7,7 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX.tiled_encode`, `tiled_decode`,
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 import jax
@@ -90,6 +91,14 @@ class Windows:
     samples: tuple[Bounds, ...]
     rows: Axis
     columns: Axis
+
+    def groups(self) -> list[list[Window]]:
+        """Return all windows, in their order, those of one size together."""
+        groups: dict[tuple[int, ...], list[Window]] = {}
+        for bounds in product(self.samples, self.rows.tiles, self.columns.tiles):
+            size = tuple(end - start for start, end in bounds)
+            groups.setdefault(size, []).append(Window(*bounds))
+        return list(groups.values())
 
     def join(self, run: Callable[[Window], Tile]) -> Tile:
         """Run every window and join what comes out."""

@@ -1,0 +1,77 @@
+"""What memory grows with, and what it does not: as the compiler plans it, and as it is taken."""
+
+import itertools
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+
+def temporary(vae, latent):
+    """Temporary bytes of each step that decoding such a latent runs."""
+    return [
+        coder.lower(chunk, cache).compile().memory_analysis().temp_size_in_bytes
+        for coder, chunk, cache in vae.step_programs("test", None, latent)
+    ]
+
+
+def test_steps_need_the_same_for_any_number_of_frames(objective):
+    few, many = (temporary(objective.ours, (1, t, 8, 8, 2)) for t in (5, 21))
+    assert few == many
+    assert len(few) == 2
+    assert min(few) > 8 * 8 * 2 * 4
+
+
+def test_tiles_bound_what_steps_need(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    whole = [max(temporary(vae, (1, 2, size, size, 2))) for size in (8, 20)]
+    assert whole[1] > 4 * whole[0]  # (20 / 8) ** 2 = 6.25
+    vae.enable_tiling(16, 16, 0.25, 0.25)  # 8 latents by steps of 6
+    tiled = [max(temporary(vae, (1, 2, size, size, 2))) for size in (8, 20)]
+    assert tiled[0] == tiled[1] == whole[0]
+
+
+@pytest.mark.slow
+def test_a_callers_program_needs_more_for_its_outputs_only(objective):
+    """Frames are stacked by the scan, put in order and joined: no more than three times."""
+    planned = []
+    for frames in (5, 13, 21):
+        z = jax.ShapeDtypeStruct((1, frames, 16, 16, 2), np.float32)
+        program = jax.jit(lambda vae, z: vae.decode(z)).lower(objective.ours, z).compile()
+        found = program.memory_analysis()
+        planned.append((found.temp_size_in_bytes, found.output_size_in_bytes))
+    for (temp, output), (more_temp, more_output) in itertools.pairwise(planned):
+        assert more_output > output
+        assert more_temp - temp <= 3 * (more_output - output)
+
+
+PEAK = """
+import sys
+import numpy as np
+from jaxvae import AutoencoderKLCogVideoX
+from parity.memory import peak_memory
+
+vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
+latent = np.zeros((1, int(sys.argv[3]), 128, 128, 2), np.float32)
+shapes = [np.asarray(frames).shape for frames in (
+    vae.decode_stream(latent) if sys.argv[2] == "stream" else [vae.decode(latent)]
+)]
+print(peak_memory(), sum(shape[1] for shape in shapes))
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_takes_the_same_for_any_number_of_frames(objective, tmp_path):
+    """Peaks of processes of their own; decoding 21 latents at once has 32 MB of video to hold."""
+    objective.ours.save_pretrained(tmp_path)
+    peaks = {}
+    for how, latents in (("stream", 5), ("stream", 21), ("once", 21)):
+        words = [sys.executable, "-c", PEAK, tmp_path, how, str(latents)]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        peaks[how, latents], frames = map(int, done.stdout.split())
+        assert frames == 2 * latents - 1
+    short, long = peaks["stream", 5], peaks["stream", 21]
+    assert abs(long - short) < 0.03 * short
+    assert peaks["once", 21] - long > 20e6
