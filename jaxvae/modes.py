@@ -7,7 +7,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.sharding import Layout
+from jaxvae.sharding import Layout, withdraw
 from jaxvae.tiling import Windows, one_tile, plan_axis
 
 
@@ -100,9 +100,9 @@ class Modes(nnx.Module):
         self.sharding.replicate(self)
 
     def disable_sharding(self) -> None:
-        """Run on one device again; the parameters go back to the first of the mesh."""
+        """Run on one device again; one copy of the parameters stays."""
         if self.sharding is not None:
-            self.sharding.withdraw(self)
+            withdraw(self)
         self.sharding = None
 
     @property

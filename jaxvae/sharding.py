@@ -16,14 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jax.sharding import (
-    AxisType,
-    Mesh,
-    NamedSharding,
-    PartitionSpec,
-    Sharding,
-    SingleDeviceSharding,
-)
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxvae.chunks import Bounds
 from jaxvae.convolution import Cache
@@ -89,11 +82,8 @@ class Layout:
 
     def replicate(self, module: nnx.Module) -> None:
         """Put a copy of all that `module` holds on every device of the mesh."""
-        _move(module, NamedSharding(self.mesh, PartitionSpec()))
-
-    def withdraw(self, module: nnx.Module) -> None:
-        """Put all that `module` holds on one device again: this process's first of the mesh."""
-        _move(module, SingleDeviceSharding(self.mesh.local_devices[0]))
+        everywhere = NamedSharding(self.mesh, PartitionSpec())
+        nnx.update(module, jax.device_put(nnx.state(module), everywhere))
 
     def rounds(self, bounds: list[Bounds]) -> list[Bounds]:
         """Join the chunks after the first, as many as run side by side; the last may have fewer."""
@@ -134,8 +124,9 @@ class Layout:
             )
 
 
-def _move(module: nnx.Module, sharding: Sharding) -> None:
-    nnx.update(module, jax.device_put(nnx.state(module), sharding))
+def withdraw(module: nnx.Module) -> None:
+    """Undo `Layout.replicate`: keep the copies of this process's first device of the mesh."""
+    nnx.update(module, jax.tree.map(lambda copies: copies.addressable_data(0), nnx.state(module)))
 
 
 @dataclass(frozen=True)
