@@ -30,7 +30,8 @@ def programs(
             shape = (batch, end - start, height, width, x.shape[-1])
             chunk = jax.ShapeDtypeStruct(shape, x.dtype)
             yield coder, chunk, cache
-            _, cache = jax.eval_shape(coder.step, coder.parts, chunk, cache)
+            if cache is None:
+                _, cache = jax.eval_shape(coder.step, coder.parts, chunk, None)
 
 
 def compile_programs(wanted: Iterable[Program]) -> list[jax.stages.Compiled]:

@@ -16,13 +16,14 @@ from jaxtyping import Array, Float, Key
 
 from jaxvae.ahead import Program, compile_programs, programs
 from jaxvae.checkpointing import is_checkpointing, set_checkpointing
-from jaxvae.chunks import chunk_bounds
+from jaxvae.chunks import Bounds, chunk_bounds
 from jaxvae.coders import Decoder3D, Encoder3D
 from jaxvae.config import CogVideoXVAEConfig
 from jaxvae.convolution import Build, Conv3d, Precision
 from jaxvae.modes import Modes
 from jaxvae.numbers import check_dtypes
 from jaxvae.posterior import DiagonalGaussian
+from jaxvae.sharding import shard
 from jaxvae.steps import Coder, Step, Video, decode_chunk, encode_chunk, run_windows
 from jaxvae.stream import decode_single, regroup, run_stream
 
@@ -101,14 +102,14 @@ class AutoencoderKLCogVideoX(Modes):
         channels or kind of numbers, and for tiles that leave too little (`tiling.plan_axis`).
         """
         video = self._check_input("encode", x, self.config.in_channels)
-        bounds = chunk_bounds(video.shape[1], self.num_sample_frames_batch_size)
+        bounds = self._bounds(video.shape[1], self.num_sample_frames_batch_size)
         windows = self.sample_windows(video.shape)
         return DiagonalGaussian(run_windows(self._encoder(compiled), video, windows, bounds))
 
     def decode(self, z: ArrayLike, *, compiled: bool = True) -> Video:
         """Return the video of a latent (b, t, h, w, c); `compiled` as in `encode`."""
         latent = self._check_input("decode", z, self.config.latent_channels)
-        bounds = chunk_bounds(latent.shape[1], self.num_latent_frames_batch_size)
+        bounds = self._bounds(latent.shape[1], self.num_latent_frames_batch_size)
         windows = self.latent_windows(latent.shape)
         return run_windows(self._decoder(decode_chunk, compiled), latent, windows, bounds)
 
@@ -125,7 +126,7 @@ class AutoencoderKLCogVideoX(Modes):
 
         Raises ValueError before the last chunk if there are fewer or more frames than `total`.
         """
-        bounds = chunk_bounds(total, self.num_sample_frames_batch_size)
+        bounds = self._bounds(total, self.num_sample_frames_batch_size)
         coder = self._encoder()
         channels = self.config.in_channels
         videos = (self._check_input("encode_stream", x, channels) for x in frames)
@@ -150,10 +151,10 @@ class AutoencoderKLCogVideoX(Modes):
         """
         latent = self._check_input("decode_stream", z, self.config.latent_channels)
         size = 1 if single_latents else self.num_latent_frames_batch_size
-        bounds = chunk_bounds(latent.shape[1], size)
+        bounds = self._bounds(latent.shape[1], size)
         step = decode_single if single_latents else decode_chunk
         first = decode_chunk if latent.shape[1] % 2 else step
-        coders = [self._decoder(step if start else first) for start, _ in bounds]
+        coders = [self._decoder(step if start else first, size=size) for start, _ in bounds]
         chunks = (
             lax.dynamic_slice_in_dim(latent, start, end - start, axis=1) for start, end in bounds
         )
@@ -215,25 +216,34 @@ class AutoencoderKLCogVideoX(Modes):
         wanted: list[Iterator[Program]] = []
         if video is not None:
             self._check_shape(name, video, self.config.in_channels)
-            bounds = chunk_bounds(video[1], self.num_sample_frames_batch_size)
+            bounds = self._bounds(video[1], self.num_sample_frames_batch_size)
             frames = jax.ShapeDtypeStruct(video, self.dtype)
             windows = self.sample_windows(video)
             wanted.append(programs(self._encoder(), frames, windows, bounds))
         if latent is not None:
             self._check_shape(name, latent, self.config.latent_channels)
-            bounds = chunk_bounds(latent[1], self.num_latent_frames_batch_size)
+            bounds = self._bounds(latent[1], self.num_latent_frames_batch_size)
             frames = jax.ShapeDtypeStruct(latent, self.dtype)
             windows = self.latent_windows(latent)
             wanted.append(programs(self._decoder(decode_chunk), frames, windows, bounds))
         return itertools.chain(*wanted)
 
+    def _bounds(self, frames: int, size: int) -> list[Bounds]:
+        bounds = chunk_bounds(frames, size)
+        return bounds if self.sharding is None else self.sharding.rounds(bounds)
+
     def _encoder(self, compiled: bool = True) -> Coder:
         self._check_quant("use_quant_conv", self.quant_conv)
-        return Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
+        coder = Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
+        return self._placed(coder, self.num_sample_frames_batch_size)
 
-    def _decoder(self, step: Step, compiled: bool = True) -> Coder:
+    def _decoder(self, step: Step, compiled: bool = True, size: int | None = None) -> Coder:
         self._check_quant("use_post_quant_conv", self.post_quant_conv)
-        return Coder(step, (self.decoder, self.post_quant_conv), compiled)
+        coder = Coder(step, (self.decoder, self.post_quant_conv), compiled)
+        return self._placed(coder, size or self.num_latent_frames_batch_size)
+
+    def _placed(self, coder: Coder, size: int) -> Coder:
+        return coder if self.sharding is None else shard(coder, self.sharding, size)
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
         if isinstance(x, DiagonalGaussian):

@@ -23,6 +23,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxvae import winograd
+from jaxvae.halo import Halo
 from jaxvae.products import multiply, sum_over_time
 from jaxvae.rounding import narrow, wide_dtype, widen
 
@@ -299,7 +300,7 @@ class CausalConv3d(nnx.Module):
     def __call__(
         self,
         inputs: Float[Array, "b t h w din"],
-        conv_cache: Float[Array, "b past h w din"] | None = None,
+        conv_cache: Float[Array, "b past h w din"] | Halo | None = None,
     ) -> tuple[Float[Array, "b t2 h2 w2 dout"], Float[Array, "b past h w din"] | None]:
         """Return the output and the last frames, for the next chunk."""
         if self.pad_mode == "replicate":
@@ -313,15 +314,18 @@ class CausalConv3d(nnx.Module):
             return self.conv(jnp.pad(inputs, pads, mode="edge")), None
         if self.time_pad == 0:
             return self.conv(inputs), None
-        inputs, conv_cache = _prepend(inputs, conv_cache, self.time_pad)
-        return self.conv(inputs), conv_cache
+        inputs, new_cache = _prepend(inputs, conv_cache, self.time_pad)
+        return self.conv(inputs), new_cache
 
 
 @partial(jax.jit, static_argnames="count")
 def _prepend(
-    inputs: Float[Array, "b t h w c"], past: Float[Array, "b past h w c"] | None, count: int
+    inputs: Float[Array, "b t h w c"], past: Float[Array, "b past h w c"] | Halo | None, count: int
 ) -> tuple[Float[Array, "b t2 h w c"], Float[Array, "b past h w c"]]:
     """Put the `past` frames (or `count` times the first) in front; and the last `count`."""
+    if isinstance(past, Halo):
+        past, cache = past.exchange(inputs)
+        return jnp.concatenate([past, inputs], axis=1), cache
     frames = [inputs[:, :1]] * count if past is None else [past]
     longer = jnp.concatenate([*frames, inputs], axis=1)
     return longer, longer[:, -count:]

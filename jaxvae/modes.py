@@ -1,19 +1,21 @@
-"""Slicing and tiling: what of a video goes through the model by itself.
+"""Slicing, tiling and sharding: what of a video goes through the model by itself, and where.
 
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
 from flax import nnx
+from jax.sharding import Mesh
 
 from jaxvae.config import CogVideoXVAEConfig
+from jaxvae.sharding import Layout, withdraw
 from jaxvae.tiling import Windows, one_tile, plan_axis
 
 
 class Modes(nnx.Module):
     """The switches of an autoencoder, under diffusers' names, and what follows from them.
 
-    They are plain attributes and may be set by hand too. No program depends on them, only on the
-    sizes of the windows that go through it.
+    They are plain attributes, and all but `sharding` may be set by hand too. No program depends on
+    them, only on the sizes of the windows that go through it, and on `sharding`.
     """
 
     def __init__(self, config: CogVideoXVAEConfig):
@@ -27,6 +29,7 @@ class Modes(nnx.Module):
         self.tile_latent_min_width = int(self.tile_sample_min_width / self._spatial_ratio)
         self.tile_overlap_factor_height = 1 / 6
         self.tile_overlap_factor_width = 1 / 5
+        self.sharding: Layout | None = None
 
     def enable_slicing(self) -> None:
         """From now on run the samples of a batch one at a time: less memory, the same numbers.
@@ -71,6 +74,37 @@ class Modes(nnx.Module):
         """Run videos of any size whole again. The sizes of tiles stay for the next time."""
         self.use_tiling = False
 
+    def enable_sharding(
+        self,
+        mesh: Mesh,
+        *,
+        batch: str | None = None,
+        height: str | None = None,
+        width: str | None = None,
+        time: str | None = None,
+    ) -> None:
+        """From now on run over the devices of `mesh`; each argument names one of its axes.
+
+        Not in diffusers. The parameters are copied to every device now: load others before.
+        `height` and `width` must divide the sizes of all levels, from the video to the latent.
+        `time` runs the chunks after the first side by side, one on each device, so that more
+        devices than chunks are of no use; a chunk must keep two frames at every level. What is
+        returned is split along batch, height and width; with `time` the chunks of a stream come as
+        many at a time as run together, and are split along time too.
+
+        On a mesh of several processes all of them make the same calls, with global arrays or the
+        same values. Raises ValueError for names that are not the mesh's, for explicit and manual
+        axes, and, when it runs, for what does not split evenly: see `sharding.Layout.check`.
+        """
+        self.sharding = Layout(mesh, batch, height, width, time)
+        self.sharding.replicate(self)
+
+    def disable_sharding(self) -> None:
+        """Run on one device again; one copy of the parameters stays."""
+        if self.sharding is not None:
+            withdraw(self)
+        self.sharding = None
+
     @property
     def _spatial_ratio(self) -> int:
         return int(2 ** (len(self.config.block_out_channels) - 1))
@@ -79,13 +113,24 @@ class Modes(nnx.Module):
         """Return what of a video (b, t, h, w, c) goes through the encoder by itself."""
         sizes = (self.tile_sample_min_height, self.tile_sample_min_width)
         outputs = (self.tile_latent_min_height, self.tile_latent_min_width)
-        return self._windows(shape, sizes, outputs, self._spatial_ratio)
+        windows = self._windows(shape, sizes, outputs, self._spatial_ratio)
+        if self.sharding is not None:
+            last = len(self.config.block_out_channels) - 1
+            names = ["the video", *(f"down_blocks.{i}'s output" for i in range(last))]
+            names[-1] += ", the latent" if last else ""
+            levels = {name: (shape[2] >> i, shape[3] >> i) for i, name in enumerate(names)}
+            self.sharding.check(shape[0], levels, windows)
+        return windows
 
     def latent_windows(self, shape: tuple[int, ...]) -> Windows:
         """Return what of a latent (b, t, h, w, c) goes through the decoder by itself."""
         sizes = (self.tile_latent_min_height, self.tile_latent_min_width)
         outputs = (self.tile_sample_min_height, self.tile_sample_min_width)
-        return self._windows(shape, sizes, outputs, 1)
+        windows = self._windows(shape, sizes, outputs, 1)
+        if self.sharding is not None:
+            # Each level of the decoder is twice the one before: who divides this divides all.
+            self.sharding.check(shape[0], {"the latent": (shape[2], shape[3])}, windows)
+        return windows
 
     def _windows(
         self,

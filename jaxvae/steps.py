@@ -86,6 +86,14 @@ class Coder:
         use_default_cache()
         return _compiled.lower(self.step, self.parts, x, cache)
 
+    def fill(self, x: Video) -> Video:
+        """Return frames after the first chunk, with as many more as whole steps need: none here."""
+        return x
+
+    def join(self, outputs: list[Output]) -> Output:
+        """Join along time what the steps return."""
+        return jnp.concatenate(outputs, axis=1)
+
     def traced(self, x: Video) -> bool:
         """Whether this runs inside a caller's own transformation."""
         leaves = jax.tree.leaves((x, self.parts))
@@ -167,7 +175,7 @@ def _loop_chunks(
             chunk = jax.device_put(chunk, sharding)
         output, cache = coder(chunk, cache)
         outputs.append(output if sharding is None else jax.device_put(output, x.sharding))
-    joined = jnp.concatenate(outputs, axis=1)
+    joined = coder.join(outputs)
     return [joined] if len(stack) == 1 else jnp.split(joined, len(stack))
 
 
@@ -208,7 +216,8 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
     if count == 0:
         return first
     batch, _, *image = x.shape
-    chunks = x[:, start:].reshape(batch, count, -1, *image)
+    filled = coder.fill(x[:, start:])
+    chunks = filled.reshape(batch, count, -1, *image)
 
     def body(cache: Cache, chunk: Video) -> tuple[Cache, Output]:
         output, cache = coder.step(coder.parts, chunk, cache)
@@ -216,7 +225,8 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
 
     _, outputs = lax.scan(body, cache, jnp.moveaxis(chunks, 1, 0))
     rest = jnp.moveaxis(outputs, 0, 1)
-    return jnp.concatenate([first, rest.reshape(batch, -1, *rest.shape[3:])], axis=1)
+    rest = rest.reshape(batch, -1, *rest.shape[3:])
+    return coder.join([first, rest[:, : rest.shape[1] * (x.shape[1] - start) // filled.shape[1]]])
 
 
 def _join(parts: list[Video], axis: int) -> Video:

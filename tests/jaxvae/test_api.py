@@ -48,6 +48,8 @@ METHODS = {
     "disable_tiling": "",
     "enable_slicing": "",
     "disable_slicing": "",
+    "enable_sharding": "mesh * batch height width time",
+    "disable_sharding": "",
     "enable_gradient_checkpointing": "",
     "disable_gradient_checkpointing": "",
 }

@@ -1,0 +1,48 @@
+"""The frames before a chunk, where every device of a mesh axis runs a chunk of its own.
+
+Not in diffusers. A causal convolution needs the last frames of its own input in the chunk before.
+Where chunks run one after the other that is its cache; where they run side by side, the device
+before has them at the same moment.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float
+
+
+@partial(jax.tree_util.register_dataclass, data_fields=["cache"], meta_fields=["axis"])
+@dataclass(frozen=True)
+class Halo:
+    """What a convolution gets in the place of its cache, inside of `jax.shard_map` over `axis`.
+
+    `cache` holds the frames before the first of the chunks that run side by side. Only the first
+    device reads it.
+    """
+
+    cache: Float[Array, "b past h w c"]
+    axis: str
+
+    def exchange(
+        self, inputs: Float[Array, "b t h w c"]
+    ) -> tuple[Float[Array, "b past h w c"], Float[Array, "b past h w c"]]:
+        """Hand the last frames on around the ring; return the frames before `inputs`, and a cache.
+
+        The cache is the one of the next round: the first device gets the last frames of the last
+        one. Raises ValueError for fewer frames than a convolution looks back.
+        """
+        count = self.cache.shape[1]
+        if inputs.shape[1] < count:
+            raise ValueError(
+                f"sharding over time: expected chunks of at least {count} frames at every"
+                f" convolution, found one of {inputs.shape[1]}; enlarge"
+                " num_sample_frames_batch_size or num_latent_frames_batch_size, or shard no time"
+            )
+        devices = lax.axis_size(self.axis)
+        ring = [(device, (device + 1) % devices) for device in range(devices)]
+        received = lax.ppermute(inputs[:, -count:], self.axis, ring)
+        first = lax.axis_index(self.axis) == 0
+        return jnp.where(first, self.cache, received), received

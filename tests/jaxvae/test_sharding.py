@@ -1,0 +1,198 @@
+"""Over many devices the model computes what it computes on one."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType
+
+from jaxvae.sharding import Layout
+
+SCRIPT = Path(__file__).with_name("over_devices.py")
+LIMIT = 2e-6
+QUICK = ("batch", "width", "time")
+SLOW = (
+    "height",
+    "all_eight_high",
+    "batch_width",
+    "height_width",
+    "time_width",
+    "time_batch_height",
+)
+
+
+def start(*words):
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(*children):
+    for child in children:
+        output, _ = child.communicate()
+        assert child.returncode == 0, output
+
+
+@pytest.fixture(scope="module")
+def model(objective, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sharding") / "vae"
+    objective.ours.save_pretrained(folder)
+    return folder
+
+
+def results(model, modes):
+    path = model.with_name(f"{modes[0]}.npz")
+    finish(start(path, model, 8, *modes))
+    return np.load(path)
+
+
+@pytest.fixture(scope="module")
+def quick(model):
+    return results(model, QUICK)
+
+
+@pytest.fixture(scope="module")
+def slow(model):
+    return results(model, SLOW)
+
+
+def check(found, mode, reference="one/4x4"):
+    told = json.loads(str(found["told"]))
+    assert told[f"{mode}/compiled"] == 0  # all of it was compiled ahead
+    for direction in ("encode", "decode"):
+        agree(found[f"{mode}/{direction}"], found[f"{reference}/{direction}"])
+
+
+def agree(ours, one):
+    ours, one = np.float64(ours), np.float64(one)
+    assert ours.shape == one.shape
+    assert np.sqrt(np.mean((ours - one) ** 2) / np.mean(one**2)) < LIMIT
+    assert np.abs(ours - one).max() / np.abs(one).max() < LIMIT
+
+
+@pytest.mark.parametrize("mode", QUICK)
+def test_as_on_one_device(quick, mode):
+    check(quick, mode)
+
+
+def test_what_a_device_holds_of_the_output(quick):
+    told = json.loads(str(quick["told"]))
+    assert told["batch/decode"] == [[2, 17, 8, 8, 3], [1, 17, 8, 8, 3]]
+    assert told["width/encode"] == [[2, 9, 4, 4, 4], [2, 9, 4, 1, 4]]
+    # 17 frames are no multiple of 2: each device gets all of them
+    assert told["time/decode"] == [[2, 17, 8, 8, 3]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", SLOW)
+def test_as_on_one_device_in_other_modes(slow, mode):
+    check(slow, mode, "one/16x8" if mode == "all_eight_high" else "one/4x4")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["encode", "decode"])
+def test_streams_and_a_jit_of_the_callers(slow, direction):
+    mode = "time_batch_height"
+    chunks = [slow[f"{mode}/stream/{direction}/{i}"] for i in range(3)]  # 1, 2 and 1 of the 4
+    frames = {"encode": [3, 4, 2], "decode": [5, 8, 4]}[direction]
+    assert [chunk.shape[1] for chunk in chunks] == frames
+    agree(np.concatenate(chunks, axis=1), slow[f"one/4x4/{direction}"])
+    agree(slow[f"{mode}/jit/{direction}"], slow[f"one/4x4/{direction}"])
+    told = json.loads(str(slow["told"]))
+    # a full round stays where it was made
+    whole, part = told[f"{mode}/stream/{direction}/1"]
+    assert [a // b for a, b in zip(whole, part, strict=True)] == [2, 2, 2, 1, 1]
+
+
+@pytest.mark.slow
+def test_over_two_processes(model):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    path = model.with_name("processes.npz")
+    finish(*(start(path, model, 1, "batch", "time", number, port) for number in (0, 1)))
+    found = np.load(path)
+    for mode in ("batch", "time"):
+        check(found, mode)
+
+
+def mesh(size, kind=AxisType.Auto):
+    return AbstractMesh((size, 2), ("x", "y"), axis_types=(kind, kind))
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({}, r"expected batch, .* of the mesh's axes \('x', 'y'\), found none"),
+        ({"width": "z"}, "found width='z'"),
+        ({"batch": "x", "time": "x"}, "found batch='x', time='x'"),
+    ],
+)
+def test_names_that_cannot_be(objective, bridge, axes, message):
+    vae = bridge.clone(objective.ours)
+    with pytest.raises(ValueError, match=f"enable_sharding: .*{message}"):
+        vae.enable_sharding(mesh(8), **axes)
+    assert vae.sharding is None
+
+
+def test_a_mesh_of_explicit_axes(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    with pytest.raises(ValueError, match=r"found .*Explicit.*; make it with axis_types="):
+        vae.enable_sharding(mesh(8, AxisType.Explicit), width="x")
+
+
+@pytest.mark.parametrize(
+    ("axes", "video", "message"),
+    [
+        ({"width": "x"}, (1, 5, 8, 12, 3), r"width .* 8 devices \('x'\), .* the 12 of the video"),
+        ({"width": "x"}, (1, 5, 8, 8, 3), "width .* the 4 of down_blocks.0's output, the latent"),
+        ({"height": "x"}, (1, 5, 24, 8, 3), "height .* the 12 of down_blocks.0's output"),
+        ({"batch": "y"}, (3, 5, 8, 8, 3), "batch .* 2 devices .* the 3 of the input"),
+    ],
+)
+def test_what_does_not_split_evenly(objective, bridge, axes, video, message):
+    vae = bridge.clone(objective.ours)
+    vae.sharding = Layout(mesh(8), **axes)
+    struct = jax.ShapeDtypeStruct(video, np.float32)
+    with pytest.raises(ValueError, match=f"sharding: {message}"):
+        jax.eval_shape(lambda x: vae.encode(x).parameters, struct)
+
+
+def test_a_latent_that_does_not_split_evenly(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    vae.sharding = Layout(mesh(8), width="x")
+    with pytest.raises(ValueError, match=r"sharding: width .* the 90 of the latent"):
+        vae.decode(bridge.normal(1, 3, 4, 90, 2))
+
+
+def test_modes_that_exclude_each_other(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    vae.enable_slicing()
+    vae.enable_tiling(8, 8)
+    vae.sharding = Layout(mesh(2), batch="x")
+    with pytest.raises(ValueError, match=r"found slices .* call disable_slicing\(\)"):
+        vae.encode(bridge.normal(2, 5, 8, 8, 3))
+    vae.disable_slicing()
+    vae.sharding = Layout(mesh(2), height="x")
+    with pytest.raises(ValueError, match=r"found 4 tiles .* call disable_tiling\(\)"):
+        vae.encode(bridge.normal(2, 5, 12, 12, 3))
+    with pytest.raises(ValueError, match="sharding: expected compiled=True, found False"):
+        vae.encode(bridge.normal(2, 5, 8, 8, 3), compiled=False)
+
+
+def test_chunks_too_short_to_be_split(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    vae.num_latent_frames_batch_size = 1
+    axes = (AxisType.Auto,)
+    vae.enable_sharding(jax.make_mesh((1,), ("t",), axis_types=axes), time="t")
+    latent = jax.ShapeDtypeStruct((1, 3, 4, 6, 2), np.float32)
+    with pytest.raises(ValueError, match=r"over time: expected chunks of at least 2 .* one of 1"):
+        jax.eval_shape(vae.decode, latent)

@@ -1,0 +1,244 @@
+"""What each way of splitting costs a device, as compiled and by formula, and how far it scales.
+
+    .venv/bin/python -m tools.measure_sharding
+
+Compiles the steps of a small model for 1, 2, 4 and 8 virtual devices and reads from the programs
+what a device computes, keeps and gets from others. `tools/scaling.py` has the same from the
+configuration; with it the full model is extrapolated to 256 chips. That is arithmetic, not a
+measurement. The chip is a TPU v6e: 918 TFLOP/s in bfloat16, 100 GB/s in one direction of one of
+its four links (800 GB/s in both directions of all), as published; a message takes 1 microsecond,
+which is assumed. Writes reports/bench/sharding.json and reports/bench/sharding.md.
+"""
+
+import argparse
+import json
+import os
+import re
+import sys
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from tools.scaling import Chip, Split, call_seconds, step_cost
+
+OUT = Path(__file__).parents[1] / "reports" / "bench"
+DEVICES = (1, 2, 4, 8)
+CHIPS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+# So small that every level is computed by the 3-D convolution of accelerators on a CPU too.
+SMALL = CogVideoXVAEConfig(
+    block_out_channels=(16, 32),
+    down_block_types=(DOWN_BLOCK,) * 2,
+    up_block_types=(UP_BLOCK,) * 2,
+    norm_num_groups=2,
+    layers_per_block=1,
+    latent_channels=4,
+    temporal_compression_ratio=2,
+)
+CHUNKS = {"encode": (4, 4, 16), "decode": (2, 2, 8)}  # frames, height, width; both end at 4 x 16
+
+_COLLECTIVE = re.compile(
+    r" = (\(?[^()]*\)?) (all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter)"
+    r"(?:-start)?\("
+)
+_SHAPE = re.compile(r"\b(pred|[a-z]+(\d+))\[([\d,]*)\]")
+
+
+def communicated(program: str) -> dict[str, int]:
+    """Return the bytes that a device gets by each kind of collective of a compiled program."""
+    found: dict[str, int] = {}
+    for shapes, kind in _COLLECTIVE.findall(program):
+        for _, bits, sizes in _SHAPE.findall(shapes):
+            count = 1
+            for size in filter(None, sizes.split(",")):
+                count *= int(size)
+            found[kind] = found.get(kind, 0) + count * int(bits or 8) // 8
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program: a step that is not the first, for one device."""
+
+    direction: str
+    split: str
+    devices: int
+    flops: float
+    flops_formula: float
+    memory: int
+    permuted: int
+    permuted_formula: float
+    reduced: int
+    reduced_formula: float
+    gathered: int
+
+
+def measure(direction: str, axis: str, devices: int) -> Row:
+    """Compile the step of `direction` over `devices` and read what it costs each."""
+    import jax
+    import numpy as np
+    from flax import nnx
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    from jaxvae import AutoencoderKLCogVideoX
+    from jaxvae.sharding import Layout, ShardedCoder, ShardedStep
+    from jaxvae.steps import decode_chunk, encode_chunk
+
+    vae = nnx.eval_shape(lambda: AutoencoderKLCogVideoX(SMALL, rngs=nnx.Rngs(0)))
+    vae.eval()
+    mesh = jax.make_mesh(
+        (devices,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:devices]
+    )
+    layout = Layout(mesh, **{axis: "x"})
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    step, module, channels = {
+        "encode": (encode_chunk, vae.encoder, SMALL.in_channels),
+        "decode": (decode_chunk, vae.decoder, SMALL.latent_channels),
+    }[direction]
+    parts = jax.tree.map(lambda array: array.update(sharding=everywhere), (module, None))
+    frames, height, width = CHUNKS[direction]
+    batch = devices if axis == "batch" else 1
+    x = jax.ShapeDtypeStruct((batch, frames, height, width, channels), np.float32)
+    sharded = ShardedStep(step, layout)
+    _, cache = jax.eval_shape(sharded, parts, x, None)
+    coder = ShardedCoder(sharded, parts, layout=layout, size=frames)
+    program = coder.lower(x, cache).compile()
+    found = communicated(program.as_text())
+    split = Split(**{axis: devices}) if axis != "batch" else Split()
+    formula = step_cost(SMALL, direction, CHUNKS[direction], split, 4)
+    return Row(
+        direction,
+        axis,
+        devices,
+        program.cost_analysis()["flops"],
+        formula.flops,
+        program.memory_analysis().temp_size_in_bytes,
+        found.get("collective-permute", 0),
+        formula.halo + formula.past,
+        found.get("all-reduce", 0),
+        formula.sums,
+        sum(found.get(kind, 0) for kind in ("all-gather", "all-to-all", "reduce-scatter")),
+    )
+
+
+def extrapolate(
+    direction: str, size: tuple[int, int, int], chunk: int, chip: Chip
+) -> list[dict[str, Any]]:
+    """Return the fastest split of one video of `size` for each number of chips.
+
+    `size` is that of the input of `direction`. A split must divide the latent's height and width.
+    """
+    config = CogVideoXVAEConfig()
+    ratio = 2 ** (len(config.block_out_channels) - 1) if direction == "encode" else 1
+    height, width = size[1] // ratio, size[2] // ratio
+    rows: list[dict[str, Any]] = []
+    alone, _ = call_seconds(config, direction, size, chunk, Split(), 2, chip)
+    for chips in CHIPS:
+        splits = [
+            Split(h, w, t)
+            for h, w, t in product(CHIPS, CHIPS, CHIPS)
+            if h * w * t == chips and height % h == 0 and width % w == 0
+        ]
+        costs = [(*call_seconds(config, direction, size, chunk, s, 2, chip), s) for s in splits]
+        best, cost, split = min(costs, key=lambda row: row[0])
+        rows.append(
+            {
+                "direction": direction,
+                "size": list(size),
+                "chips": chips,
+                "split": split._asdict(),
+                "seconds": best,
+                "speedup": alone / best,
+                "flops": cost.flops,
+                "bytes": cost.bytes,
+                "messages": cost.messages,
+            }
+        )
+    return rows
+
+
+def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) -> str:
+    """Return both tables with what they were made from."""
+    lines = [
+        "# Many devices",
+        "",
+        f"`python -m tools.measure_sharding`: jax {about['jax']}, {about['platform']}, float32.",
+        "",
+        "## A step of the small model, as compiled and by formula",
+        "",
+        "Of each device: operations, temporary bytes, bytes of border lines and frames that it",
+        "gets, and bytes of sums. `batch` and `time` have as many samples or chunks as devices.",
+        "",
+        "| step | split | devices | operations | formula | memory | lines | formula | sums |"
+        " formula | gathered |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {r.direction} | {r.split} | {r.devices} | {r.flops:.3g} | {r.flops_formula:.3g} |"
+            f" {r.memory} | {r.permuted} | {r.permuted_formula:.0f} | {r.reduced} |"
+            f" {r.reduced_formula:.0f} | {r.gathered} |"
+            for r in rows
+        ),
+        "",
+        "## One video on many chips, by formula",
+        "",
+        "The full model in bfloat16 and the fastest split for each number of chips, with"
+        f" {about['tflops']:g} TFLOP/s, {about['link_gbs']:g} GB/s a link and"
+        f" {about['latency_us']:g} microseconds a message. Nothing overlaps, every",
+        "product runs at the peak and memory is not counted, so that what is sent weighs as much",
+        "as it can. This is no measurement. A batch is split over as many chips as it has samples,",
+        "and nothing is sent.",
+        "",
+        "| call | input | chips | height | width | time | speedup | efficiency | operations |"
+        " bytes |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+        *(
+            f"| {r['direction']} | {'x'.join(map(str, r['size']))} | {r['chips']} |"
+            f" {' | '.join(map(str, r['split'].values()))} | {r['speedup']:.1f} |"
+            f" {100 * r['speedup'] / r['chips']:.0f} % | {r['flops']:.3g} | {r['bytes']:.3g} |"
+            for r in far
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    """Write both files."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--tflops", type=float, default=918, help="of a chip, in 10^12 a second")
+    parser.add_argument("--link-gbs", type=float, default=100, help="of a link, one direction")
+    parser.add_argument("--latency-us", type=float, default=1, help="of a message")
+    options = parser.parse_args(arguments)
+    flags = os.environ.get("XLA_FLAGS", "")
+    # read when JAX starts, which is in `measure`
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={DEVICES[-1]}"
+    rows = [
+        measure(direction, axis, devices)
+        for direction in CHUNKS
+        for axis in ("batch", "width", "time")
+        for devices in DEVICES
+    ]
+    chip = Chip(options.tflops * 1e12, options.link_gbs * 1e9, options.latency_us * 1e-6)
+    far = [
+        row
+        for height, width in ((480, 720), (768, 1360))
+        for direction, size, chunk in (
+            ("encode", (49, height, width), 8),
+            ("decode", (13, height // 8, width // 8), 2),
+        )
+        for row in extrapolate(direction, size, chunk, chip)
+    ]
+    import jax
+
+    about = {"jax": jax.__version__, "platform": jax.default_backend(), **vars(options)}
+    OUT.mkdir(parents=True, exist_ok=True)
+    content = {**about, "compiled": [asdict(row) for row in rows], "extrapolated": far}
+    (OUT / "sharding.json").write_text(json.dumps(content, indent=1) + "\n")
+    text = markdown(rows, far, about)
+    (OUT / "sharding.md").write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
