@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 
 from jaxvae.products import multiply
 from jaxvae.rounding import narrow, wide_dtype, widen
+from jaxvae.scopes import Module
 
 Cache = dict[str, Any]
 """Frames handed from one chunk to the next: nested dicts with diffusers' keys."""
@@ -98,7 +99,7 @@ def convolve(
             f"convolution: an input of (t, h, w) = {x.shape[1:4]} with padding {padding} is smaller"
             f" than the kernel {kernel.shape[:3]} with dilation {dilation}; give a larger input"
         )
-    on_cpu = jax.default_backend() == "cpu"
+    on_cpu = _platform() == "cpu"
     small = x.shape[2] * x.shape[3] <= SMALL_FRAME
     native = kernel.shape[0] > 1 and (small or not on_cpu)
     formulation = _native if native else _sum_over_time
@@ -110,6 +111,18 @@ def convolve(
         x, kernel = widen(x), widen(kernel)
     output: Array = formulation(x, kernel, bias, dtype, stride, padding, dilation, precision)
     return output
+
+
+def _platform() -> str:
+    """Where what is traced now will run.
+
+    `jax.default_device` goes before the default backend, and is part of every compilation key: who
+    compiles for another machine than this one sets it to a device of that machine.
+    """
+    device = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if device is None:
+        return jax.default_backend()
+    return device if isinstance(device, str) else str(device.platform)
 
 
 @partial(jax.jit, static_argnums=(3, 4, 5, 6, 7))
@@ -162,7 +175,7 @@ def _sum_over_time(
     return output.reshape(batch, count, *output.shape[1:])
 
 
-class Conv3d(nnx.Module):
+class Conv3d(Module):
     """3-D convolution with symmetric zero padding.
 
     Source: diffusers 0.42.1, `CogVideoXSafeConv3d`. That class cuts inputs above 2 GiB into parts
@@ -205,7 +218,7 @@ class Conv3d(nnx.Module):
         )
 
 
-class Conv2d(nnx.Module):
+class Conv2d(Module):
     """2-D convolution of single frames.
 
     Source: torch 2.13, `nn.Conv2d`, as the resampling blocks use it.
@@ -245,7 +258,7 @@ class Conv2d(nnx.Module):
         return output[:, 0]
 
 
-class Linear(nnx.Module):
+class Linear(Module):
     """Dense layer over the last axis.
 
     Source: torch 2.13, `nn.Linear`, as `temb_proj` uses it.
@@ -280,7 +293,7 @@ def _linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> A
     return narrow(product + widen(bias).reshape(1, -1), x.dtype)
 
 
-class CausalConv3d(nnx.Module):
+class CausalConv3d(Module):
     """3-D convolution that sees no future frame.
 
     Source: diffusers 0.42.1, `CogVideoXCausalConv3d`. A first chunk repeats its first frame
