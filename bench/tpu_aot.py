@@ -24,7 +24,9 @@ from typing import Any
 import click
 
 from jaxvae.chunks import chunk_bounds
+from jaxvae.config import CogVideoXVAEConfig
 from parity.environment import commit
+from parity.report.write import write_all
 
 TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax")
@@ -116,14 +118,14 @@ def wanted(calls: Sequence[Call]) -> list[Program]:
     return list(dict.fromkeys(program for call in calls for program in call.programs()))
 
 
-def compile_program(program: Program, known: Figures | None) -> Figures:
+def compile_program(program: Program, known: Figures | None, config: CogVideoXVAEConfig) -> Figures:
     """Compile for the TPU, or return `known` if it is of the very same program."""
     import jax
     import jax.numpy as jnp
     from flax import nnx
     from jax.experimental import topologies
 
-    from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+    from jaxvae import AutoencoderKLCogVideoX
     from jaxvae.steps import Coder, decode_chunk, encode_chunk
 
     (device,) = topologies.get_topology_desc(platform="tpu", **TOPOLOGY).devices
@@ -137,15 +139,15 @@ def compile_program(program: Program, known: Figures | None) -> Figures:
     # The default device decides for what the model is traced: here there may be no TPU at all.
     with jax.default_device(device):
         vae = nnx.eval_shape(
-            lambda: AutoencoderKLCogVideoX(
-                CogVideoXVAEConfig(), rngs=nnx.Rngs(0), dtype=jnp.bfloat16
-            )
+            lambda: AutoencoderKLCogVideoX(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
         )
         vae.eval()
         if program.direction == "encode":
-            step, parts, shrunk, channels = encode_chunk, (vae.encoder, vae.quant_conv), 1, 3
+            step, parts = encode_chunk, (vae.encoder, vae.quant_conv)
+            shrunk, channels = 1, config.in_channels
         else:
-            step, parts, shrunk, channels = decode_chunk, (vae.decoder, vae.post_quant_conv), 8, 16
+            step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
+            shrunk, channels = 2 ** (len(config.block_out_channels) - 1), config.latent_channels
         coder = Coder(step, placed(parts))
         shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
         x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
@@ -264,15 +266,6 @@ def load(path: Path, versions: Mapping[str, str | None]) -> dict[str, Figures]:
     return dict(report["programs"]) if report["versions"] == versions else {}
 
 
-def write(folder: Path, report: Mapping[str, Any], calls: Sequence[Call]) -> None:
-    """Replace both files whole: a run that is stopped leaves those of before."""
-    texts = {"tpu_aot.json": json.dumps(report, indent=1), "tpu_aot.md": markdown(report, calls)}
-    for name, text in texts.items():
-        unfinished = folder / f"{name}.unfinished"
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(folder / name)
-
-
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=Path("reports/bench"))
 def main(out: Path) -> None:
@@ -286,7 +279,7 @@ def main(out: Path) -> None:
     # For the processes to come: no TPU is looked for, neither here nor in the network.
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    out.mkdir(parents=True, exist_ok=True)
+    config = CogVideoXVAEConfig()
     programs = load(out / "tpu_aot.json", versions)
     report = {
         "versions": versions,
@@ -299,11 +292,12 @@ def main(out: Path) -> None:
         # A process for each: one that the system stops for its memory takes no other with it.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
             try:
-                figures = pool.submit(compile_program, program, known).result()
+                figures = pool.submit(compile_program, program, known, config).result()
             except BrokenProcessPool:
                 figures = {"digest": "", "error": "the compiler was stopped, or ran out of memory"}
         programs[program.name] = figures
-        write(out, report, CALLS)
+        tables = markdown(report, CALLS)
+        write_all(out, {"tpu_aot.json": json.dumps(report, indent=1), "tpu_aot.md": tables})
         click.echo(f"{program.name}: {_reason(figures) or 'compiled'}")
 
 
