@@ -171,7 +171,10 @@ def _profiled(side: Side, record: Record, row: Row, folder: Path | None) -> Reco
     if folder is None or "skipped" in record:
         return {}
     target = folder / row.name.replace(" ", "_")
-    side.ask("profile", str(target))
+    try:
+        side.ask("profile", str(target))
+    except Failed as failure:
+        return {"profile": f"skipped: {failure}"}
     return {"profile": str(target)}
 
 
@@ -192,8 +195,10 @@ def markdown(report: Mapping[str, Any]) -> str:
         cells = [f"{row['direction']} {row['size']}", row["dtype"]]
         for side in ("PyTorch", "JAX"):
             found = row.get(side, {"skipped": row.get("skipped", "")})
-            errors = [found.get(key) for key in ("rms", "max")]
-            cells += [found.get("skipped") if e is None else f"{e:.1e}" for e in errors]
+            if "rms" in found:
+                cells += [f"{found['rms']:.1e}", f"{found['max']:.1e}"]
+            else:
+                cells += [found["skipped"], ""]
         lines.append(f"| {' | '.join(map(_cell, cells))} |")
     lines += [
         "",
@@ -253,7 +258,13 @@ def measure(
             "size": size,
             "layout": row.layout,
         }
-        found = {"skipped": f"left out: {minutes:g} minutes were over"} if late() else run(row)
+        if late():
+            found = {"skipped": f"left out: {minutes:g} minutes were over"}
+        else:
+            try:
+                found = run(row)
+            except Failed as failure:
+                found = {"skipped": str(failure)}
         yield about | found
 
 

@@ -65,10 +65,11 @@ class TorchSide:
         """Build the model where it runs; raises Failed if PyTorch has no such device."""
         import torch
 
-        from jaxvae.pairing import make_torch, read_config
-
         if spec.device == "gpu" and not torch.cuda.is_available():
             raise Failed("this PyTorch finds no CUDA device")
+
+        from jaxvae.pairing import make_torch, read_config
+
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
         place = "cuda" if self.cuda else "cpu"

@@ -118,6 +118,15 @@ def test_the_budget_ends_and_says_what_it_left():
     assert table.count("left out") == 2 * len(records[1:])
 
 
+def test_a_row_that_fails_is_a_row():
+    def run(row):
+        raise Failed("no reference")
+
+    row, *_ = gpu.plan(tiny=True)
+    (record,) = gpu.measure([row], run, lambda: False, 5)
+    assert record["skipped"] == "no reference"
+
+
 def test_the_most_important_rows_come_first():
     rows = gpu.plan(tiny=False)
     assert [row.dtype for row in rows[:6]] == ["float32"] * 2 + ["tf32"] * 2 + ["bfloat16"] * 2
