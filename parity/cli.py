@@ -86,9 +86,9 @@ def run(
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
+    profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
     folder = writable(Path(out or f"reports/{chosen.name}"))
-    profile_folder = writable(Path(profile), "--profile") if profile else None
 
     from parity.environment import effective_precision
     from parity.pipeline import run_pair
@@ -139,9 +139,9 @@ def selftest(
     """Make known mistakes in the port of PAIR, and see whether they are found."""
     from rich.console import Console
 
+    profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
     folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
-    profile_folder = writable(Path(profile), "--profile") if profile else None
 
     from parity.profile import profiled
     from parity.report.terminal import shown_progress
