@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: setup report test test-slow lint format clean
+.PHONY: setup report test test-slow bench-gpu tpu-aot lint format clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,15 @@ test: setup
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
+
+# On a machine with a CUDA build of JAX, of PyTorch, or of both: see `bench/gpu.py`.
+bench-gpu: setup
+	$(BIN)/python -m bench.gpu $(ARGS)
+
+# The TPU's compiler is a package like others: no TPU is needed. One program takes minutes.
+tpu-aot: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'jax[tpu]'
+	$(BIN)/python -m bench.tpu_aot $(ARGS)
 
 lint: setup
 	$(BIN)/ruff check .

@@ -14,11 +14,12 @@ from jaxvae.convolution import Build, Cache, CausalConv3d, Conv3d, Linear
 from jaxvae.layers import Dropout, GroupNorm, SpatialNorm3D, get_activation
 from jaxvae.resample import Downsample3D, Upsample3D, Video
 from jaxvae.rounding import add
+from jaxvae.scopes import Module
 
 Temb = Float[Array, "b temb"]
 
 
-class ResnetBlock3D(nnx.Module):
+class ResnetBlock3D(Module):
     """Two normalised, activated causal convolutions beside a shortcut.
 
     Source: diffusers 0.42.1, `CogVideoXResnetBlock3D`. `spatial_norm_dim` chooses SpatialNorm3D,
@@ -104,7 +105,7 @@ class ResnetBlock3D(nnx.Module):
         return add(x, inputs), new_cache
 
 
-class DownBlock3D(nnx.Module):
+class DownBlock3D(Module):
     """Resnets, then a downsampler unless it is the last block.
 
     Source: diffusers 0.42.1, `CogVideoXDownBlock3D`.
@@ -175,7 +176,7 @@ class DownBlock3D(nnx.Module):
         return hidden_states, new_cache
 
 
-class MidBlock3D(nnx.Module):
+class MidBlock3D(Module):
     """Resnets that change neither size nor channels.
 
     Source: diffusers 0.42.1, `CogVideoXMidBlock3D`.
@@ -230,7 +231,7 @@ class MidBlock3D(nnx.Module):
         return hidden_states, new_cache
 
 
-class UpBlock3D(nnx.Module):
+class UpBlock3D(Module):
     """Resnets with spatial norms, then an upsampler unless it is the last block.
 
     Source: diffusers 0.42.1, `CogVideoXUpBlock3D`.

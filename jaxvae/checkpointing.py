@@ -9,6 +9,8 @@ from typing import Any
 import jax
 from flax import nnx
 
+from jaxvae.scopes import entered
+
 
 def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
     """Call `module`; with `checkpoint`, a gradient stores `args` alone and runs the module again.
@@ -19,7 +21,8 @@ def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
     """
     leaves = jax.tree.leaves((module, args)) if checkpoint else ()
     if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        return _recomputed(module, *args)
+        with entered(module):  # what runs is a copy, which has no name
+            return _recomputed(module, *args)
     return module(*args)
 
 

@@ -13,9 +13,10 @@ from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
 from jaxvae.convolution import Build, Cache, CausalConv3d
 from jaxvae.layers import GroupNorm, SiLU, SpatialNorm3D
 from jaxvae.resample import Video
+from jaxvae.scopes import Module
 
 
-class Encoder3D(nnx.Module):
+class Encoder3D(Module):
     """Video to moments: mean and log variance by channel.
 
     Source: diffusers 0.42.1, `CogVideoXEncoder3D`. Quirks of the source, kept: the down blocks do
@@ -90,7 +91,7 @@ class Encoder3D(nnx.Module):
         return x, new_cache
 
 
-class Decoder3D(nnx.Module):
+class Decoder3D(Module):
     """Latent to video.
 
     Source: diffusers 0.42.1, `CogVideoXDecoder3D`. Every norm is conditioned on the decoder's own

@@ -26,6 +26,7 @@ from jaxvae import winograd
 from jaxvae.halo import Halo
 from jaxvae.products import multiply, sum_over_time
 from jaxvae.rounding import narrow, wide_dtype, widen
+from jaxvae.scopes import Module
 
 Cache = dict[str, Any]
 """Frames handed from one chunk to the next: nested dicts with diffusers' keys."""
@@ -138,7 +139,7 @@ def _products_on_cpu(x: Array, kernel: Array, how: How) -> Array:
     return sum_over_time(x, kernel, *how)
 
 
-class Conv3d(nnx.Module):
+class Conv3d(Module):
     """3-D convolution with symmetric zero padding.
 
     Source: diffusers 0.42.1, `CogVideoXSafeConv3d`. That class cuts inputs above 2 GiB into parts
@@ -181,7 +182,7 @@ class Conv3d(nnx.Module):
         )
 
 
-class Conv2d(nnx.Module):
+class Conv2d(Module):
     """2-D convolution of single frames.
 
     Source: torch 2.13, `nn.Conv2d`, as the resampling blocks use it.
@@ -221,7 +222,7 @@ class Conv2d(nnx.Module):
         return output[:, 0]
 
 
-class Linear(nnx.Module):
+class Linear(Module):
     """Dense layer over the last axis.
 
     Source: torch 2.13, `nn.Linear`, as `temb_proj` uses it.
@@ -256,7 +257,7 @@ def _linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> A
     return narrow(product + widen(bias).reshape(1, -1), x.dtype)
 
 
-class CausalConv3d(nnx.Module):
+class CausalConv3d(Module):
     """3-D convolution that sees no future frame.
 
     Source: diffusers 0.42.1, `CogVideoXCausalConv3d`. A first chunk repeats its first frame

@@ -16,9 +16,10 @@ from jaxtyping import Array, Float
 from jaxvae.convolution import Cache, CausalConv3d
 from jaxvae.resample import nearest_resize
 from jaxvae.rounding import multiply_add, narrow, widen
+from jaxvae.scopes import Module
 
 
-class GroupNorm(nnx.Module):
+class GroupNorm(Module):
     """Group normalisation over every axis but the batch, accurate for a large mean.
 
     Source: torch 2.13, `nn.GroupNorm`. The statistics are those of one call: a chunk of frames is
@@ -82,7 +83,7 @@ def _group_mean(x: Float[Array, "b *positions c"], num_groups: int) -> Array:
     return repeated.reshape(x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
 
 
-class SpatialNorm3D(nnx.Module):
+class SpatialNorm3D(Module):
     """Group normalisation whose scale and bias are predicted from the latent `zq`.
 
     Source: diffusers 0.42.1, `CogVideoXSpatialNorm3D`. `zq` is resized to the size of `f`. With an
@@ -111,7 +112,7 @@ class SpatialNorm3D(nnx.Module):
         return multiply_add(self.norm_layer(f), scale, shift), new_cache
 
 
-class SiLU(nnx.Module):
+class SiLU(Module):
     """x * sigmoid(x). Source: torch 2.13, `nn.SiLU`."""
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -120,7 +121,7 @@ class SiLU(nnx.Module):
         return output
 
 
-class Mish(nnx.Module):
+class Mish(Module):
     """x * tanh(softplus(x)). Source: torch 2.13, `nn.Mish`."""
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -129,7 +130,7 @@ class Mish(nnx.Module):
         return output
 
 
-class GELU(nnx.Module):
+class GELU(Module):
     """x * Phi(x) with the exact erf, not the tanh formula. Source: torch 2.13, `nn.GELU`."""
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -138,7 +139,7 @@ class GELU(nnx.Module):
         return output
 
 
-class ReLU(nnx.Module):
+class ReLU(Module):
     """max(x, 0). Source: torch 2.13, `nn.ReLU`."""
 
     def __call__(self, input: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -167,7 +168,7 @@ def _gelu(x: Array) -> Array:
     return narrow(jax.nn.gelu(widen(x), approximate=False), x.dtype)
 
 
-class Dropout(nnx.Module):
+class Dropout(Module):
     """Zero elements with probability `p` and multiply the rest by 1 / (1 - p).
 
     Source: torch 2.13, `nn.Dropout`. The factor is not rounded to bfloat16 (as on a GPU; PyTorch's

@@ -9,11 +9,11 @@ from typing import Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxvae.convolution import Build, Conv2d
 from jaxvae.rounding import narrow, widen
+from jaxvae.scopes import Module
 
 Video = Float[Array, "b t h w c"]
 
@@ -58,7 +58,7 @@ def nearest_resize(
     return x
 
 
-class Downsample3D(nnx.Module):
+class Downsample3D(Module):
     """Halve height and width, and the frames where `compress_time`.
 
     Source: diffusers 0.42.1, `CogVideoXDownsample3D`. Frames are averaged in pairs; an odd count
@@ -99,7 +99,7 @@ def _pool_and_pad(x: Video, compress_time: bool) -> Video:
     return jnp.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1), (0, 0)))
 
 
-class Upsample3D(nnx.Module):
+class Upsample3D(Module):
     """Double height and width, and the frames where `compress_time`.
 
     Source: diffusers 0.42.1, `CogVideoXUpsample3D`. With `compress_time` the first of an odd number

@@ -43,14 +43,19 @@ def cut(x: Video, frames: Bounds, window: Window) -> Video:
 def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the moments of one chunk and the caches for the next."""
     encoder, quant_conv = parts
-    moments, cache = encoder(x, conv_cache=cache)
-    return (moments if quant_conv is None else quant_conv(moments)), cache
+    with jax.named_scope("encoder"):
+        moments, cache = encoder(x, conv_cache=cache)
+    with jax.named_scope("quant_conv"):
+        return (moments if quant_conv is None else quant_conv(moments)), cache
 
 
 def decode_chunk(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the frames of one chunk and the caches for the next."""
     decoder, post_quant_conv = parts
-    return decoder(z if post_quant_conv is None else post_quant_conv(z), conv_cache=cache)
+    with jax.named_scope("post_quant_conv"):
+        z = z if post_quant_conv is None else post_quant_conv(z)
+    with jax.named_scope("decoder"):
+        return decoder(z, conv_cache=cache)
 
 
 @partial(jax.jit, static_argnames="step", donate_argnames="cache")

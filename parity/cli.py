@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from parity.records import Pair
 
 GROUP = "parity.pairs"
+PROFILE = click.option(
+    "--profile", metavar="DIR", help="Also profile the run, with the calls of modules by name."
+)
 
 
 class Size(click.ParamType[tuple[int, int]]):
@@ -61,6 +64,7 @@ def cli() -> None:
     help="Run the port operation by operation: modules inside its own programs and loops are seen "
     "call by call.",
 )
+@PROFILE
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
 def run(
     pair: str,
@@ -72,6 +76,7 @@ def run(
     seed: int,
     emulate: str | None,
     disable_jit: bool,
+    profile: str | None,
     out: str | None,
 ) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours."""
@@ -81,17 +86,19 @@ def run(
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
+    profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
     folder = writable(Path(out or f"reports/{chosen.name}"))
 
     from parity.environment import effective_precision
     from parity.pipeline import run_pair
+    from parity.profile import profiled
     from parity.report.terminal import show, shown_progress
 
     console = Console(stderr=True)
     precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
     console.print(f"effective precision of float32 products: {precision}", highlight=False)
-    with shown_progress(console) as progress:
+    with shown_progress(console) as progress, profiled(profile_folder):
         report = run_pair(
             chosen,
             video=video,
@@ -124,19 +131,24 @@ def run(
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
+@PROFILE
 @click.option("--out", metavar="DIR", help="Where the table goes  [default: reports/PAIR-selftest]")
-def selftest(pair: str, config: str, rounds: int, seed: int, only: str, out: str | None) -> None:
+def selftest(
+    pair: str, config: str, rounds: int, seed: int, only: str, profile: str | None, out: str | None
+) -> None:
     """Make known mistakes in the port of PAIR, and see whether they are found."""
     from rich.console import Console
 
+    profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
     folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
 
+    from parity.profile import profiled
     from parity.report.terminal import shown_progress
     from parity.selftest import bench
     from parity.selftest.show import show, write
 
-    with shown_progress(Console(stderr=True)) as progress:
+    with shown_progress(Console(stderr=True)) as progress, profiled(profile_folder):
         result = bench.selftest(
             chosen, config=config, rounds=rounds, seed=seed, only=only, progress=progress
         )
@@ -174,7 +186,7 @@ def find_pair(name: str) -> "Pair":
     return found
 
 
-def writable(folder: Path) -> Path:
+def writable(folder: Path, option: str = "--out") -> Path:
     """Make the folder now: a run of minutes should not end in an error about it."""
     import os
 
@@ -182,10 +194,10 @@ def writable(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot be made ({error.strerror}); choose another --out"
+            f"{folder}: cannot be made ({error.strerror}); choose another {option}"
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}: cannot be written to; choose another --out")
+        raise InputError(f"{folder}: cannot be written to; choose another {option}")
     return folder
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 from flax import nnx
 
 from parity.errors import InputError
@@ -101,9 +102,10 @@ def _wrapper(original: Callable[..., Any], run: str, observer: Observer) -> Call
         stamp = getattr(self, STAMP, "")
         if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
             return original(self, *args, **kwargs)
-        with observer.entered(stamp, original):
+        path, kind = stamp.removeprefix(run), type(self).__name__
+        # a profile of the run shows the call by its path
+        with observer.entered(stamp, original), jax.profiler.TraceAnnotation(path):
             function = functools.partial(original, self)
-            path, kind = stamp.removeprefix(run), type(self).__name__
             return observer.around(path, kind, function, args, kwargs)
 
     return call

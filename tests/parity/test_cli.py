@@ -35,7 +35,7 @@ def test_help_is_quick_and_names_the_options():
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
     options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--emulate",
-               "--disable-jit", "--out")  # fmt: skip
+               "--disable-jit", "--profile", "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout
     assert min(times) < 1.5  # 0.2 s on an idle machine
@@ -64,7 +64,9 @@ def test_wrong_usage(words, part, tmp_path):
 
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
-    refused(parity("run", "--out", tmp_path / "file" / "out"), "cannot be made", "--out")
+    for option in ("--out", "--profile"):
+        words = ("run", option, tmp_path / "file" / "out")
+        refused(parity(*words, cwd=tmp_path), "cannot be made", option)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

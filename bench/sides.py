@@ -1,0 +1,285 @@
+"""The autoencoder on PyTorch and on JAX, each in a process of its own, asked for one run at a time.
+
+Memory that a framework has taken from a GPU it keeps until its process ends, hence the processes.
+"""
+
+import gc
+import multiprocessing
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a process holds: a model, an input and how they are run.
+
+    `dtype` is float32, tf32 (float32 whose products may be rounded to TF32), bfloat16 or, of
+    PyTorch alone, float64. `layout` is contiguous, channels_last_3d or compile, of PyTorch alone.
+    Frames, height and width are those of the video.
+    """
+
+    framework: str
+    device: str
+    config: str
+    direction: str
+    dtype: str
+    frames: int
+    height: int
+    width: int
+    layout: str = "contiguous"
+
+
+PATIENCE = 1800
+"""Seconds after which a side that does not answer is given up: compiling takes minutes."""
+
+
+class Failed(Exception):
+    """A side that cannot do what it was asked for, and why; `memory` if there was too little."""
+
+    def __init__(self, reason: str, memory: bool = False):
+        super().__init__(reason)
+        self.memory = memory
+
+
+def make_input(spec: Spec, config: Any) -> np.ndarray:
+    """Noise, channels last, float32: a video within [-1, 1], or a latent of N(0, 1)."""
+    noise = np.random.default_rng(0)
+    if spec.direction == "encode":
+        shape = (1, spec.frames, spec.height, spec.width, config.in_channels)
+        return noise.uniform(-1, 1, shape).astype(np.float32)
+    shrink = 2 ** (len(config.block_out_channels) - 1)
+    frames = (spec.frames - 1) // config.temporal_compression_ratio + 1
+    shape = (1, frames, spec.height // shrink, spec.width // shrink, config.latent_channels)
+    return noise.standard_normal(shape).astype(np.float32)
+
+
+class TorchSide:
+    """diffusers' model."""
+
+    def __init__(self, spec: Spec):
+        """Build the model where it runs; raises Failed if PyTorch has no such device."""
+        import torch
+
+        if spec.device == "gpu" and not torch.cuda.is_available():
+            raise Failed("this PyTorch finds no CUDA device")
+
+        from jaxvae.pairing import make_torch, read_config
+
+        self.torch, self.spec = torch, spec
+        self.cuda = spec.device == "gpu"
+        place = "cuda" if self.cuda else "cpu"
+        dtype = torch.float32 if spec.dtype == "tf32" else getattr(torch, spec.dtype)
+        torch.backends.cuda.matmul.allow_tf32 = spec.dtype == "tf32"
+        torch.backends.cudnn.allow_tf32 = spec.dtype == "tf32"
+        # torch's own `to`: that of diffusers says that it had rather be asked otherwise
+        model = torch.nn.Module.to(make_torch(None, spec.config, 0), place, dtype)
+        x = torch.from_numpy(make_input(spec, read_config(spec.config)))
+        self.x = x.permute(0, 4, 1, 2, 3).contiguous().to(place, dtype)
+        if spec.layout == "channels_last_3d":
+            model = model.to(memory_format=torch.channels_last_3d)
+            self.x = self.x.to(memory_format=torch.channels_last_3d)
+        if spec.direction == "encode":
+            self.call = lambda x: model.encode(x).latent_dist.parameters
+        else:
+            self.call = lambda z: model.decode(z).sample
+        if spec.layout == "compile":
+            self.call = torch.compile(self.call)
+
+    def seconds(self) -> float:
+        """Of one run, to its end."""
+        if self.cuda:
+            self.torch.cuda.synchronize()
+        start = time.perf_counter()
+        self._run()
+        if self.cuda:
+            self.torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    def output(self) -> np.ndarray:
+        """What a run returns, channels last, float64."""
+        output = self._run().permute(0, 2, 3, 4, 1)
+        return np.asarray(output.double().cpu().numpy())
+
+    def memory(self) -> dict[str, int]:
+        """Bytes at the highest point of all runs so far; nothing on a CPU."""
+        if not self.cuda:
+            return {}
+        return {
+            "peak": self.torch.cuda.max_memory_allocated(),
+            "reserved": self.torch.cuda.max_memory_reserved(),
+        }
+
+    def about(self) -> dict[str, Any]:
+        """Versions and the device."""
+        about: dict[str, Any] = {"torch": self.torch.__version__}
+        if self.cuda:
+            about["device"] = self.torch.cuda.get_device_name()
+            about["cuda"] = self.torch.version.cuda
+            about["cudnn"] = self.torch.backends.cudnn.version()
+        return about
+
+    def _run(self) -> Any:
+        with self.torch.inference_mode():
+            return self.call(self.x)
+
+
+class JaxSide:
+    """The port."""
+
+    def __init__(self, spec: Spec):
+        """Build the model where it runs; raises Failed if JAX has no such device."""
+        import jax
+        import jax.numpy as jnp
+
+        from jaxvae.pairing import StateDict, make_torch, read_config
+        from jaxvae.weights import from_torch_state
+
+        try:
+            self.device = jax.devices(spec.device)[0]
+        except RuntimeError as error:
+            raise Failed(f"this JAX finds no {spec.device}: {_line(error)}") from error
+        self.jax, self.spec = jax, spec
+        dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
+        precision = "default" if spec.dtype == "tf32" else "highest"
+        config = read_config(spec.config)
+        weights = StateDict(make_torch(None, spec.config, 0))
+        with jax.default_device(self.device):
+            self.vae = from_torch_state(config, weights, dtype, precision)
+            self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
+
+    def tile(self) -> None:
+        """From now on in tiles: another function, in less memory."""
+        self.vae.enable_tiling()
+
+    def seconds(self) -> float:
+        """Of one run, to its end."""
+        start = time.perf_counter()
+        self._run()
+        return time.perf_counter() - start
+
+    def output(self) -> np.ndarray:
+        """What a run returns, channels last, float64."""
+        return np.asarray(self._run(), np.float64)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes at the highest point so far, and what the largest program says that it needs."""
+        from jaxvae.ahead import programs
+        from jaxvae.chunks import chunk_bounds
+        from jaxvae.steps import Coder, decode_chunk, encode_chunk
+
+        vae, frames = self.vae, self.x.shape[1]
+        with self.jax.default_device(self.device):
+            if self.spec.direction == "encode":
+                coder = Coder(encode_chunk, (vae.encoder, vae.quant_conv))
+                windows = vae.sample_windows(self.x.shape)
+                bounds = chunk_bounds(frames, vae.num_sample_frames_batch_size)
+            else:
+                coder = Coder(decode_chunk, (vae.decoder, vae.post_quant_conv))
+                windows = vae.latent_windows(self.x.shape)
+                bounds = chunk_bounds(frames, vae.num_latent_frames_batch_size)
+            shape = self.jax.ShapeDtypeStruct(self.x.shape, self.x.dtype)
+            temporary = max(
+                coder.lower(x, cache).compile().memory_analysis().temp_size_in_bytes
+                for coder, x, cache in programs(coder, shape, windows, bounds)
+            )
+        stats = self.device.memory_stats() or {}  # a CPU has none
+        found = {"temporary": temporary}
+        return found | ({"peak": stats["peak_bytes_in_use"]} if stats else {})
+
+    def about(self) -> dict[str, Any]:
+        """Versions and the device."""
+        client = self.device.client
+        return {
+            "jax": self.jax.__version__,
+            "device": self.device.device_kind,
+            "platform": client.platform_version.splitlines()[0],
+        }
+
+    def profile(self, folder: str) -> None:
+        """Write a profile of one run to `folder`."""
+        from parity.profile import profiled
+
+        with profiled(Path(folder)):
+            self._run()
+
+    def _run(self) -> Any:
+        with self.jax.default_device(self.device):
+            if self.spec.direction == "encode":
+                return self.jax.block_until_ready(self.vae.encode(self.x).parameters)
+            return self.jax.block_until_ready(self.vae.decode(self.x))
+
+
+class Side:
+    """A side in a process of its own; methods are asked for by name. Use it in a `with`."""
+
+    def __init__(self, spec: Spec):
+        """Start the process; whether the side could be made is said by the first answer."""
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, spec), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def ask(self, method: str, *args: Any) -> Any:
+        """What the side's method returns; raises Failed with its reason, or that it died."""
+        try:
+            self._pipe.send((method, args))
+            if not self._pipe.poll(PATIENCE):
+                raise Failed(f"no answer in {PATIENCE} s")
+            kind, answer = self._pipe.recv()
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._process.join()
+            raise Failed(f"its process ended with code {self._process.exitcode}") from None
+        if kind != "done":
+            raise Failed(answer, memory=kind == "memory")
+        return answer
+
+    def __enter__(self) -> "Side":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        where: TracebackType | None,
+    ) -> None:
+        self._pipe.close()  # which the process takes for the end
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(pipe: Any, spec: Spec) -> None:
+    made: Any = None
+    while True:
+        try:
+            method, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            if made is None:
+                made = (JaxSide if spec.framework == "JAX" else TorchSide)(spec)
+            answer = "done", getattr(made, method)(*args)
+        # Whatever a framework raises is a row of the table: the others are still to be measured.
+        except Exception as error:
+            answer = ("memory" if short_of_memory(error) else "failed"), _line(error)
+        pipe.send(answer)
+        del answer
+        gc.collect()
+
+
+def short_of_memory(error: Exception) -> bool:
+    """Whether a framework says that the device, or the host, has too little memory."""
+    text = f"{type(error).__name__}: {error}"
+    return any(word in text for word in ("OutOfMemory", "out of memory", "RESOURCE_EXHAUSTED"))
+
+
+def _line(error: Exception) -> str:
+    text = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
+    return str(error) if isinstance(error, Failed) else f"{type(error).__name__}: {text}"[:300]
