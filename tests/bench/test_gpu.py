@@ -144,7 +144,7 @@ def test_distance():
 @pytest.mark.slow
 def test_the_command_on_the_cpu(tmp_path):
     """Every kind of row that comes before time is up; nothing it meets ends it."""
-    words = ["--device", "cpu", "--tiny", "--rounds", "1", "--minutes", "1", "--out", str(tmp_path)]
+    words = ["--device", "cpu", "--tiny", "--rounds", "1", "--minutes", "3", "--out", str(tmp_path)]
     done = CliRunner().invoke(gpu.main, [*words, "--profile", str(tmp_path / "profile")])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "gpu.json").read_text())
