@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: setup report test test-slow bench-gpu tpu-aot lint format clean
+.PHONY: setup report test test-slow bench bench-gpu tpu-aot lint format clean
 
 setup: $(STAMP)
 
@@ -27,6 +27,10 @@ test: setup
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
+
+# Alone on the machine: it takes what is running beside it for its own.
+bench: setup
+	$(BIN)/python -m bench.cpu $(ARGS)
 
 # On a machine with a CUDA build of JAX, of PyTorch, or of both: see `bench/gpu.py`.
 bench-gpu: setup

@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any
 import click
 import numpy as np
 
-from bench.sides import Failed, Side, Spec
+from bench.sides import Failed, Side, Spec, in_turn
 from parity.environment import commit
 from parity.report.write import write_all
 
@@ -137,33 +136,6 @@ def timing(row: Row, device: str, config: str, rounds: int, profile: Path | None
                     break
                 except Failed as failure:
                     record[name] = {"skipped": str(failure), "tiled": tiled}
-    return record
-
-
-def in_turn(sides: Mapping[str, Side], rounds: int) -> Record:
-    """Seconds of a first run, of `rounds` runs in turn, and the memory of each side.
-
-    What fails is a record that says why. Raises Failed where memory is too little.
-    """
-    record: Record = {name: {} for name in sides}
-    for round_ in range(rounds + 1):
-        for name, side in sides.items():
-            found = record[name]
-            if "skipped" in found:
-                continue
-            try:
-                seconds = side.ask("seconds")
-                if round_ == 0:
-                    found["first"] = seconds
-                else:
-                    found.setdefault("seconds", []).append(seconds)
-                if round_ == rounds:
-                    found["median"] = statistics.median(found["seconds"])
-                    found |= side.ask("memory")
-            except Failed as failure:
-                if failure.memory:
-                    raise
-                record[name] = {"skipped": str(failure)}
     return record
 
 

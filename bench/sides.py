@@ -5,7 +5,10 @@ Memory that a framework has taken from a GPU it keeps until its process ends, he
 
 import gc
 import multiprocessing
+import resource
+import statistics
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +39,10 @@ class Spec:
 
 PATIENCE = 1800
 """Seconds after which a side that does not answer is given up: compiling takes minutes."""
+
+
+PRODUCT = 2048
+"""Rows and columns of the matrices that show what a machine can do."""
 
 
 class Failed(Exception):
@@ -81,7 +88,11 @@ class TorchSide:
         x = torch.from_numpy(make_input(spec, read_config(spec.config)))
         self.x = x.permute(0, 4, 1, 2, 3).contiguous().to(place, dtype)
         if spec.layout == "channels_last_3d":
-            model = model.to(memory_format=torch.channels_last_3d)
+            for module in model.modules():
+                if isinstance(module, torch.nn.Conv3d):
+                    module.to(memory_format=torch.channels_last_3d)
+                if isinstance(module, torch.nn.Conv2d):
+                    module.to(memory_format=torch.channels_last)
             self.x = self.x.to(memory_format=torch.channels_last_3d)
         if spec.direction == "encode":
             self.call = lambda x: model.encode(x).latent_dist.parameters
@@ -114,9 +125,27 @@ class TorchSide:
             "reserved": self.torch.cuda.max_memory_reserved(),
         }
 
+    def operations(self) -> int:
+        """Of the convolutions of one run as they are written: a product and a sum are two."""
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            self._run()
+        return int(counter.get_total_flops())
+
+    def product(self) -> float:
+        """Operations a second in a product of two matrices of float32, at best."""
+        a = self.torch.ones(PRODUCT, PRODUCT)
+        return 2 * PRODUCT**3 / min(_timed(lambda: a @ a) for _ in range(10))
+
+    def resident(self) -> int:
+        """Bytes of this process's memory at its highest point."""
+        return resident()
+
     def about(self) -> dict[str, Any]:
         """Versions and the device."""
         about: dict[str, Any] = {"torch": self.torch.__version__}
+        about["threads"] = self.torch.get_num_threads()
         if self.cuda:
             about["device"] = self.torch.cuda.get_device_name()
             about["cuda"] = self.torch.version.cuda
@@ -191,6 +220,21 @@ class JaxSide:
         found = {"temporary": temporary}
         return found | ({"peak": stats["peak_bytes_in_use"]} if stats else {})
 
+    def product(self) -> float:
+        """Operations a second in a product of two matrices of float32, at best."""
+        a = self.jax.device_put(np.ones((PRODUCT, PRODUCT), np.float32), self.device)
+        times = self.jax.jit(lambda a: self.jax.numpy.matmul(a, a, precision="highest"))
+        times(a)
+        return (
+            2
+            * PRODUCT**3
+            / min(_timed(lambda: self.jax.block_until_ready(times(a))) for _ in range(10))
+        )
+
+    def resident(self) -> int:
+        """Bytes of this process's memory at its highest point."""
+        return resident()
+
     def about(self) -> dict[str, Any]:
         """Versions and the device."""
         client = self.device.client
@@ -253,6 +297,44 @@ class Side:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+def in_turn(sides: Mapping[str, Side], rounds: int) -> dict[str, Any]:
+    """Seconds of a first run, of `rounds` runs in turn, and the memory of each side.
+
+    What fails is a record that says why. Raises Failed where memory is too little.
+    """
+    record: dict[str, Any] = {name: {} for name in sides}
+    for round_ in range(rounds + 1):
+        for name, side in sides.items():
+            found = record[name]
+            if "skipped" in found:
+                continue
+            try:
+                seconds = side.ask("seconds")
+                if round_ == 0:
+                    found["first"] = seconds
+                else:
+                    found.setdefault("seconds", []).append(seconds)
+                if round_ == rounds:
+                    found["median"] = statistics.median(found["seconds"])
+                    found |= side.ask("memory")
+            except Failed as failure:
+                if failure.memory:
+                    raise
+                record[name] = {"skipped": str(failure)}
+    return record
+
+
+def _timed(run: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def resident() -> int:
+    """Bytes of this process's memory at its highest point."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _serve(pipe: Any, spec: Spec) -> None:

@@ -1,0 +1,107 @@
+"""How long the formulations of a convolution take on this CPU, and how far each is from float64.
+
+    python -m tools.measure_convolutions
+
+Shapes are those of the full-size model for 9 frames of 64x64. Each formulation is run four times
+in one program, as the model runs it among others; PyTorch is oneDNN, called four times.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from jaxvae import winograd
+from jaxvae.products import multiply, sum_over_time
+
+ONE, PADDING, HIGHEST = (1, 1, 1), (0, 1, 1), lax.Precision.HIGHEST
+TIMES = 4
+
+SHAPES = ((9, 64, 64, 128), (9, 32, 32, 256), (5, 16, 16, 256), (3, 8, 8, 512))
+"""Frames, height, width, and channels in and out."""
+
+FORMULATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "3-D": lambda x, k: multiply(x, k, ONE, PADDING, ONE, ("NDHWC", "DHWIO", "NDHWC"), HIGHEST),
+    "sum of 2-D": lambda x, k: sum_over_time(x, k, ONE, PADDING, ONE, HIGHEST),
+    "Winograd": lambda x, k: winograd.convolve(x, k, PADDING),
+}
+
+
+def median(run: Callable[[], Any], rounds: int) -> float:
+    """Seconds of `run`, after one that is not counted."""
+    run()
+    seconds = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        run()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)
+
+
+def _finished(run: Callable[[], Any]) -> Any:
+    return jax.block_until_ready(run())
+
+
+def rows(shape: tuple[int, int, int, int], rounds: int) -> list[tuple[str, float, float]]:
+    """Name, seconds of one convolution and its rms distance from float64."""
+    frames, height, width, channels = shape
+    noise = np.random.default_rng(0)
+    x = noise.standard_normal((1, frames + 2, height, width, channels)).astype(np.float32)
+    kernel = noise.standard_normal((3, 3, 3, channels, channels)) / np.sqrt(27 * channels)
+    kernel = kernel.astype(np.float32)
+    theirs = torch.from_numpy(x.transpose(0, 4, 1, 2, 3)).contiguous()
+    weight = torch.from_numpy(kernel.transpose(4, 3, 0, 1, 2)).contiguous()
+
+    def convolve(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.conv3d(x, weight, padding=PADDING)
+
+    with torch.inference_mode():
+        exact = convolve(theirs.double(), weight.double())
+        found = [
+            (
+                "PyTorch",
+                median(lambda: [convolve(theirs, weight) for _ in range(TIMES)], rounds) / TIMES,
+                float((convolve(theirs, weight) - exact).square().mean().sqrt()),
+            )
+        ]
+    reference = exact.permute(0, 2, 3, 4, 1).numpy()
+    for name, formulation in FORMULATIONS.items():
+
+        def chain(x: Any, kernel: Any, formulation: Any = formulation) -> Any:
+            for _ in range(TIMES):
+                x = jnp.pad(formulation(x, kernel), ((0, 0), (2, 0), (0, 0), (0, 0), (0, 0)))
+            return x
+
+        chained = partial(jax.jit(chain), x, kernel)
+        seconds = median(partial(_finished, chained), rounds) / TIMES
+        off = np.asarray(jax.jit(formulation)(x, kernel)) - reference
+        found.append((name, seconds, float(np.sqrt(np.mean(off**2)))))
+    return found
+
+
+@click.command()
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+def main(rounds: int) -> None:
+    """Print a Markdown table."""
+    click.echo(
+        f"torch {torch.__version__}, jax {jax.__version__}, {torch.get_num_threads()} threads"
+    )
+    click.echo("\n| frames, height, width, channels | | ms | GFLOP/s | rms from float64 |")
+    click.echo("|---|---|---|---|---|")
+    for shape in SHAPES:
+        operations = 2 * 27 * np.prod(shape) * shape[-1]
+        for name, seconds, off in rows(shape, rounds):
+            speed = operations / seconds / 1e9
+            click.echo(f"| {shape} | {name} | {1e3 * seconds:.0f} | {speed:.0f} | {off:.1e} |")
+
+
+if __name__ == "__main__":
+    main()
