@@ -93,8 +93,8 @@ class Modes(nnx.Module):
         many at a time as run together, and are split along time too.
 
         On a mesh of several processes all of them make the same calls, with global arrays or the
-        same values. Raises ValueError for names that are not the mesh's, for explicit and manual
-        axes, and, when it runs, for what does not split evenly: see `sharding.Layout.check`.
+        same NumPy arrays. Raises ValueError for names that are not the mesh's, for explicit and
+        manual axes, and, when it runs, for what does not split evenly: see `Layout.check`.
         """
         self.sharding = Layout(mesh, batch, height, width, time)
         self.sharding.replicate(self)

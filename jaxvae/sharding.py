@@ -14,6 +14,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -125,8 +126,11 @@ class Layout:
 
 
 def withdraw(module: nnx.Module) -> None:
-    """Undo `Layout.replicate`: keep the copies of this process's first device of the mesh."""
-    nnx.update(module, jax.tree.map(lambda copies: copies.addressable_data(0), nnx.state(module)))
+    """Undo `Layout.replicate`: keep one copy of everything, on JAX's default device."""
+    # By way of the host: what is bound to a device of one process cannot go to a mesh of several.
+    nnx.update(
+        module, jax.tree.map(lambda copies: jnp.asarray(np.asarray(copies)), nnx.state(module))
+    )
 
 
 @dataclass(frozen=True)

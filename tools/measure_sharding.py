@@ -169,7 +169,9 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
         "## A step of the small model, as compiled and by formula",
         "",
         "Of each device: operations, temporary bytes, bytes of border lines and frames that it",
-        "gets, and bytes of sums. `batch` and `time` have as many samples or chunks as devices.",
+        "gets, and bytes of sums. `batch` and `time` have as many samples or chunks as devices;",
+        "one device along time sends to itself. The formula of lines leaves out that the padding",
+        "before a convolution of stride 2 moves more lines the more devices there are.",
         "",
         "| step | split | devices | operations | formula | memory | lines | formula | sums |"
         " formula | gathered |",

@@ -98,7 +98,8 @@ def encoder(config: CogVideoXVAEConfig, t: int, h: int, w: int) -> Iterator[Laye
         if level < len(channels) - 1:
             t = t // 2 + t % 2 if level < config.time_levels else t
             h, w = h // 2, w // 2
-            # one line for the padding, which moves all others, and one for the convolution
+            # One line for the padding and one for the convolution. Compiled programs send more with
+            # more devices: the padded size is no multiple of them, so that all lines move a little.
             yield Layer(t, h, w, c, c, (1, 3, 3), frames_in=t, halo=2, stride=2)
     for _ in range(2):
         yield from _resnet(t, h, w, c, c)

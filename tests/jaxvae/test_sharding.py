@@ -36,8 +36,8 @@ def start(*words):
 
 
 def finish(*children):
-    for child in children:
-        output, _ = child.communicate()
+    outputs = [child.communicate()[0] for child in children]
+    for child, output in zip(children, outputs, strict=True):
         assert child.returncode == 0, output
 
 
