@@ -20,14 +20,18 @@ Program = tuple[Coder, jax.ShapeDtypeStruct, Cache | None]
 
 
 def programs(
-    coder: Coder, x: jax.ShapeDtypeStruct, windows: Windows, bounds: list[Bounds]
+    coder: Coder,
+    x: jax.ShapeDtypeStruct,
+    windows: Windows,
+    bounds: list[Bounds],
+    at_once: int = 1,
 ) -> Iterator[Program]:
     """Yield what `run_windows` runs: for each size of window a first chunk and any next one."""
     for samples, rows, columns in (group[0] for group in windows.groups()):
         batch, height, width = (end - start for start, end in (samples, rows, columns))
         cache: Cache | None = None
         for start, end in bounds[:2]:
-            shape = (batch, end - start, height, width, x.shape[-1])
+            shape = (at_once * batch, end - start, height, width, x.shape[-1])
             chunk = jax.ShapeDtypeStruct(shape, x.dtype)
             yield coder, chunk, cache
             if cache is None:

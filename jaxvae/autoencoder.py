@@ -104,14 +104,18 @@ class AutoencoderKLCogVideoX(Modes):
         video = self._check_input("encode", x, self.config.in_channels)
         bounds = self._bounds(video.shape[1], self.num_sample_frames_batch_size)
         windows = self.sample_windows(video.shape)
-        return DiagonalGaussian(run_windows(self._encoder(compiled), video, windows, bounds))
+        return DiagonalGaussian(
+            run_windows(self._encoder(compiled), video, windows, bounds, self._at_once)
+        )
 
     def decode(self, z: ArrayLike, *, compiled: bool = True) -> Video:
         """Return the video of a latent (b, t, h, w, c); `compiled` as in `encode`."""
         latent = self._check_input("decode", z, self.config.latent_channels)
         bounds = self._bounds(latent.shape[1], self.num_latent_frames_batch_size)
         windows = self.latent_windows(latent.shape)
-        return run_windows(self._decoder(decode_chunk, compiled), latent, windows, bounds)
+        return run_windows(
+            self._decoder(decode_chunk, compiled), latent, windows, bounds, self._at_once
+        )
 
     def encode_stream(
         self, frames: Iterable[ArrayLike], total: int
@@ -126,6 +130,7 @@ class AutoencoderKLCogVideoX(Modes):
 
         Raises ValueError before the last chunk if there are fewer or more frames than `total`.
         """
+        self._check_stream("encode_stream")
         bounds = self._bounds(total, self.num_sample_frames_batch_size)
         coder = self._encoder()
         channels = self.config.in_channels
@@ -149,6 +154,7 @@ class AutoencoderKLCogVideoX(Modes):
         latent frames is off by 11 % (rms; `tests/jaxvae/test_stream.py` has the figures). It is
         not a chunk size of 1 either, which as in diffusers doubles no frame in time: 13 give 13.
         """
+        self._check_stream("decode_stream")
         latent = self._check_input("decode_stream", z, self.config.latent_channels)
         size = 1 if single_latents else self.num_latent_frames_batch_size
         bounds = self._bounds(latent.shape[1], size)
@@ -219,14 +225,20 @@ class AutoencoderKLCogVideoX(Modes):
             bounds = self._bounds(video[1], self.num_sample_frames_batch_size)
             frames = jax.ShapeDtypeStruct(video, self.dtype)
             windows = self.sample_windows(video)
-            wanted.append(programs(self._encoder(), frames, windows, bounds))
+            wanted.append(programs(self._encoder(), frames, windows, bounds, self._at_once))
         if latent is not None:
             self._check_shape(name, latent, self.config.latent_channels)
             bounds = self._bounds(latent[1], self.num_latent_frames_batch_size)
             frames = jax.ShapeDtypeStruct(latent, self.dtype)
             windows = self.latent_windows(latent)
-            wanted.append(programs(self._decoder(decode_chunk), frames, windows, bounds))
+            wanted.append(
+                programs(self._decoder(decode_chunk), frames, windows, bounds, self._at_once)
+            )
         return itertools.chain(*wanted)
+
+    @property
+    def _at_once(self) -> int:
+        return 1 if self.sharding is None else self.sharding.devices("tiles")
 
     def _bounds(self, frames: int, size: int) -> list[Bounds]:
         bounds = chunk_bounds(frames, size)
@@ -253,6 +265,13 @@ class AutoencoderKLCogVideoX(Modes):
         if not jnp.issubdtype(array.dtype, jnp.floating):
             raise ValueError(f"{name}: expected floating point values, found {array.dtype}")
         return array.astype(self.dtype)
+
+    def _check_stream(self, name: str) -> None:
+        if self._at_once > 1:
+            raise ValueError(
+                f"{name}: a stream runs its tiles one after the other, and they are sharded; call"
+                " disable_sharding(), or encode and decode"
+            )
 
     def _check_shape(self, name: str, shape: tuple[int, ...], channels: int) -> None:
         if len(shape) != 5 or shape[-1] != channels or 0 in shape:

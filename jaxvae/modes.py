@@ -82,21 +82,23 @@ class Modes(nnx.Module):
         height: str | None = None,
         width: str | None = None,
         time: str | None = None,
+        tiles: str | None = None,
     ) -> None:
         """From now on run over the devices of `mesh`; each argument names one of its axes.
 
         Not in diffusers. The parameters are copied to every device now: load others before.
         `height` and `width` must divide the sizes of all levels, from the video to the latent.
         `time` runs the chunks after the first side by side, one on each device, so that more
-        devices than chunks are of no use; a chunk must keep two frames at every level. What is
-        returned is split along batch, height and width; with `time` the chunks of a stream come as
-        many at a time as run together, and are split along time too.
+        devices than chunks are of no use; a chunk must keep two frames at every level. `tiles` does
+        so with tiles of one size. What is returned is split along batch, height and width. With
+        `time` the chunks of a stream come as many at a time as run together, and are split along
+        time too; with `tiles` there are no streams.
 
         On a mesh of several processes all of them make the same calls, with global arrays or the
         same NumPy arrays. Raises ValueError for names that are not the mesh's, for explicit and
         manual axes, and, when it runs, for what does not split evenly: see `Layout.check`.
         """
-        self.sharding = Layout(mesh, batch, height, width, time)
+        self.sharding = Layout(mesh, batch, height, width, time, tiles)
         self.sharding.replicate(self)
 
     def disable_sharding(self) -> None:

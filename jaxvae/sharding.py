@@ -25,7 +25,7 @@ from jaxvae.halo import Halo
 from jaxvae.steps import Coder, Output, Parts, Step, Video
 from jaxvae.tiling import Windows
 
-Axis = Literal["batch", "height", "width", "time"]
+Axis = Literal["batch", "height", "width", "time", "tiles"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Layout:
     height: str | None = None
     width: str | None = None
     time: str | None = None
+    tiles: str | None = None
 
     def __post_init__(self) -> None:
         """Check the names against the mesh."""
@@ -49,8 +50,13 @@ class Layout:
         names, known = list(given.values()), self.mesh.axis_names
         if not names or len(set(names)) < len(names) or not set(names) <= set(known):
             raise ValueError(
-                "enable_sharding: expected batch, height, width or time, each with another of the"
-                f" mesh's axes {known}, found {found}"
+                "enable_sharding: expected batch, height, width, time or tiles, each with another"
+                f" of the mesh's axes {known}, found {found}"
+            )
+        if self.tiles is not None and set(given) - {"tiles", "time"}:
+            raise ValueError(
+                "enable_sharding: expected tiles alone or with time, since tiles are stacked along"
+                f" the batch and are not split themselves, found {found}"
             )
         if any(kind != AxisType.Auto for kind in self.mesh.axis_types):
             raise ValueError(
@@ -60,7 +66,13 @@ class Layout:
             )
 
     def _names(self) -> dict[Axis, str | None]:
-        return {"batch": self.batch, "height": self.height, "width": self.width, "time": self.time}
+        return {
+            "batch": self.batch,
+            "height": self.height,
+            "width": self.width,
+            "time": self.time,
+            "tiles": self.tiles,
+        }
 
     def devices(self, axis: Axis) -> int:
         """Return along how many devices `axis` is split."""
@@ -77,8 +89,15 @@ class Layout:
         """Where (b, t, h, w, c) lies if each device along time holds a chunk, or caches for one."""
         return self._sharding(self.time)
 
+    @property
+    def joined(self) -> NamedSharding:
+        """Where (b, t, h, w, c) lies once all of its frames are there: tiles are to be blended."""
+        spec = PartitionSpec(self.batch, None, self.height, self.width, None)
+        return NamedSharding(self.mesh, spec)
+
     def _sharding(self, time: str | None) -> NamedSharding:
-        spec = PartitionSpec(self.batch, time, self.height, self.width, None)
+        # A stack of tiles is a batch.
+        spec = PartitionSpec(self.batch or self.tiles, time, self.height, self.width, None)
         return NamedSharding(self.mesh, spec)
 
     def replicate(self, module: nnx.Module) -> None:
@@ -105,6 +124,11 @@ class Layout:
                 " split over devices; call disable_slicing() or shard something else"
             )
         tiles = len(windows.rows.tiles) * len(windows.columns.tiles)
+        if self.tiles is not None and tiles == 1:
+            raise ValueError(
+                "sharding: tiles are split over devices, and this is one tile; call"
+                " enable_tiling() with smaller tiles, or shard something else"
+            )
         if (self.height is not None or self.width is not None) and tiles > 1:
             raise ValueError(
                 f"sharding: expected whole images, found {tiles} tiles of images that are split"
@@ -210,7 +234,7 @@ class ShardedCoder(Coder):
 
     def join(self, outputs: list[Output]) -> Output:
         """Join along time; each device along time holds all frames."""
-        joined: Output = _join(outputs, self.layout.whole)
+        joined: Output = _join(outputs, self.layout.joined)
         return joined
 
 

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
 from jaxtyping import Array, Float, Int
 
 from jaxvae.cache import use_default_cache
@@ -111,7 +110,6 @@ def run_windows(
     windows: Windows,
     bounds: list[Bounds],
     at_once: int = 1,
-    sharding: NamedSharding | None = None,
 ) -> Output:
     """Run the chunks of every window and join what comes out.
 
@@ -122,11 +120,8 @@ def run_windows(
     each size, however many chunks and windows there are.
 
     `at_once` windows of one size run together, stacked along the batch, and need so many times the
-    memory. Statistics are those of a sample, so values change by rounding only. `sharding` places
-    each chunk of a stack on devices that all hold the parameters; what comes out goes back to where
-    `x` is. Inside of a transformation the axes of its mesh must be of the type `Auto`, and the
-    compiler decides where outputs go. A stack that is not full repeats its last window, and what
-    comes out of that is dropped.
+    memory. Statistics are those of a sample, so values change by rounding only. A stack that is not
+    full repeats its last window, and what comes out of that is dropped.
     """
     if not coder.traced(x):
         stacks = {
@@ -141,7 +136,7 @@ def run_windows(
             # Not before it is asked for: tiles that wait for blending take memory.
             if window not in ready:
                 stack = stacks[window]
-                outputs = _loop_chunks(coder, x, _filled(stack, at_once), bounds, sharding)
+                outputs = _loop_chunks(coder, x, _filled(stack, at_once), bounds)
                 ready.update(zip(stack, outputs, strict=False))
             return ready.pop(window)
 
@@ -150,7 +145,7 @@ def run_windows(
     def run(x: Video, windows: Windows) -> Output:
         tiles: dict[Window, Output] = {}
         for group in windows.groups():
-            outputs = _map_windows(coder, x, _filled(group, at_once), bounds, at_once, sharding)
+            outputs = _map_windows(coder, x, _filled(group, at_once), bounds, at_once)
             tiles.update(zip(group, outputs, strict=False))
         return windows.join(tiles.__getitem__)
 
@@ -170,16 +165,13 @@ def _loop_chunks(
     x: Video,
     stack: list[Window],
     bounds: list[Bounds],
-    sharding: NamedSharding | None,
 ) -> list[Output]:
     outputs = []
     cache: Cache | None = None
     for frames in bounds:
         chunk = _join([cut(x, frames, window) for window in stack], axis=0)
-        if sharding is not None:
-            chunk = jax.device_put(chunk, sharding)
         output, cache = coder(chunk, cache)
-        outputs.append(output if sharding is None else jax.device_put(output, x.sharding))
+        outputs.append(output)
     joined = coder.join(outputs)
     return [joined] if len(stack) == 1 else jnp.split(joined, len(stack))
 
@@ -190,7 +182,6 @@ def _map_windows(
     windows: list[Window],
     bounds: list[Bounds],
     at_once: int,
-    sharding: NamedSharding | None,
 ) -> list[Output]:
     """Return the outputs of windows of one size, whose number `at_once` divides."""
     (samples, rows, columns), frames = windows[0], x.shape[1]
@@ -202,8 +193,6 @@ def _map_windows(
 
     def run(starts: Int[Array, "n 5"]) -> Output:
         stack = _join([lax.dynamic_slice(x, start, size) for start in starts], axis=0)
-        if sharding is not None:
-            stack = lax.with_sharding_constraint(stack, sharding)
         return _scan_chunks(coder, stack, bounds)
 
     if len(windows) == at_once:

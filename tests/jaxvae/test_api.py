@@ -48,7 +48,7 @@ METHODS = {
     "disable_tiling": "",
     "enable_slicing": "",
     "disable_slicing": "",
-    "enable_sharding": "mesh * batch height width time",
+    "enable_sharding": "mesh * batch height width time tiles",
     "disable_sharding": "",
     "enable_gradient_checkpointing": "",
     "disable_gradient_checkpointing": "",

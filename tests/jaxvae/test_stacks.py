@@ -96,34 +96,33 @@ import json
 import sys
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec as P
 from jaxvae import AutoencoderKLCogVideoX
-from jaxvae.chunks import chunk_bounds
-from jaxvae.steps import Coder, decode_chunk, encode_chunk, run_windows
 
 vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
 vae.enable_tiling(16, 8, 0.25, 0.25)  # cut in width alone
 axis_types = (jax.sharding.AxisType.Auto,)
-mesh = jax.make_mesh((8,), ("tiles",), axis_types=axis_types)
-spread, whole = NamedSharding(mesh, P("tiles")), NamedSharding(mesh, P())
-step, modules, plan, shape, chunk = {
-    "encode": (encode_chunk, vae.encoder, vae.sample_windows, (1, 5, 8, 26, 3), 4),
-    "decode": (decode_chunk, vae.decoder, vae.latent_windows, (1, 3, 4, 13, 2), 2),
+mesh = jax.make_mesh((8,), ("devices",), axis_types=axis_types)
+shape, windows, run = {
+    "encode": ((1, 5, 8, 26, 3), vae.sample_windows, lambda vae, x: vae.encode(x).parameters),
+    "decode": ((1, 3, 4, 13, 2), vae.latent_windows, lambda vae, x: vae.decode(x)),
 }[sys.argv[2]]
-x = jax.numpy.asarray(np.random.default_rng(0).standard_normal(shape, np.float32))
-windows, bounds, parts = plan(shape), chunk_bounds(shape[1], chunk), (modules, None)
-
-one = np.asarray(run_windows(Coder(step, parts), x, windows, bounds))
-parts = jax.device_put(parts, whole)
-looped = run_windows(Coder(step, parts), x, windows, bounds, 8, spread)
-run = jax.jit(lambda parts, x: run_windows(Coder(step, parts), x, windows, bounds, 8, spread))
-mapped = run(parts, jax.device_put(x, whole))
+x = np.random.default_rng(0).standard_normal(shape, np.float32)
+sizes = [len(group) for group in windows(shape).groups()]
+one = np.asarray(run(vae, x))
+vae.enable_sharding(mesh, tiles="devices")
+looped, mapped = run(vae, x), jax.jit(run)(vae, x)
+try:
+    vae.decode_stream(x)
+except ValueError as error:
+    refused = str(error)
 print(json.dumps({
     "errors": [
         float(np.abs(np.asarray(y) - one).max() / np.abs(one).max()) for y in (looped, mapped)
     ],
     "devices": len(looped.devices()),
-    "sizes": [len(group) for group in windows.groups()],
+    "whole": looped.sharding.is_fully_replicated,
+    "sizes": sizes,
+    "refused": refused,
 }))
 """
 
@@ -142,5 +141,7 @@ def test_tiles_spread_over_devices(objective, tmp_path, method):
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
     assert max(found["errors"]) < 2e-6
-    assert found["devices"] == 1  # what comes out goes back to where the input is
+    assert found["devices"] == 8
+    assert found["whole"]
+    assert "stream" in found["refused"]
     assert found["sizes"] == [4, 1]  # neither fills eight devices
