@@ -185,8 +185,8 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
         "",
         "## One video on many chips, by formula",
         "",
-        "The full model in bfloat16 and the fastest split for each number of chips, with"
-        f" {about['tflops']:g} TFLOP/s, {about['link_gbs']:g} GB/s a link and"
+        "The full model in bfloat16 and the fastest split for each number of chips, with",
+        f"{about['tflops']:g} TFLOP/s, {about['link_gbs']:g} GB/s a link and"
         f" {about['latency_us']:g} microseconds a message. Nothing overlaps, every",
         "product runs at the peak and memory is not counted, so that what is sent weighs as much",
         "as it can. This is no measurement. A batch is split over as many chips as it has samples,",

@@ -13,7 +13,8 @@ import sys
 MODES = {
     "batch": {"batch": 2},
     "width": {"width": 4},
-    "time": {"time": 2},
+    "time": {"time": 3},  # on a ring of two, forwards is backwards
+    "time_of_two": {"time": 2},
     "height": {"height": 4},
     "all_eight_high": {"height": 8},
     "batch_width": {"batch": 2, "width": 4},
@@ -25,7 +26,7 @@ OTHER_WAYS = ("time_batch_height",)  # streams, and inside of a caller's own jit
 SIZES = {"all_eight_high": (16, 8)}  # height and width of the latent; otherwise 4 x 4
 
 CHUNK = 4  # frames; latent ones are 2
-FRAMES, LATENTS = 17, 9  # 5 + 4 + 4 + 4 and 3 + 2 + 2 + 2: over 2 devices a round is not full
+FRAMES, LATENTS = 25, 13  # 5 + 5 * 4 and 3 + 5 * 2: over 2 or 3 devices a round is not full
 
 
 def compiled_programs():

@@ -85,10 +85,10 @@ def test_as_on_one_device(quick, mode):
 
 def test_what_a_device_holds_of_the_output(quick):
     told = json.loads(str(quick["told"]))
-    assert told["batch/decode"] == [[2, 17, 8, 8, 3], [1, 17, 8, 8, 3]]
-    assert told["width/encode"] == [[2, 9, 4, 4, 4], [2, 9, 4, 1, 4]]
-    # 17 frames are no multiple of 2: each device gets all of them
-    assert told["time/decode"] == [[2, 17, 8, 8, 3]] * 2
+    assert told["batch/decode"] == [[2, 25, 8, 8, 3], [1, 25, 8, 8, 3]]
+    assert told["width/encode"] == [[2, 13, 4, 4, 4], [2, 13, 4, 1, 4]]
+    # 25 frames are no multiple of 3: each device gets all of them
+    assert told["time/decode"] == [[2, 25, 8, 8, 3]] * 2
 
 
 @pytest.mark.slow
@@ -101,8 +101,8 @@ def test_as_on_one_device_in_other_modes(slow, mode):
 @pytest.mark.parametrize("direction", ["encode", "decode"])
 def test_streams_and_a_jit_of_the_callers(slow, direction):
     mode = "time_batch_height"
-    chunks = [slow[f"{mode}/stream/{direction}/{i}"] for i in range(3)]  # 1, 2 and 1 of the 4
-    frames = {"encode": [3, 4, 2], "decode": [5, 8, 4]}[direction]
+    chunks = [slow[f"{mode}/stream/{direction}/{i}"] for i in range(4)]  # 1, 2, 2 and 1
+    frames = {"encode": [3, 4, 4, 2], "decode": [5, 8, 8, 4]}[direction]
     assert [chunk.shape[1] for chunk in chunks] == frames
     agree(np.concatenate(chunks, axis=1), slow[f"one/4x4/{direction}"])
     agree(slow[f"{mode}/jit/{direction}"], slow[f"one/4x4/{direction}"])
@@ -118,9 +118,10 @@ def test_over_two_processes(model):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     path = model.with_name("processes.npz")
-    finish(*(start(path, model, 1, "batch", "time", number, port) for number in (0, 1)))
+    modes = ("batch", "time_of_two")
+    finish(*(start(path, model, 1, *modes, number, port) for number in (0, 1)))
     found = np.load(path)
-    for mode in ("batch", "time"):
+    for mode in modes:
         check(found, mode)
 
 
