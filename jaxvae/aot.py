@@ -15,7 +15,10 @@ import json
 import os
 import platform
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -54,8 +57,14 @@ def save(
 
     header = _environment(vae, "aot.save")
     wanted = list(vae.step_programs("aot.save", video, latent))
+    with _without_cache():
+        # `partial` makes functions that JAX has not met: it would return what it fetched before.
+        programs = compile_programs(
+            (replace(coder, step=partial(coder.step)), chunk, cache)
+            for coder, chunk, cache in wanted
+        )
     header["programs"], payloads = [], []
-    for (coder, chunk, cache), compiled in zip(wanted, compile_programs(wanted), strict=True):
+    for (coder, chunk, cache), compiled in zip(wanted, programs, strict=True):
         payload, tree, _ = serialize_executable.serialize(compiled)
         payloads.append(payload)
         header["programs"].append(
@@ -123,17 +132,39 @@ def load(vae: AutoencoderKLCogVideoX, path: str | Path) -> None:
                 " gradient checkpointing and training mode, as when it was saved"
             )
         found.append((key_of(_STEPS[program["step"]], *arguments), tree, next_cache))
-    for (key, tree, next_cache), payload in zip(found, payloads, strict=True):
-        add_loaded(
-            key,
-            serialize_executable.deserialize_and_load(
-                payload,
-                tree,
-                jax.tree.structure((0, next_cache)),
-                backend=device.client,
-                execution_devices=[device],
-            ),
-        )
+    loaded = []
+    for (_, tree, next_cache), payload in zip(found, payloads, strict=True):
+        returned = jax.tree.structure((0, next_cache))
+        try:
+            program = serialize_executable.deserialize_and_load(
+                payload, tree, returned, backend=device.client, execution_devices=[device]
+            )
+        except jax.errors.JaxRuntimeError as error:
+            reason = str(error).strip().splitlines()[0]
+            raise ProgramsError(f"{file}: refused by this machine's runtime ({reason})") from error
+        loaded.append(program)
+    for (key, _, _), program in zip(found, loaded, strict=True):
+        add_loaded(key, program)
+
+
+@contextmanager
+def _without_cache() -> Iterator[None]:
+    """Compile everything anew, in the whole process.
+
+    jaxlib 0.10.2 on a CPU: a program that was fetched from the cache on disk and is stored again
+    lacks its kernels ("Function dot.5_kernel not found"), and fails where it is run.
+    """
+    from jax.experimental.compilation_cache import compilation_cache
+
+    name = "jax_enable_compilation_cache"
+    before = getattr(jax.config, name)
+    jax.config.update(name, False)
+    compilation_cache.reset_cache()  # it remembers whether it is used
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+        compilation_cache.reset_cache()
 
 
 def _read(file: Path) -> tuple[dict[str, Any], list[bytes]]:
