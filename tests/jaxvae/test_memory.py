@@ -8,6 +8,8 @@ import jax
 import numpy as np
 import pytest
 
+from jaxvae.layers import GroupNorm
+
 
 def temporary(vae, latent):
     """Temporary bytes of each step that decoding such a latent runs."""
@@ -83,3 +85,12 @@ def test_a_stream_takes_the_same_for_any_number_of_frames(objective, tmp_path):
     short, long = peaks["passed on", 5], peaks["passed on", 21]
     assert abs(long - short) < 0.03 * short
     assert peaks["kept", 21] > long + 10e6
+
+
+@pytest.mark.parametrize(("dtype", "copies"), [("float32", 0), ("bfloat16", 1)])
+def test_a_group_norm_keeps_at_most_one_float32_copy(dtype, copies):
+    """Three passes over the input, fused with what they need: none of them is written out."""
+    norm = GroupNorm(8, 32, dtype=dtype)
+    x = jax.ShapeDtypeStruct((1, 4, 32, 32, 32), dtype)
+    analysis = jax.jit(norm.__call__).lower(x).compile().memory_analysis()
+    assert analysis.temp_size_in_bytes == pytest.approx(copies * x.size * 4, abs=0.01 * x.size)
