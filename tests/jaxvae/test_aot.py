@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxvae import aot
+from jaxvae import aot, steps
 from jaxvae.aot import MAGIC, ProgramsError
 
 LOAD = """
@@ -52,7 +52,7 @@ def saved(objective, bridge, tmp_path_factory):
     video, latent = bridge.normal(*VIDEO), bridge.normal(*LATENT)
     # what the cache on disk gives cannot be stored again: everything is in it, and fetched
     for _ in range(2):
-        jax.clear_caches()
+        steps._compiled.clear_cache()
         vae.compile_ahead(VIDEO, LATENT)
     use = jax.config.jax_enable_compilation_cache
     aot.save(vae, folder / "programs", video=VIDEO, latent=LATENT)
