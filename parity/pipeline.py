@@ -260,6 +260,8 @@ def run_pair(
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
     largest = progress.largest()
+    stages = progress.seconds()
+    slowest = max(stages, key=lambda name: stages[name])
     facts: dict[str, Any] = {
         "input": clip.source,
         "weights": weights
@@ -267,7 +269,8 @@ def run_pair(
         "config": config or ("of the weights" if weights else "default"),
         "parameters": sum(p.numel() for p in reference.parameters()),
         "seconds": round(time.monotonic() - start, 1),
-        "seconds_by_stage": progress.seconds(),
+        "seconds_by_stage": stages,
+        "slowest_stage": f"{slowest}, {100 * stages[slowest] / sum(stages.values()):.0f} %",
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),

@@ -89,7 +89,7 @@ def test_a_stream_takes_the_same_for_any_number_of_frames(objective, tmp_path):
 
 @pytest.mark.parametrize(("dtype", "copies"), [("float32", 0), ("bfloat16", 1)])
 def test_a_group_norm_keeps_at_most_one_float32_copy(dtype, copies):
-    """Three passes over the input, fused with what they need: none of them is written out."""
+    """Its differences are written where the result will be."""
     norm = GroupNorm(8, 32, dtype=dtype)
     x = jax.ShapeDtypeStruct((1, 4, 32, 32, 32), dtype)
     analysis = jax.jit(norm.__call__).lower(x).compile().memory_analysis()
