@@ -136,31 +136,29 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
         )
 
-    # The default device decides for what the model is traced: here there may be no TPU at all.
-    with jax.default_device(device):
-        vae = nnx.eval_shape(
-            lambda: AutoencoderKLCogVideoX(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
-        )
-        vae.eval()
-        if program.direction == "encode":
-            step, parts = encode_chunk, (vae.encoder, vae.quant_conv)
-            shrunk, channels = 1, config.in_channels
-        else:
-            step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
-            shrunk, channels = 2 ** (len(config.block_out_channels) - 1), config.latent_channels
-        coder = Coder(step, placed(parts))
-        shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
-        x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
-        cache = None if program.first else placed(jax.eval_shape(step, coder.parts, x, None)[1])
-        lowered = coder.lower(x, cache)
-        digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-        if known is not None and known["digest"] == digest:
-            return known
-        try:
-            compiled = lowered.compile()
-        except jax.errors.JaxRuntimeError as error:
-            reason = next(iter(str(error).splitlines()), "no reason given")
-            return {"digest": digest, "error": reason[:300]}
+    vae = nnx.eval_shape(
+        lambda: AutoencoderKLCogVideoX(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+    )
+    vae.eval()
+    if program.direction == "encode":
+        step, parts = encode_chunk, (vae.encoder, vae.quant_conv)
+        shrunk, channels = 1, config.in_channels
+    else:
+        step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
+        shrunk, channels = 2 ** (len(config.block_out_channels) - 1), config.latent_channels
+    coder = Coder(step, placed(parts))
+    shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
+    x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
+    cache = None if program.first else placed(jax.eval_shape(step, coder.parts, x, None)[1])
+    lowered = coder.lower(x, cache)
+    digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+    if known is not None and known["digest"] == digest:
+        return known
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        reason = next(iter(str(error).splitlines()), "no reason given")
+        return {"digest": digest, "error": reason[:300]}
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     return {
         "digest": digest,

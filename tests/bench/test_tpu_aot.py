@@ -2,12 +2,9 @@
 
 import json
 
-import jax
 import pytest
-from flax import nnx
 
 from bench.tpu_aot import CALLS, Call, Program, compile_program, load, markdown, peak, wanted
-from jaxvae.convolution import Conv3d
 from jaxvae.pairing import SMALL
 
 GIB = 2**30
@@ -77,15 +74,6 @@ def test_what_another_compiler_said_is_not_kept(tmp_path):
     path.write_text(json.dumps({"versions": {"jax": "1"}, "programs": {"p": figures()}}))
     assert load(path, {"jax": "1"}) == {"p": figures()}
     assert load(path, {"jax": "2"}) == {}
-
-
-@pytest.mark.parametrize("platform", ["cpu", "tpu"])
-def test_the_default_device_chooses_the_formulation(platform):
-    """3-D convolutions for a TPU, sums of 2-D ones for a CPU, wherever they are traced."""
-    conv = Conv3d(2, 2, 3, rngs=nnx.Rngs(0))
-    with jax.default_device(platform):
-        traced = jax.make_jaxpr(conv)(jax.ShapeDtypeStruct((1, 4, 16, 16, 2), "float32"))
-    assert str(traced).count("conv_general_dilated[") == (1 if platform == "tpu" else 3)
 
 
 @pytest.mark.slow
