@@ -126,6 +126,7 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
     from jax.experimental import topologies
 
     from jaxvae import AutoencoderKLCogVideoX
+    from jaxvae.cache import without_cache
     from jaxvae.steps import Coder, decode_chunk, encode_chunk
 
     (device,) = topologies.get_topology_desc(platform="tpu", **TOPOLOGY).devices
@@ -155,7 +156,8 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
     if known is not None and known["digest"] == digest:
         return known
     try:
-        compiled = lowered.compile()
+        with without_cache():
+            compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         reason = next(iter(str(error).splitlines()), "no reason given")
         return {"digest": digest, "error": reason[:300]}

@@ -15,8 +15,7 @@ import json
 import os
 import platform
 import struct
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -28,6 +27,7 @@ import jax
 
 from jaxvae.ahead import compile_programs
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
+from jaxvae.cache import use_default_cache, without_cache
 from jaxvae.loaded import add_loaded, key_of
 from jaxvae.steps import Parts, decode_chunk, encode_chunk
 
@@ -56,8 +56,9 @@ def save(
     from jax.experimental import serialize_executable
 
     header = _environment(vae, "aot.save")
+    use_default_cache()  # decided once in a process, and not where the cache is off for a moment
     wanted = list(vae.step_programs("aot.save", video, latent))
-    with _without_cache():
+    with without_cache():
         # `partial` makes functions that JAX has not met: it would return what it fetched before.
         programs = compile_programs(
             (replace(coder, step=partial(coder.step)), chunk, cache)
@@ -147,26 +148,6 @@ def load(vae: AutoencoderKLCogVideoX, path: str | Path) -> None:
         add_loaded(key, program)
 
 
-@contextmanager
-def _without_cache() -> Iterator[None]:
-    """Compile everything anew, in the whole process.
-
-    jaxlib 0.10.2 on a CPU: a program that was fetched from the cache on disk and is stored again
-    lacks its kernels ("Function dot.5_kernel not found"), and fails where it is run.
-    """
-    from jax.experimental.compilation_cache import compilation_cache
-
-    name = "jax_enable_compilation_cache"
-    before = getattr(jax.config, name)
-    jax.config.update(name, False)
-    compilation_cache.reset_cache()  # it remembers whether it is used
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
-        compilation_cache.reset_cache()
-
-
 def _read(file: Path) -> tuple[dict[str, Any], list[bytes]]:
     try:
         data = file.read_bytes()
@@ -214,7 +195,8 @@ def _environment(vae: AutoencoderKLCogVideoX, name: str) -> dict[str, Any]:
 
 
 def _devices(vae: AutoencoderKLCogVideoX) -> set[jax.Device]:
-    return set().union(*(leaf.sharding.device_set for leaf in jax.tree.leaves(vae)))
+    leaves = map(jax.numpy.asarray, jax.tree.leaves(vae))  # parameters may be NumPy arrays
+    return set().union(*(leaf.sharding.device_set for leaf in leaves))
 
 
 def _machine() -> str:

@@ -8,6 +8,8 @@ import os
 import tempfile
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,27 @@ def use_default_cache() -> None:
         if _setting("jax_compilation_cache_max_size") < 0:  # no limit, as JAX has it at first
             jax.config.update("jax_compilation_cache_max_size", LARGEST)
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+@contextmanager
+def without_cache() -> Iterator[None]:
+    """Compile everything anew, in the whole process.
+
+    What was fetched from the cache on disk is not always a whole executable. jaxlib 0.10.2 on a
+    CPU: stored once more it lacks its kernels ("Function dot.5_kernel not found"), and fails where
+    it is run. For a device that is not there, nothing can be fetched.
+    """
+    from jax.experimental.compilation_cache import compilation_cache
+
+    name = "jax_enable_compilation_cache"
+    before = _setting(name)
+    jax.config.update(name, False)
+    compilation_cache.reset_cache()  # it remembers whether it is used
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
+        compilation_cache.reset_cache()
 
 
 def _setting(name: str) -> Any:

@@ -98,8 +98,9 @@ class Modes(nnx.Module):
         same NumPy arrays. Raises ValueError for names that are not the mesh's, for explicit and
         manual axes, and, when it runs, for what does not split evenly: see `Layout.check`.
         """
-        self.sharding = Layout(mesh, batch, height, width, time, tiles)
-        self.sharding.replicate(self)
+        layout = Layout(mesh, batch, height, width, time, tiles)
+        layout.replicate(self)
+        self.sharding = layout
 
     def disable_sharding(self) -> None:
         """Run on one device again; one copy of the parameters stays."""

@@ -21,8 +21,8 @@ from jaxvae.products import sum_over_time
 Triple = tuple[int, int, int]
 
 BLOCK = 256 * 2**20
-"""Bytes of transformed input at a time, eight times as many as the input's own: frames take turns
-above it."""
+"""Bytes of transformed input at a time, four (two directions) or eight times as many as the input's
+own. Above it frames take turns, and where one pair of frames has more, nothing is transformed."""
 
 _KERNEL = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
@@ -56,7 +56,14 @@ def applies(
         and precision is lax.Precision.HIGHEST
         and min(din, dout) >= CHANNELS
         and x.shape[2] * x.shape[3] > FRAME
+        and _transformed(x, taps[0]) <= BLOCK
     )
+
+
+def _transformed(x: Float[Array, "b t h w din"], time_taps: int) -> int:
+    """Bytes of one pair of frames (one frame, for a kernel of one) when it is transformed."""
+    tiles = -(-x.shape[2] // 2) * -(-x.shape[3] // 2)
+    return int((64 if time_taps == 3 else 16) * x.shape[0] * tiles * x.shape[-1] * x.dtype.itemsize)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -270,7 +270,7 @@ def run_pair(
         "parameters": sum(p.numel() for p in reference.parameters()),
         "seconds": round(time.monotonic() - start, 1),
         "seconds_by_stage": stages,
-        "slowest_stage": f"{slowest}, {100 * stages[slowest] / sum(stages.values()):.0f} %",
+        "slowest_stage": f"{slowest}, {100 * stages[slowest] / (sum(stages.values()) or 1):.0f} %",
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
