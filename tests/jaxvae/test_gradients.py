@@ -50,6 +50,7 @@ def test_every_gradient_is_as_close_to_float64_as_pytorch(objective, name):
     )
 
 
+@pytest.mark.slow
 def test_gradients_are_central_differences(objective, make_pair):
     """In float64 and without PyTorch: encode, decode and loss at once, through three chunks."""
     one_level = {

@@ -181,6 +181,7 @@ print(json.dumps([sum(sizes), max(sizes), saved, loaded]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's peak memory")
 def test_memory_is_the_model_and_a_few_tensors(tmp_path):
     done = subprocess.run(

@@ -52,7 +52,8 @@ def their_losses(objective, model, make):
     return np.array(losses)
 
 
-@pytest.mark.parametrize("name", ["momentum", pytest.param("adam", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["momentum", "adam"])
 def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     optimiser, theirs = OPTIMISERS[name][0](), OPTIMISERS[name][1]
     vae, state = objective.ours, optimiser.init(objective.ours)
