@@ -46,9 +46,6 @@ def measure(spec: Spec, rounds: int) -> Record:
         record = in_turn(sides, rounds)
         record["operations"] = sides["contiguous"].ask("operations")
         output, reference = sides["JAX"].ask("output"), sides["contiguous"].ask("output")
-        for name, side in sides.items():
-            if "skipped" not in record[name]:
-                record[name]["resident"] = side.ask("resident")
     off = np.sqrt(np.mean((output - reference) ** 2) / np.mean(reference**2))
     record["relative rms error"] = float(off)
     return record | compared(record)
@@ -127,7 +124,7 @@ def _processor() -> str:
 @click.option(
     "--rounds",
     type=click.IntRange(1),
-    default=5,
+    default=3,
     show_default=True,
     help="Runs of each side in a row, after one that is not counted.",
 )

@@ -117,13 +117,12 @@ class TorchSide:
         return np.asarray(output.double().cpu().numpy())
 
     def memory(self) -> dict[str, int]:
-        """Bytes at the highest point of all runs so far; nothing on a CPU."""
-        if not self.cuda:
-            return {}
-        return {
-            "peak": self.torch.cuda.max_memory_allocated(),
-            "reserved": self.torch.cuda.max_memory_reserved(),
-        }
+        """Bytes at the highest point so far: of the process and, on a GPU, of the device."""
+        found = {"resident": resident()}
+        if self.cuda:
+            found["peak"] = self.torch.cuda.max_memory_allocated()
+            found["reserved"] = self.torch.cuda.max_memory_reserved()
+        return found
 
     def operations(self) -> int:
         """Of the convolutions of one run as they are written: a product and a sum are two."""
@@ -137,10 +136,6 @@ class TorchSide:
         """Operations a second in a product of two matrices of float32, at best."""
         a = self.torch.ones(PRODUCT, PRODUCT)
         return 2 * PRODUCT**3 / min(_timed(lambda: a @ a) for _ in range(10))
-
-    def resident(self) -> int:
-        """Bytes of this process's memory at its highest point."""
-        return resident()
 
     def about(self) -> dict[str, Any]:
         """Versions and the device."""
@@ -196,29 +191,20 @@ class JaxSide:
         return np.asarray(self._run(), np.float64)
 
     def memory(self) -> dict[str, int]:
-        """Bytes at the highest point so far, and what the largest program says that it needs."""
-        from jaxvae.ahead import programs
-        from jaxvae.chunks import chunk_bounds
-        from jaxvae.steps import Coder, decode_chunk, encode_chunk
+        """Bytes at the highest point so far, as `TorchSide`'s, and `temporary`, of one program.
 
-        vae, frames = self.vae, self.x.shape[1]
+        That is what the compiler says that the largest step needs beside what it is given.
+        """
+        found = {"resident": resident()}  # before anything is compiled for it
+        if stats := self.device.memory_stats():  # a CPU has none
+            found["peak"] = stats["peak_bytes_in_use"]
+        shape = "video" if self.spec.direction == "encode" else "latent"
         with self.jax.default_device(self.device):
-            if self.spec.direction == "encode":
-                coder = Coder(encode_chunk, (vae.encoder, vae.quant_conv))
-                windows = vae.sample_windows(self.x.shape)
-                bounds = chunk_bounds(frames, vae.num_sample_frames_batch_size)
-            else:
-                coder = Coder(decode_chunk, (vae.decoder, vae.post_quant_conv))
-                windows = vae.latent_windows(self.x.shape)
-                bounds = chunk_bounds(frames, vae.num_latent_frames_batch_size)
-            shape = self.jax.ShapeDtypeStruct(self.x.shape, self.x.dtype)
-            temporary = max(
+            found["temporary"] = max(
                 coder.lower(x, cache).compile().memory_analysis().temp_size_in_bytes
-                for coder, x, cache in programs(coder, shape, windows, bounds)
+                for coder, x, cache in self.vae.step_programs(**{shape: self.x.shape})
             )
-        stats = self.device.memory_stats() or {}  # a CPU has none
-        found = {"temporary": temporary}
-        return found | ({"peak": stats["peak_bytes_in_use"]} if stats else {})
+        return found
 
     def product(self) -> float:
         """Operations a second in a product of two matrices of float32, at best."""
@@ -230,10 +216,6 @@ class JaxSide:
             * PRODUCT**3
             / min(_timed(lambda: self.jax.block_until_ready(times(a))) for _ in range(10))
         )
-
-    def resident(self) -> int:
-        """Bytes of this process's memory at its highest point."""
-        return resident()
 
     def about(self) -> dict[str, Any]:
         """Versions and the device."""
@@ -302,11 +284,14 @@ class Side:
 def in_turn(sides: Mapping[str, Side], rounds: int) -> dict[str, Any]:
     """Seconds of a first run, of `rounds` runs in turn, and the memory of each side.
 
-    What fails is a record that says why. Raises Failed where memory is too little.
+    Another side begins each turn, so that none always follows the same one. What fails is a record
+    that says why. Raises Failed where memory is too little.
     """
     record: dict[str, Any] = {name: {} for name in sides}
+    order = list(sides)
     for round_ in range(rounds + 1):
-        for name, side in sides.items():
+        for name in order:
+            side = sides[name]
             found = record[name]
             if "skipped" in found:
                 continue
@@ -323,6 +308,7 @@ def in_turn(sides: Mapping[str, Side], rounds: int) -> dict[str, Any]:
                 if failure.memory:
                     raise
                 record[name] = {"skipped": str(failure)}
+        order.append(order.pop(0))
     return record
 
 

@@ -57,7 +57,7 @@ def save(
 
     header = _environment(vae, "aot.save")
     use_default_cache()  # decided once in a process, and not where the cache is off for a moment
-    wanted = list(vae.step_programs("aot.save", video, latent))
+    wanted = list(vae.step_programs(video, latent))
     with without_cache():
         # `partial` makes functions that JAX has not met: it would return what it fetched before.
         programs = compile_programs(

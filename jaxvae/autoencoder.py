@@ -211,23 +211,26 @@ class AutoencoderKLCogVideoX(Modes):
         them one after the other; a call that comes later finds them. Switch tiling and slicing
         before, since they decide on the programs.
         """
-        compile_programs(self.step_programs("compile_ahead", video, latent))
+        compile_programs(self.step_programs(video, latent))
 
     def step_programs(
-        self, name: str, video: tuple[int, ...] | None, latent: tuple[int, ...] | None
+        self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None
     ) -> Iterator[Program]:
-        """Return the programs of these shapes, not compiled yet; errors begin with `name`."""
+        """Return what `compile_ahead` would compile for these shapes, not compiled yet.
+
+        Raises ValueError for no shape, and for one that encode or decode would refuse.
+        """
         if video is None and latent is None:
-            raise ValueError(f"{name}: expected the shape of a video or a latent, found none")
+            raise ValueError("expected the shape of a video or a latent, found none")
         wanted: list[Iterator[Program]] = []
         if video is not None:
-            self._check_shape(name, video, self.config.in_channels)
+            self._check_shape("video", video, self.config.in_channels)
             bounds = self._bounds(video[1], self.num_sample_frames_batch_size)
             frames = jax.ShapeDtypeStruct(video, self.dtype)
             windows = self.sample_windows(video)
             wanted.append(programs(self._encoder(), frames, windows, bounds, self._at_once))
         if latent is not None:
-            self._check_shape(name, latent, self.config.latent_channels)
+            self._check_shape("latent", latent, self.config.latent_channels)
             bounds = self._bounds(latent[1], self.num_latent_frames_batch_size)
             frames = jax.ShapeDtypeStruct(latent, self.dtype)
             windows = self.latent_windows(latent)

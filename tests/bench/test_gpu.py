@@ -37,7 +37,7 @@ def test_both_sides_make_the_same_of_the_same_input():
     assert 0 < found["max"] < 1e-5
     assert ours.seconds() > 0
     assert theirs.seconds() > 0
-    assert theirs.memory() == {}
+    assert set(theirs.memory()) == {"resident"}
     assert ours.memory()["temporary"] > 0
 
 

@@ -37,7 +37,7 @@ def test_nothing_is_left_to_compile(make_pair, bridge, compiled):
 
 
 def test_shapes_that_cannot_be(pair):
-    with pytest.raises(ValueError, match=r"compile_ahead: .* channels are last"):
+    with pytest.raises(ValueError, match=r"video: .* channels are last"):
         pair.ours.compile_ahead(video=(1, 3, 9, 16, 16))
-    with pytest.raises(ValueError, match="compile_ahead: expected the shape"):
+    with pytest.raises(ValueError, match="expected the shape of a video or a latent"):
         pair.ours.compile_ahead()

@@ -36,7 +36,7 @@ METHODS = {
     "encode_stream": "frames total",
     "decode_stream": "z * single_latents",
     "compile_ahead": "video latent",
-    "step_programs": "name video latent",
+    "step_programs": "video latent",
     "from_pretrained": (
         "path_or_repo subfolder dtype precision revision local_files_only param_dtype"
     ),

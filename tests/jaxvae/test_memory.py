@@ -15,7 +15,7 @@ def temporary(vae, latent):
     """Temporary bytes of each step that decoding such a latent runs."""
     return [
         coder.lower(chunk, cache).compile().memory_analysis().temp_size_in_bytes
-        for coder, chunk, cache in vae.step_programs("test", None, latent)
+        for coder, chunk, cache in vae.step_programs(latent=latent)
     ]
 
 
