@@ -53,7 +53,7 @@ def test_version():
         (["run", "--size", "0x8"], "is not HEIGHTxWIDTH"),
         (["run", "nonsense"], "no pair 'nonsense'; registered: cogvideox"),
         (["run", "no.such:pair"], "cannot be loaded"),
-        (["run", "parity.cli:find_pair"], "expected a parity.Pair"),
+        (["run", "parity.cli.options:find_pair"], "expected a parity.Pair"),
         (["run", "--weights", "x", "--config", "small"], "leave --config out"),
         (["frobnicate"], "No such command"),
     ],

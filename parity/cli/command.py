@@ -1,0 +1,44 @@
+"""The group of commands, and what errors become: one line and an exit code."""
+
+import sys
+import traceback
+
+import click
+
+from parity.cli.run import run
+from parity.cli.selftest import selftest
+from parity.errors import InputError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jaxvae", prog_name="parity")
+def cli() -> None:
+    """A profiler for numerical error between PyTorch and Flax NNX."""
+
+
+for command in (run, selftest):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        cli.main(standalone_mode=False)
+    except InputError as error:
+        click.echo(f"parity: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except OSError as error:
+        click.echo(f"parity: {error}; the run is lost", err=True)
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("parity: interrupted", err=True)
+        sys.exit(130)
+    except Exception:
+        # A model or pair that raises: its author needs the traceback, and CI must not take it
+        # for a failed comparison.
+        traceback.print_exc()
+        click.echo("parity: the run broke off, nothing was compared", err=True)
+        sys.exit(2)
