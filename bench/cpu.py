@@ -24,6 +24,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.options import OUT, ROUNDS
 from bench.sides import Failed, Side, Spec, in_turn
 from parity.environment import commit
 from parity.report.write import write_all
@@ -121,21 +122,9 @@ def _processor() -> str:
 
 
 @click.command()
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=3,
-    show_default=True,
-    help="Runs of each side in a row, after one that is not counted.",
-)
+@ROUNDS
 @click.option("--tiny", is_flag=True, help="A small model and a small video.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("reports/bench"),
-    metavar="DIR",
-    show_default=True,
-)
+@OUT
 def main(rounds: int, tiny: bool, out: Path) -> None:
     """Measure row by row, and write the table after each."""
     config = "small" if tiny else "default"

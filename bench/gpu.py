@@ -26,6 +26,7 @@ from typing import Any
 import click
 import numpy as np
 
+from bench.options import OUT, ROUNDS
 from bench.sides import Failed, Side, Spec, in_turn
 from parity.environment import commit
 from parity.report.write import write_all
@@ -248,13 +249,7 @@ def measure(
     show_default=True,
     help="No row is begun after that.",
 )
-@click.option(
-    "--rounds",
-    type=click.IntRange(1),
-    default=5,
-    show_default=True,
-    help="Runs of each side in a row, after one that is not counted.",
-)
+@ROUNDS
 @click.option("--device", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True)
 @click.option("--tiny", is_flag=True, help="A small model and small videos.")
 @click.option(
@@ -263,13 +258,7 @@ def measure(
     metavar="DIR",
     help="Also profile one run of the port in every row that is timed.",
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    default=Path("reports/bench"),
-    metavar="DIR",
-    show_default=True,
-)
+@OUT
 def main(
     minutes: float, rounds: int, device: str, tiny: bool, profile: Path | None, out: Path
 ) -> None:

@@ -172,6 +172,8 @@ def _read(file: Path) -> tuple[dict[str, Any], list[bytes]]:
 def _environment(vae: AutoencoderKLCogVideoX, name: str) -> dict[str, Any]:
     """What must be equal where a file is written and where it is read."""
     devices = _devices(vae)
+    if vae.sharding is not None:
+        raise ProgramsError(f"{name}: expected a model on one device; call disable_sharding()")
     if len(devices) != 1:
         raise ProgramsError(
             f"{name}: expected parameters on one device, found them on {len(devices)}; a program"

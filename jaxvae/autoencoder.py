@@ -209,9 +209,10 @@ class AutoencoderKLCogVideoX(Modes):
 
         Shapes are (b, t, h, w, c). Several programs are compiled at a time, where calls compile
         them one after the other; a call that comes later finds them. Switch tiling and slicing
-        before, since they decide on the programs.
+        before, since they decide on the programs. What `aot.load` has read is not compiled.
         """
-        compile_programs(self.step_programs(video, latent))
+        wanted = self.step_programs(video, latent)
+        compile_programs(one for one in wanted if not one[0].is_loaded(*one[1:]))
 
     def step_programs(
         self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None

@@ -5,6 +5,7 @@ its folder. The programs of this model take minutes to compile, so that folder h
 """
 
 import os
+import stat
 import tempfile
 import threading
 import warnings
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import filelock
 import jax
 
 VARIABLE = "JAXVAE_CACHE_DIR"
@@ -48,7 +50,8 @@ def use_default_cache() -> None:
     so that none is used where it does not belong; an entry that cannot be read is compiled again,
     with a warning of JAX's. Entries are code: the folder must be writable by its owner alone.
 
-    A folder that cannot be written is warned about, and programs are not kept.
+    A folder that cannot be written, or that others may write to, is warned about, and programs are
+    not kept.
     """
     global _decided
     with _lock:
@@ -66,6 +69,8 @@ def use_default_cache() -> None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=folder):
                 pass
+            _check_owner(folder)
+            _drop_halves(folder)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
             warnings.warn(
                 f"jaxvae: compiled programs are not kept, expected a folder to write to ({error});"
@@ -76,6 +81,31 @@ def use_default_cache() -> None:
         if _setting("jax_compilation_cache_max_size") < 0:  # no limit, as JAX has it at first
             jax.config.update("jax_compilation_cache_max_size", LARGEST)
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise OSError if another user could put code there."""
+    found = folder.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if os.name == "posix" and (found.st_uid != os.getuid() or mode & 0o022):
+        raise PermissionError(
+            f"{folder} has mode {mode:o} and owner {found.st_uid}: others may put code there"
+        )
+
+
+def _drop_halves(folder: Path) -> None:
+    """Delete entries whose time of use is missing: JAX writes it last, and cannot do without.
+
+    A process that was killed between the two would keep all others from writing, for ever (jax
+    0.10.2, `LRUCache._evict_if_needed`).
+    """
+    try:
+        with filelock.FileLock(folder / ".lockfile", timeout=1):
+            for entry in folder.glob("*-cache"):
+                if not entry.with_name(entry.name.removesuffix("-cache") + "-atime").exists():
+                    entry.unlink()
+    except filelock.Timeout:
+        pass  # somebody is writing: the next process will look
 
 
 @contextmanager

@@ -35,10 +35,6 @@ Precision = Literal["default", "high", "highest"] | lax.Precision
 Triple = tuple[int, int, int]
 
 
-SMALL_FRAME = 64
-"""Pixels up to which XLA's 3-D convolution is used on CPU too: it is the most accurate there."""
-
-
 class Build(TypedDict):
     """What every constructor needs besides PyTorch's own arguments: `dtype` is the parameters'."""
 
@@ -134,7 +130,7 @@ def _products_on_cpu(x: Array, kernel: Array, how: How) -> Array:
     if winograd.applies(x, kernel, stride, dilation, precision):
         output: Array = winograd.convolve(x, kernel, padding)
         return output
-    if x.shape[2] * x.shape[3] <= SMALL_FRAME:
+    if x.shape[2] * x.shape[3] <= winograd.FRAME:
         return _products(x, kernel, how)
     return sum_over_time(x, kernel, *how)
 

@@ -28,12 +28,16 @@ def add_loaded(key: Key, program: jax.stages.Compiled) -> None:
 
 
 def find_loaded(step: Callable[..., Any], *arguments: Any) -> jax.stages.Compiled | None:
-    """Return the program for these arguments, or None; also inside a caller's transformation."""
+    """Return the program for these arguments, or None; also inside a caller's transformation.
+
+    Instead of an array there may be its shape, with the devices.
+    """
     # Looking up takes a flattening of the model: not where nothing was loaded.
     if not _programs:
         return None
     leaves = jax.tree.leaves(arguments)
     # NumPy arrays lie on no device; what is traced is part of another program.
-    if any(isinstance(x, jax.core.Tracer) or not isinstance(x, jax.Array) for x in leaves):
+    placed = (jax.Array, jax.ShapeDtypeStruct)
+    if any(isinstance(x, jax.core.Tracer) or not isinstance(x, placed) for x in leaves):
         return None
     return _programs.get(key_of(step, *arguments))

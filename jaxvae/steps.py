@@ -85,6 +85,13 @@ class Coder:
             return output
         return self.step(self.parts, x, cache)
 
+    def is_loaded(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> bool:
+        """Whether the program for a chunk and caches of these shapes came from a file."""
+        held = [leaf for leaf in jax.tree.leaves(self.parts) if isinstance(leaf, jax.Array)]
+        place = held[0].sharding if held else None
+        x, cache = jax.tree.map(lambda shape: shape.update(sharding=place), (x, cache))
+        return find_loaded(self.step, self.parts, x, cache) is not None
+
     def lower(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> jax.stages.Lowered:
         """Return the program for a chunk and caches of these shapes, not compiled yet."""
         use_default_cache()

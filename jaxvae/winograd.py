@@ -4,7 +4,7 @@ Source: A. Lavin and S. Gray, "Fast Algorithms for Convolutional Neural Networks
 outputs of 3 taps each are 4 products of sums instead of 6 products, in every direction anew: 64
 for the 8 outputs of a 3x3x3 kernel instead of 216. What is left are large matrix products, which
 XLA's CPU backend does at full speed, and additions. Rounding errors are like those of the same
-convolution written as a sum: a third larger at 32 channels, smaller from 128 on.
+convolution written as a sum, at most 1.7 times as large (docs/performance.md).
 """
 
 import math
@@ -22,7 +22,7 @@ Triple = tuple[int, int, int]
 
 BLOCK = 256 * 2**20
 """Bytes of transformed input at a time, four (two directions) or eight times as many as the input's
-own. Above it frames take turns, and where one pair of frames has more, nothing is transformed."""
+own. Above it frames take turns, and where one pair of frames has more, bands of rows."""
 
 _KERNEL = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
@@ -34,7 +34,7 @@ CHANNELS = 32
 
 FRAME = 64
 """Pixels up to which the kernel is larger than what it is applied to, and transforming it costs
-more than it saves."""
+more than it saves; XLA's own 3-D convolution is used there."""
 
 
 def applies(
@@ -56,14 +56,7 @@ def applies(
         and precision is lax.Precision.HIGHEST
         and min(din, dout) >= CHANNELS
         and x.shape[2] * x.shape[3] > FRAME
-        and _transformed(x, taps[0]) <= BLOCK
     )
-
-
-def _transformed(x: Float[Array, "b t h w din"], time_taps: int) -> int:
-    """Bytes of one pair of frames (one frame, for a kernel of one) when it is transformed."""
-    tiles = -(-x.shape[2] // 2) * -(-x.shape[3] // 2)
-    return int((64 if time_taps == 3 else 16) * x.shape[0] * tiles * x.shape[-1] * x.dtype.itemsize)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(2,))
@@ -79,27 +72,34 @@ def convolve(
     axes = _AXES if time_taps == 3 else _AXES[1:]
     # Outputs come in pairs along such an axis; the input grows by what the last pair reads.
     tiles = [-(-n // 2) if axis in axes else n for axis, n in zip(_AXES, sizes, strict=True)]
+    row = 4 ** len(axes) * x.shape[0] * tiles[2] * din * x.dtype.itemsize
+    bands = -(-tiles[1] // max(BLOCK // row, 1))
+    rows = -(-tiles[1] // bands)
+    tiles[1] = bands * rows
     needed = [2 * n + 2 if axis in axes else n for axis, n in zip(_AXES, tiles, strict=True)]
     pads = [
         (pad, n - size - pad) for n, size, pad in zip(needed, x.shape[1:4], padding, strict=True)
     ]
     x = jnp.pad(x, ((0, 0), *pads, (0, 0)))
     kernels = _transform_kernel(kernel, axes)
+    fitting = [n for n in range(1, tiles[0] + 1) if tiles[0] % n == 0 and n * rows * row <= BLOCK]
+    frames = max(fitting, default=1)
     step = 2 if time_taps == 3 else 1
-    each = 4 ** len(axes) * x.shape[0] * tiles[1] * tiles[2] * din * x.dtype.itemsize
-    fitting = [n for n in range(1, tiles[0] + 1) if tiles[0] % n == 0 and n * each <= BLOCK]
-    together = max(fitting, default=1)
 
-    def block(start: Array | int) -> Array:
-        frames = lax.dynamic_slice_in_dim(x, start, together * step + time_taps - 1, axis=1)
-        return _convolve_tiles(frames, kernels, axes, (together, tiles[1], tiles[2]))
+    def block(start: tuple[Array | int, Array | int]) -> Array:
+        size = (x.shape[0], frames * step + time_taps - 1, 2 * rows + 2, *x.shape[3:])
+        part = lax.dynamic_slice(x, (0, *start, 0, 0), size)
+        return _convolve_tiles(part, kernels, axes, (frames, rows, tiles[2]))
 
-    if together == tiles[0]:
-        output = block(0)
+    turns = tiles[0] // frames
+    if turns * bands == 1:
+        output = block((0, 0))
     else:
-        blocks = lax.map(block, jnp.arange(0, tiles[0] * step, together * step))
-        output = jnp.moveaxis(blocks, 0, 1)
-        output = output.reshape(x.shape[0], -1, *output.shape[-3:])
+        starts = np.mgrid[:turns, :bands].reshape(2, -1) * [[frames * step], [2 * rows]]
+        blocks = lax.map(block, tuple(jnp.asarray(starts, jnp.int32)))
+        blocks = blocks.reshape(turns, bands, *blocks.shape[1:])
+        output = blocks.transpose(2, 0, 3, 1, 4, 5, 6)
+        output = output.reshape(x.shape[0], turns * frames * step, 2 * tiles[1], *output.shape[-2:])
     return output[:, : sizes[0], : sizes[1], : sizes[2]]
 
 

@@ -2,7 +2,9 @@
 
 Such hardware rounds the operands of a convolution or matrix product and sums in float32. Whatever
 multiplies arrays in JAX binds one of two primitives, at once or while a program is traced: their
-`bind` is replaced for the run.
+`bind` is replaced for the run. So is that of the primitive by which code chooses between platforms
+(`lax.platform_dependent`): a port that multiplies otherwise on a CPU than on an accelerator is run
+as it would be there.
 """
 
 import threading
@@ -20,6 +22,9 @@ MEANINGS = {
     "bf16": "bfloat16 operands in every product, whatever it asks for",
 }
 """What can be emulated. A product that asks for a `DotAlgorithm` gets it, except in `bf16`."""
+
+PLATFORMS = {"tpu-default": "tpu", "tf32": "cuda", "bf16": "tpu"}
+"""Whose branch is run where code has one for each platform."""
 
 Round = Literal["", "bfloat16", "bfloat16 x3", "TF32"]
 
@@ -50,16 +55,18 @@ def emulated(mode: str) -> Iterator[None]:
     check(mode)
     if not _patching.acquire(blocking=False):
         raise InputError("another emulation is running in this process; run them one by one")
-    patched = (primitives.dot_general_p, primitives.conv_general_dilated_p)
+    products = (primitives.dot_general_p, primitives.conv_general_dilated_p)
+    platform = _platform_primitive()
+    binds = {primitive: _bind(primitive.bind, mode) for primitive in products}
+    binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
     try:
-        for primitive in patched:
-            bind = _bind(primitive.bind, mode)
+        for primitive, bind in binds.items():
             setattr(primitive, "bind", bind)  # noqa: B010
         # Metadata is part of the key of every cache of traced and compiled programs.
         with set_xla_metadata(parity_emulate=mode):
             yield
     finally:
-        for primitive in patched:
+        for primitive in binds:
             vars(primitive).pop("bind", None)
         _patching.release()
 
@@ -106,6 +113,34 @@ def _bind(bind: Callable[..., Any], mode: str) -> Callable[..., Any]:
         small += bind(_rest(lhs, bits), _rounded(rhs, bits), **params)
         # what is infinite has no rest
         return first + jnp.where(jnp.isfinite(small), small, 0)
+
+    return call
+
+
+def _platform_primitive() -> Any:
+    """The primitive that says on which platform a program runs; JAX has no public name for it."""
+    import jax
+    from jax import lax
+
+    def choose() -> Any:
+        return lax.platform_dependent(cpu=lambda: 0, default=lambda: 1)
+
+    found = [equation.primitive for equation in jax.make_jaxpr(choose)().eqns]
+    (primitive,) = (one for one in found if one.name == "platform_index")
+    return primitive
+
+
+def _bind_platform(bind: Callable[..., Any], platform: str) -> Callable[..., Any]:
+    import numpy as np
+
+    owner = threading.get_ident()
+
+    def call(**params: Any) -> Any:
+        # tuples of names, and None for the branch of all the others
+        for branch, names in enumerate(params["platforms"]):
+            if threading.get_ident() == owner and (names is None or platform in names):
+                return np.int32(branch)
+        return bind(**params)
 
     return call
 

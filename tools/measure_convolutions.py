@@ -2,8 +2,9 @@
 
     python -m tools.measure_convolutions
 
-Shapes are those of the full-size model for 9 frames of 64x64. Each formulation is run four times
-in one program, as the model runs it among others; PyTorch is oneDNN, called four times.
+Shapes are those of the full-size model for 9 frames of 64x64, and one of 2 frames of 240x360
+with --large. Each formulation is run four times in one program, as the model runs it among others;
+PyTorch is oneDNN, called four times. Arrays are channels last, as the port's, but where it says so.
 """
 
 import statistics
@@ -28,8 +29,15 @@ TIMES = 4
 SHAPES = ((9, 64, 64, 128), (9, 32, 32, 256), (5, 16, 16, 256), (3, 8, 8, 512))
 """Frames, height, width, and channels in and out."""
 
+LARGE = (2, 240, 360, 128)
+
+LAST, FIRST = ("NDHWC", "DHWIO", "NDHWC"), ("NCDHW", "DHWIO", "NCDHW")
+
+CHANNELS_FIRST = "3-D, channels first"
+
 FORMULATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "3-D": lambda x, k: multiply(x, k, ONE, PADDING, ONE, ("NDHWC", "DHWIO", "NDHWC"), HIGHEST),
+    "3-D": lambda x, k: multiply(x, k, ONE, PADDING, ONE, LAST, HIGHEST),
+    CHANNELS_FIRST: lambda x, k: multiply(x, k, ONE, PADDING, ONE, FIRST, HIGHEST),
     "sum of 2-D": lambda x, k: sum_over_time(x, k, ONE, PADDING, ONE, HIGHEST),
     "Winograd": lambda x, k: winograd.convolve(x, k, PADDING),
 }
@@ -74,29 +82,34 @@ def rows(shape: tuple[int, int, int, int], rounds: int) -> list[tuple[str, float
         ]
     reference = exact.permute(0, 2, 3, 4, 1).numpy()
     for name, formulation in FORMULATIONS.items():
+        axes = (0, 4, 1, 2, 3) if name == CHANNELS_FIRST else (0, 1, 2, 3, 4)
+        given = np.ascontiguousarray(x.transpose(axes))
+        pads = tuple((2 * (axis == 1), 0) for axis in axes)
 
-        def chain(x: Any, kernel: Any, formulation: Any = formulation) -> Any:
+        def chain(x: Any, kernel: Any, formulation: Any = formulation, pads: Any = pads) -> Any:
             for _ in range(TIMES):
-                x = jnp.pad(formulation(x, kernel), ((0, 0), (2, 0), (0, 0), (0, 0), (0, 0)))
+                x = jnp.pad(formulation(x, kernel), pads)
             return x
 
-        chained = partial(jax.jit(chain), x, kernel)
+        chained = partial(jax.jit(chain), given, kernel)
         seconds = median(partial(_finished, chained), rounds) / TIMES
-        off = np.asarray(jax.jit(formulation)(x, kernel)) - reference
+        output = np.asarray(jax.jit(formulation)(given, kernel))
+        off = output - reference.transpose(axes)
         found.append((name, seconds, float(np.sqrt(np.mean(off**2)))))
     return found
 
 
 @click.command()
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
-def main(rounds: int) -> None:
+@click.option("--large", is_flag=True, help="Frames of 240x360 instead.")
+def main(rounds: int, large: bool) -> None:
     """Print a Markdown table."""
     click.echo(
         f"torch {torch.__version__}, jax {jax.__version__}, {torch.get_num_threads()} threads"
     )
     click.echo("\n| frames, height, width, channels | | ms | GFLOP/s | rms from float64 |")
     click.echo("|---|---|---|---|---|")
-    for shape in SHAPES:
+    for shape in (LARGE,) if large else SHAPES:
         operations = 2 * 27 * np.prod(shape) * shape[-1]
         for name, seconds, off in rows(shape, rounds):
             speed = operations / seconds / 1e9

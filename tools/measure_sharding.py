@@ -1,6 +1,6 @@
 """What each way of splitting costs a device, as compiled and by formula, and how far it scales.
 
-    .venv/bin/python -m tools.measure_sharding
+    python -m tools.measure_sharding
 
 Compiles the steps of a small model for 1, 2, 4 and 8 virtual devices and reads from the programs
 what a device computes, keeps and gets from others. `tools/scaling.py` has the same from the
@@ -10,17 +10,19 @@ its four links (800 GB/s in both directions of all), as published; a message tak
 which is assumed. Writes reports/bench/sharding.json and reports/bench/sharding.md.
 """
 
-import argparse
 import json
 import os
 import re
-import sys
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import click
+
 from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from parity.environment import commit
+from parity.report.write import write_all
 from tools.scaling import Chip, Split, call_seconds, step_cost
 
 OUT = Path(__file__).parents[1] / "reports" / "bench"
@@ -164,7 +166,8 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
     lines = [
         "# Many devices",
         "",
-        f"`python -m tools.measure_sharding`: jax {about['jax']}, {about['platform']}, float32.",
+        f"`python -m tools.measure_sharding`: jax {about['jax']}, {about['platform']}, float32,"
+        f" commit {about['commit']}.",
         "",
         "## A step of the small model, as compiled and by formula",
         "",
@@ -205,13 +208,15 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
     return "\n".join(lines) + "\n"
 
 
-def main(arguments: list[str]) -> None:
-    """Write both files."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tflops", type=float, default=918, help="of a chip, in 10^12 a second")
-    parser.add_argument("--link-gbs", type=float, default=100, help="of a link, one direction")
-    parser.add_argument("--latency-us", type=float, default=1, help="of a message")
-    options = parser.parse_args(arguments)
+ABOVE_0 = click.FloatRange(0, min_open=True)
+
+
+@click.command()
+@click.option("--tflops", type=ABOVE_0, default=918.0, help="Of a chip, in 10^12 a second.")
+@click.option("--link-gbs", type=ABOVE_0, default=100.0, help="Of a link, one direction.")
+@click.option("--latency-us", type=click.FloatRange(0), default=1.0, help="Of a message.")
+def main(tflops: float, link_gbs: float, latency_us: float) -> None:
+    """Print what splitting costs, and write reports/bench/sharding.md and .json."""
     flags = os.environ.get("XLA_FLAGS", "")
     # read when JAX starts, which is in `measure`
     os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={DEVICES[-1]}"
@@ -221,7 +226,7 @@ def main(arguments: list[str]) -> None:
         for axis in ("batch", "width", "time")
         for devices in DEVICES
     ]
-    chip = Chip(options.tflops * 1e12, options.link_gbs * 1e9, options.latency_us * 1e-6)
+    chip = Chip(tflops * 1e12, link_gbs * 1e9, latency_us * 1e-6)
     far = [
         row
         for height, width in ((480, 720), (768, 1360))
@@ -233,14 +238,19 @@ def main(arguments: list[str]) -> None:
     ]
     import jax
 
-    about = {"jax": jax.__version__, "platform": jax.default_backend(), **vars(options)}
-    OUT.mkdir(parents=True, exist_ok=True)
+    about = {
+        "commit": commit(),
+        "jax": jax.__version__,
+        "platform": jax.default_backend(),
+        "tflops": tflops,
+        "link_gbs": link_gbs,
+        "latency_us": latency_us,
+    }
     content = {**about, "compiled": [asdict(row) for row in rows], "extrapolated": far}
-    (OUT / "sharding.json").write_text(json.dumps(content, indent=1) + "\n")
     text = markdown(rows, far, about)
-    (OUT / "sharding.md").write_text(text)
-    sys.stdout.write(text)
+    write_all(OUT, {"sharding.json": json.dumps(content, indent=1) + "\n", "sharding.md": text})
+    click.echo(text)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -36,6 +36,9 @@ aot.load(vae, folder + "/programs")
 given = np.load(folder + "/given.npz")
 np.savez(folder + "/found.npz", video=vae.decode(given["latent"]), moments=vae.encode(given["video"]).parameters)
 print(json.dumps([name for name in traced + compiled if "_compiled" in name or "_chunk" in name]))
+count = len(compiled)
+vae.compile_ahead(given["video"].shape, given["latent"].shape)
+assert len(compiled) == count
 vae.decode(given["latent"][:, :3])
 print(json.dumps([name for name in traced + compiled if "_compiled" in name or "_chunk" in name]))
 """  # noqa: E501
@@ -132,3 +135,8 @@ def test_another_model_is_refused(saved, make_pair, objective, bridge, tmp_path)
         aot.save(objective.ours, tmp_path / "none" / "programs", latent=LATENT)
     with pytest.raises(ValueError, match="expected the shape of a video or a latent"):
         aot.save(objective.ours, tmp_path / "programs")
+    vae = bridge.clone(objective.ours)
+    axes = (jax.sharding.AxisType.Auto,)
+    vae.enable_sharding(jax.make_mesh((1,), ("t",), axis_types=axes), time="t")
+    with pytest.raises(ProgramsError, match=r"aot.save: .* call disable_sharding\(\)"):
+        aot.save(vae, tmp_path / "programs", latent=LATENT)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import filelock
 import jax
 import pytest
 
@@ -101,6 +102,31 @@ def test_what_the_user_said_stays(undecided, tmp_path, name, value):
     cache.use_default_cache()
     assert jax.config.jax_compilation_cache_dir == folder
     assert not (tmp_path / "caches").exists()
+
+
+def test_a_folder_that_others_may_write_to(undecided, tmp_path):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    folder.chmod(0o777)
+    undecided.setenv(cache.VARIABLE, str(folder))
+    with pytest.warns(UserWarning, match="has mode 777 .* others may put code there"):
+        cache.use_default_cache()
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_half_an_entry_does_not_stay(undecided, tmp_path):
+    """As a process leaves it that is killed between JAX's two writes."""
+    folder = tmp_path / "caches" / "jaxvae"
+    folder.mkdir(parents=True, mode=0o700)
+    for name in ("whole-cache", "whole-atime", "half-cache"):
+        (folder / name).write_bytes(bytes(8))
+    with filelock.FileLock(folder / ".lockfile"):
+        cache.use_default_cache()  # another process may be writing it just now
+    assert (folder / "half-cache").exists()
+    undecided.setattr(cache, "_decided", False)
+    jax.config.update("jax_compilation_cache_dir", None)
+    cache.use_default_cache()
+    assert {file.name for file in folder.glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
 @pytest.mark.parametrize("limit", [-1, 1000])

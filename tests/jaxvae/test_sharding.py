@@ -15,6 +15,8 @@ from jaxvae.sharding import Layout
 
 SCRIPT = Path(__file__).with_name("over_devices.py")
 LIMIT = 2e-6
+PATIENCE = 1200
+"""Seconds for a process, on a machine that does other things too."""
 QUICK = ("batch", "width", "time")
 SLOW = (
     "height",
@@ -36,7 +38,11 @@ def start(*words):
 
 
 def finish(*children):
-    outputs = [child.communicate()[0] for child in children]
+    try:
+        outputs = [child.communicate(timeout=PATIENCE)[0] for child in children]
+    finally:
+        for child in children:
+            child.kill()  # one that waits for the other would wait for ever
     for child, output in zip(children, outputs, strict=True):
         assert child.returncode == 0, output
 

@@ -100,16 +100,17 @@ from jaxvae import AutoencoderKLCogVideoX
 
 vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
 vae.enable_tiling(16, 8, 0.25, 0.25)  # cut in width alone
-axis_types = (jax.sharding.AxisType.Auto,)
-mesh = jax.make_mesh((8,), ("devices",), axis_types=axis_types)
+axes = json.loads(sys.argv[3])
+axis_types = (jax.sharding.AxisType.Auto,) * len(axes)
+mesh = jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=axis_types)
 shape, windows, run = {
     "encode": ((1, 5, 8, 26, 3), vae.sample_windows, lambda vae, x: vae.encode(x).parameters),
-    "decode": ((1, 3, 4, 13, 2), vae.latent_windows, lambda vae, x: vae.decode(x)),
+    "decode": ((1, 9, 4, 13, 2), vae.latent_windows, lambda vae, x: vae.decode(x)),
 }[sys.argv[2]]
 x = np.random.default_rng(0).standard_normal(shape, np.float32)
 sizes = [len(group) for group in windows(shape).groups()]
 one = np.asarray(run(vae, x))
-vae.enable_sharding(mesh, tiles="devices")
+vae.enable_sharding(mesh, **{name: name for name in axes})
 looped, mapped = run(vae, x), jax.jit(run)(vae, x)
 try:
     vae.decode_stream(x)
@@ -127,12 +128,20 @@ print(json.dumps({
 """
 
 
-@pytest.mark.parametrize("method", ["encode", pytest.param("decode", marks=pytest.mark.slow)])
-def test_tiles_spread_over_devices(objective, tmp_path, method):
+@pytest.mark.parametrize(
+    ("method", "axes"),
+    [
+        ("encode", {"tiles": 8}),
+        pytest.param("decode", {"tiles": 8}, marks=pytest.mark.slow),
+        # a first chunk, and three for two devices
+        pytest.param("decode", {"tiles": 4, "time": 2}, marks=pytest.mark.slow),
+    ],
+)
+def test_tiles_spread_over_devices(objective, tmp_path, method, axes):
     objective.ours.save_pretrained(tmp_path)
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SPREAD, tmp_path, method],
+        [sys.executable, "-W", "error", "-c", SPREAD, tmp_path, method, json.dumps(axes)],
         env=os.environ | {"XLA_FLAGS": flags},
         capture_output=True,
         text=True,

@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,14 +53,22 @@ def rms(x):
     ],
 )
 def test_nearly_as_exact_as_a_sum_and_as_pytorch(bridge, taps, size, padding, batch):
-    x, kernel = make(bridge, taps, size, batch)
+    check_exact(*make(bridge, taps, size, batch), padding)
+
+
+def test_so_it_is_with_many_channels(bridge):
+    check_exact(*make(bridge, (3, 3, 3), (6, 12, 12), channels=(128, 64)), (0, 1, 1))
+
+
+def check_exact(x, kernel, padding):
+    """How much a sum of so many products loses depends on the processor: on how many it takes at
+    once. At 128 channels the sum loses more than this with AVX2, and 3/4 as much with AVX-512."""
     reference, theirs = exact(x, kernel, padding)
     output = jax.jit(winograd.convolve, static_argnums=2)(x, kernel, padding)
     assert output.shape == reference.shape
     ours = rms(output - reference)
     direct = rms(sum_over_time(jnp.asarray(x), kernel, ONE, padding, ONE, HIGHEST) - reference)
     roundings = rms(reference) * np.finfo(np.float32).eps
-    # at 32 channels; with more the sum loses more, and this does not
     assert ours < 1.5 * max(direct, theirs, roundings)
 
 
@@ -127,22 +139,26 @@ def test_where_it_is_used(bridge, used, change):
     assert ("stablehlo.convolution" in program) != used
 
 
-def test_as_exact_as_a_sum_with_many_channels(bridge):
-    x, kernel = make(bridge, (3, 3, 3), (6, 12, 12), channels=(128, 64))
-    reference, _ = exact(x, kernel, (0, 1, 1))
-    direct = sum_over_time(jnp.asarray(x), kernel, ONE, (0, 1, 1), ONE, HIGHEST)
-    ours = winograd.convolve(x, kernel, (0, 1, 1))
-    assert rms(ours - reference) < 1.1 * rms(direct - reference)
+@pytest.mark.parametrize(("taps", "frames"), [((3, 3, 3), 6), ((1, 3, 3), 2)])
+def test_rows_of_large_frames_take_turns(bridge, monkeypatch, taps, frames):
+    x, kernel = make(bridge, taps, (frames, 14, 9))
+    whole = winograd.convolve(x, kernel, (0, 1, 1))
+    # room for three rows of seven: as they go into three bands
+    monkeypatch.setattr(winograd, "BLOCK", 4 ** (3 if taps[0] == 3 else 2) * 3 * 5 * 32 * 4 + 1)
+    program = jax.make_jaxpr(lambda *a: winograd.convolve(*a, (0, 1, 1)))(x, kernel)
+    assert "length=6" in str(program)  # two pairs of frames, or frames, of three bands each
+    assert bridge.error(winograd.convolve(x, kernel, (0, 1, 1)), whole) < 1e-6
 
 
-def test_a_pair_of_frames_that_is_too_large_is_not_transformed(monkeypatch):
+def test_large_frames_need_no_more_memory_than_a_block():
     x, kernel = (
         jax.ShapeDtypeStruct(shape, jnp.float32)
         for shape in ((1, 4, 480, 720, 128), (3, 3, 3, 128, 128))
     )
-    assert not winograd.applies(x, kernel, ONE, ONE, HIGHEST)
-    monkeypatch.setattr(winograd, "BLOCK", 64 * 240 * 360 * 128 * 4)
-    assert winograd.applies(x, kernel, ONE, ONE, HIGHEST)
+    program = jax.jit(lambda x, k: winograd.convolve(x, k, (0, 1, 1))).lower(x, kernel).compile()
+    sizes = program.memory_analysis()
+    # transformed in and out, the input padded and the output put in order
+    assert sizes.temp_size_in_bytes < 4 * winograd.BLOCK + 2 * 4 * x.size
 
 
 def test_bfloat16_is_computed_wide_and_rounded_once(bridge):
@@ -154,3 +170,36 @@ def test_bfloat16_is_computed_wide_and_rounded_once(bridge):
     assert ours.dtype == jnp.bfloat16
     rounded = reference.astype(jnp.bfloat16)
     assert np.mean(np.asarray(ours) != rounded) < 1e-3
+
+
+SPLIT = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jaxvae import convolution
+
+random = np.random.default_rng(0)
+x = random.standard_normal((1, 4, 12, 16, 32), np.float32)
+kernel = random.standard_normal((3, 3, 3, 32, 32), np.float32)
+run = jax.jit(lambda x: convolution.convolve(x, kernel, jnp.zeros(32), padding=(0, 1, 1)))
+assert "dot_general" in run.lower(x).as_text()
+one = np.asarray(run(x))
+mesh = jax.make_mesh((4,), ("w",), axis_types=(AxisType.Auto,))
+split = run(jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, None, None, "w"))))
+print(float(np.abs(np.asarray(split) - one).max() / np.abs(one).max()))
+"""
+
+
+@pytest.mark.slow
+def test_the_compiler_splits_it_over_devices():
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SPLIT],
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert float(done.stdout) < 2e-6

@@ -76,6 +76,26 @@ def test_what_is_rounded_follows_from_what_is_asked_for(mode, default, high, hig
         assert np.abs(product - EXPECTED[highest](LHS, RHS)).max() < 1e-6
 
 
+def per_platform(x):
+    return lax.platform_dependent(
+        x, cpu=lambda x: x + 1, tpu=lambda x: x + 2, cuda=lambda x: x + 3, default=lambda x: x + 4
+    )
+
+
+@pytest.mark.parametrize(("mode", "added"), [("tpu-default", 2), ("tf32", 3), ("bf16", 2)])
+def test_code_that_depends_on_the_platform_is_that_of_the_hardware(mode, added):
+    compiled = jax.jit(per_platform)
+    x = jnp.zeros(2)
+    assert compiled(x)[0] == per_platform(x)[0] == 1
+    with emulate.emulated(mode):
+        assert compiled(x)[0] == per_platform(x)[0] == added
+        others = lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x + 4)
+        assert others[0] == 4
+        # no branch but one that runs here
+        assert lax.platform_dependent(x, cpu=lambda x: x + 1)[0] == 1
+    assert compiled(x)[0] == per_platform(x)[0] == 1
+
+
 def test_only_float32_is_rounded():
     with emulate.emulated("bf16"):
         exact = np.arange(36, dtype=np.int32).reshape(6, 6) * 1001
