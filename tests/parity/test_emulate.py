@@ -287,7 +287,9 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
         rounded = np.asarray(small_nnx.encoder.conv_in(given)[0])
     assert 0.9e-3 < np.abs(rounded - wanted).mean() < 1.2e-3
     with emulate.emulated("tpu-default"):  # the port asks for HIGHEST
-        np.testing.assert_array_equal(small_nnx.encoder.conv_in(given)[0], plain)
+        exact = np.asarray(small_nnx.encoder.conv_in(given)[0])
+    # not bit for bit: a TPU convolves in three dimensions at once, a CPU in two
+    assert np.abs(exact - wanted).mean() < 2e-7
 
 
 def make_port(weights, config, reference):
