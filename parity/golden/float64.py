@@ -44,7 +44,9 @@ class RecordedFloat64:
         """Tell what was recorded, as far as the calls inside are those of the port.
 
         A call all of whose inner calls the port makes has its own code in float64; one of whose
-        inner calls it makes none is code of its own with all that is inside it.
+        inner calls it makes none is code of its own with all that is inside it. Of others the
+        latter is further from the reference than their own code is: R in units of that may fail
+        them, and pass none.
         """
         if self._case.problem:
             return {match.ref.order: self._case.problem for match in matches}
@@ -57,14 +59,12 @@ class RecordedFloat64:
             around = match.ref.parent
             if around != -1 and around == match.parent and matched.issuperset(inside[around]):
                 handed = _Wider(stored.inputs, stored.handed, self._reader)
-            outputs: Arrays = {}
-            if matched.issuperset(inside[order]):
-                outputs = _Wider(stored.outputs, stored.own, self._reader)
-            elif matched.isdisjoint(_all_inside(order, inside)) and not stored.problem:
+            outputs = _Wider(stored.outputs, stored.own, self._reader)
+            if not matched.issuperset(inside[order]):
                 outputs = _Wider(stored.outputs, stored.whole, self._reader)
-            else:
-                lacking = next(child for child in inside[order] if child not in matched)
-                unknown[order] = stored.problem or APART.format(f"`{calls[lacking].path}`")
+                if stored.problem or not matched.isdisjoint(_all_inside(order, inside)):
+                    lacking = next(child for child in inside[order] if child not in matched)
+                    unknown[order] = stored.problem or APART.format(f"`{calls[lacking].path}`")
             listener(match, handed, outputs if order in wanted else {})
         return unknown
 

@@ -47,6 +47,11 @@ class Form:
         """Its length in bytes."""
         return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
 
+    @property
+    def text(self) -> str:
+        """Type and shape, as messages have them."""
+        return f"{self.dtype.name}{list(self.shape)}"
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -163,7 +168,7 @@ class Reader:
         native = form.dtype.name in NATIVE
         if array.nbytes != form.nbytes or array.dtype != (form.dtype if native else np.uint8):
             raise InputError(
-                f"{path}: expected array {form.digest} to be {form.dtype.name}{list(form.shape)},"
+                f"{path}: expected array {form.digest} to be {form.text},"
                 f" found {array.dtype.name}{list(array.shape)}; record it again"
             )
         array = array if native else array.reshape(-1).view(form.dtype)

@@ -58,7 +58,34 @@ def open_trace(folder: Path) -> Golden:
     for shard in index.shards:
         if why := problem(folder, shard):
             raise InputError(f"{why}; {AGAIN}")
-    return Golden(folder, index, Reader(folder, index.shards))
+    reader = Reader(folder, index.shards)
+    _check_forms(folder, index, reader)
+    return Golden(folder, index, reader)
+
+
+def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
+    """Every array that the index names is in a file, and nowhere named as of another size."""
+    known: dict[str, Form] = {}
+    for form in _forms(index):
+        if form.digest not in reader:
+            raise InputError(f"{folder}: no file has array {form.digest}; {AGAIN}")
+        first = known.setdefault(form.digest, form)
+        if (form.nbytes, form.dtype) != (first.nbytes, first.dtype):
+            raise InputError(
+                f"{folder}: array {form.digest} is named as {form.text} and as {first.text};"
+                f" {AGAIN}"
+            )
+
+
+def _forms(index: Index) -> Iterator[Form]:
+    yield from (tensor.form for tensor in index.tensors)
+    yield from index.state.values()
+    for case in index.cases:
+        yield from case.given
+        for call in case.calls:
+            yield from (leaf.form for leaf in (*call.inputs, *call.outputs) if leaf.form)
+            for wide in (call.own, call.handed, call.whole):
+                yield from (form for form in wide.values() if form)
 
 
 def adopted(

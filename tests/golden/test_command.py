@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from parity.cli import main
+
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 HERE = Path(__file__).parent
 WITHOUT_TORCH = {
@@ -40,25 +42,28 @@ def test_the_situation_is_what_it_says():
     assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
 
 
-def test_a_right_port_passes_without_torch(trace, tmp_path):
-    words = ("check", trace, "--pair", "tiny:PAIR", "--emulate", "bf16", "--out", tmp_path)
+def test_a_wrong_port_fails_without_torch(trace, tmp_path):
+    words = ("check", trace, "--pair", "tiny:WRONG", "--emulate", "bf16", "--out", tmp_path)
     done = run(COMMAND, *words, env=WITHOUT_TORCH)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    assert "tiny: PASS" in done.stdout
+    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
+    assert [line.split()[1] for line in faults] == ["stem", "block"]
     names = {"layers.csv", "conv.csv", "net.csv", "weights.csv", "report.json", "report.md"}
     assert {path.name for path in tmp_path.iterdir()} == names
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["emulations"]
+    assert report["environment"]["versions"]["jax"]
     assert report["environment"]["recorded"]["versions"]["torch"]
 
 
-def test_a_wrong_port_fails_and_the_place_is_named(trace, tmp_path):
-    words = ("check", trace, "--pair", "tiny:GLUE", "--out", tmp_path)
-    done = run(COMMAND, *words, env=WITHOUT_TORCH)
-    assert done.returncode == 1, done.stderr
-    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
-    assert [line.split()[1] for line in faults] == ["block"]
+def test_a_right_port_passes(trace, tmp_path, monkeypatch):
+    words = ["parity", "check", str(trace), "--pair", "tiny:PAIR", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 0
+    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "PASS"
 
 
 @pytest.mark.parametrize(

@@ -64,11 +64,21 @@ def another_file(folder, resign):
     resign(folder, change)
 
 
-def another_shape(folder, resign):
+def one_of_another_shape(folder, resign):
     def change(content):
-        leaf = content["cases"][0]["calls"][-1]["outputs"][0]
-        digest, shape, dtype = leaf["array"]
-        leaf["array"] = [digest, [*shape, 2], dtype]
+        digest, shape, dtype = content["cases"][0]["given"][0]
+        content["cases"][0]["given"][0] = [digest, [*shape, 2], dtype]
+
+    resign(folder, change)
+
+
+def all_of_another_type(folder, resign):
+    def change(content):
+        digest, shape, dtype = content["cases"][0]["given"][0]
+        text = json.dumps(content)
+        found = json.loads(text.replace(json.dumps([digest, shape, dtype]),
+                                        json.dumps([digest, shape, "float16"])))  # fmt: skip
+        content.update(found)
 
     resign(folder, change)
 
@@ -109,8 +119,9 @@ def unfinished(folder, resign):
         (outside, ["'../elsewhere.safetensors'", "refused"]),
         (absolute, ["'/etc/passwd'", "refused"]),
         (another_file, [".safetensors: lacks", "of its arrays"]),
-        (another_shape, ["expected array", "found float32"]),
-        (nothing_named_so, ["no file of the trace has array 0000"]),
+        (one_of_another_shape, ["is named as float32[2, 7, 9, 3]", "float32[2, 7, 9, 3, 2]"]),
+        (all_of_another_type, ["to be float16[2, 7, 9, 3], found float32"]),
+        (nothing_named_so, ["no file has array 0000"]),
         (no_calls, ["not an index of this format (KeyError: 'calls')"]),
         (no_function, ["calls 'os.system' on the port", "forward, jitted"]),
     ],
