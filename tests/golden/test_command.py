@@ -48,7 +48,7 @@ def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
-    assert [line.split()[1] for line in faults] == ["stem", "block"]
+    assert [line.split()[1] for line in faults] == ["stem", "block", "<root>"]
     names = {"layers.csv", "conv.csv", "net.csv", "weights.csv", "report.json", "report.md"}
     assert {path.name for path in tmp_path.iterdir()} == names
     report = json.loads((tmp_path / "report.json").read_text())
