@@ -75,7 +75,8 @@ class TorchSide:
         if spec.device == "gpu" and not torch.cuda.is_available():
             raise Failed("this PyTorch finds no CUDA device")
 
-        from jaxvae.pairing import make_torch, read_config
+        from jaxvae.ladder import read_config
+        from jaxvae.pairing import make_torch
 
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
@@ -160,7 +161,8 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae.pairing import StateDict, make_torch, read_config
+        from jaxvae.ladder import read_config
+        from jaxvae.pairing import StateDict, make_torch
         from jaxvae.weights import from_torch_state
 
         try:

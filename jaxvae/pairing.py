@@ -1,105 +1,57 @@
-"""The CogVideoX pair and its ladder, found by the harness as `cogvideox`.
+"""The CogVideoX pair, found by the harness as `cogvideox`.
 
-The only file of the package that imports torch, diffusers and parity.
+A check against a golden trace needs no torch, and may have none: what does is in `reference`, which
+is imported where it is used.
 """
 
-import contextlib
-import json
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import jax
-import torch
-
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
+from jaxvae.config import CogVideoXVAEConfig, ConfigError
 from jaxvae.files import WeightsError
+from jaxvae.ladder import (
+    DECLARED,
+    RUNGS,
+    call,
+    decode_nnx,
+    encode_nnx,
+    forward_nnx,
+    forward_shipped,
+    read_config,
+    split_weights,
+)
 from jaxvae.mistakes import WRONG
 from jaxvae.weights import from_torch_state
-from parity.errors import InputError, first_line
-from parity.inputs import LARGE_MEAN, normal
+from parity.errors import InputError
 from parity.mistakes import behaviour
-from parity.records import Case, Clip, Pair, Rung
+from parity.records import Case, Clip, Offline, Pair
 
-# Here and not where it is used: what an import takes is no memory of the run's. diffusers warns at
-# import about things that a user cannot change.
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from diffusers import AutoencoderKLCogVideoX as Reference
 
-SMALL = CogVideoXVAEConfig(
-    down_block_types=(DOWN_BLOCK,) * 3,
-    up_block_types=(UP_BLOCK,) * 3,
-    block_out_channels=(16, 32, 32),
-    latent_channels=8,
-    layers_per_block=1,
-    norm_num_groups=8,
-)
-"""Two resampling blocks that both compress time, a shortcut, four channels a group."""
-
-CONFIGS = {"default": CogVideoXVAEConfig(), "small": SMALL}
-
-RUNGS = (
-    Rung("conv", ("CogVideoXCausalConv3d", "CogVideoXSafeConv3d", "Conv2d"), 1e-6),
-    Rung("groupnorm", ("GroupNorm", "CogVideoXSpatialNorm3D"), 1e-5),
-    Rung("resnet", ("CogVideoXResnetBlock3D", "SiLU", "Mish", "GELU", "ReLU", "Dropout"), 1e-4),
-    Rung(
-        "block",
-        (
-            "CogVideoXDownBlock3D",
-            "CogVideoXMidBlock3D",
-            "CogVideoXUpBlock3D",
-            "CogVideoXDownsample3D",
-            "CogVideoXUpsample3D",
-        ),
-        1e-3,
-    ),
-    Rung("encoder", ("CogVideoXEncoder3D", "CogVideoXDecoder3D"), 1e-2, free=True),
-    Rung("vae", ("AutoencoderKLCogVideoX",), 1e-1, free=True),
-)
-
-UNUSED_CACHE = (
-    "a kernel of size 1 in time needs no cache; PyTorch keeps its input and never reads it"
-)
-
-DECLARED = dict.fromkeys(("*.conv_y#1", "*.conv_b#1", "*#*conv_y", "*#*conv_b"), UNUSED_CACHE)
-
-R_LIMIT = 2.0
-"""On inputs of a large mean the port is at most twice as far from float64 as PyTorch."""
+def prepare() -> None:
+    """Import what needs torch."""
+    from jaxvae import reference  # noqa: F401
 
 
 def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
-    """diffusers' model: the checkpoint `weights`, or random weights of `config`.
+    """diffusers' model; see `reference`."""
+    from jaxvae import reference
 
-    Random weights are diffusers' own initialisation under `torch.manual_seed(seed)`, then norm
-    weights 1+0.3N and biases 0.2N: at 1 and 0 they would hide swapped or unused ones.
-    """
-    with _quiet():
-        reference: Any = Reference
-        if weights is not None:
-            folder, subfolder = split_weights(weights)
-            try:
-                loaded = reference.from_pretrained(
-                    folder,
-                    subfolder=subfolder,
-                    use_safetensors=True,
-                    low_cpu_mem_usage=False,
-                    torch_dtype=torch.float32,
-                )
-            except (OSError, ValueError, RuntimeError, TypeError) as error:
-                reason = first_line(error)
-                raise InputError(f"{weights}: diffusers cannot load it ({reason})") from error
-            return loaded.eval()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            try:
-                model = reference(**read_config(config).to_dict())
-            except (ValueError, RuntimeError) as error:
-                raise InputError(f"diffusers cannot build this configuration: {error}") from error
-            randomise(model)
-    return model.eval()
+    return reference.make_torch(weights, config, seed)
+
+
+def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
+    """The clip and noise through every kind of module; see `reference`."""
+    from jaxvae import reference
+
+    return reference.cases(torch_module, clip, seed)
+
+
+def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
+    """What the inputs leave out of a model that works in chunks and tiles; see `reference`."""
+    from jaxvae import reference
+
+    return reference.unexercised(torch_module, cases)
 
 
 def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> AutoencoderKLCogVideoX:
@@ -112,49 +64,18 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
         raise InputError(str(error)) from error
 
 
-def split_weights(weights: str) -> tuple[str, str | None]:
-    """Folder or repository, and its subfolder.
-
-    A pipeline keeps its autoencoder in `vae`: a local one is looked into, of one on the Hub it is
-    said as `owner/name:vae`.
-    """
-    folder = Path(weights)
-    if folder.is_dir():
-        inside = not (folder / "config.json").exists() and (folder / "vae/config.json").exists()
-        return weights, "vae" if inside else None
-    repository, colon, subfolder = weights.partition(":")
-    return (repository, subfolder) if colon else (weights, None)
-
-
-def read_config(config: str | None) -> CogVideoXVAEConfig:
-    """A configuration by name, or from a diffusers config.json."""
-    name = config or "default"
-    if name in CONFIGS:
-        return CONFIGS[name]
-    if not Path(name).is_file():
-        known = ", ".join(sorted(CONFIGS))
-        raise InputError(f"no configuration {name!r}; expected {known} or a config.json file")
+def make_offline(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> AutoencoderKLCogVideoX:
+    """The port with the configuration and the tensors of a recorded reference."""
     try:
-        return CogVideoXVAEConfig.from_json(name)
-    except ConfigError as error:
+        return from_torch_state(CogVideoXVAEConfig.from_dict(settings), tensors)
+    except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error
-
-
-def randomise(model: torch.nn.Module) -> None:
-    """Norm weights 1+0.3N, every bias 0.2N, from torch's current random state."""
-    with torch.no_grad():
-        for module in model.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if name == "bias":
-                    parameter.normal_().mul_(0.2)
-                elif parameter.ndim == 1:
-                    parameter.normal_().mul_(0.3).add_(1.0)
 
 
 class StateDict(Mapping[str, Any]):
     """A module's tensors as NumPy arrays that share their memory."""
 
-    def __init__(self, module: torch.nn.Module) -> None:
+    def __init__(self, module: Any) -> None:
         self._tensors = module.state_dict()
 
     def __getitem__(self, name: str) -> Any:
@@ -167,201 +88,6 @@ class StateDict(Mapping[str, Any]):
         return len(self._tensors)
 
 
-def encode_torch(model: Any, sample: Any) -> dict[str, Any]:
-    """Mean and clamped log-variance of the reference's posterior."""
-    posterior = model.encode(sample).latent_dist
-    return {"mean": posterior.mean, "logvar": posterior.logvar}
-
-
-def encode_nnx(model: Any, x: Any) -> dict[str, Any]:
-    """The same of the port's."""
-    posterior = model.encode(x, compiled=False)
-    return {"mean": posterior.mean, "logvar": posterior.logvar}
-
-
-def decode_torch(model: Any, z: Any) -> Any:
-    """The reference's video."""
-    return model.decode(z).sample
-
-
-def decode_nnx(model: Any, z: Any) -> Any:
-    """The port's video."""
-    return model.decode(z, compiled=False)
-
-
-def forward_torch(model: Any, sample: Any) -> Any:
-    """The reference's reconstruction."""
-    return model(sample).sample
-
-
-def forward_nnx(model: Any, sample: Any) -> Any:
-    """The port's reconstruction, layer by layer."""
-    return model(sample, compiled=False)
-
-
-def forward_shipped(model: Any, sample: Any) -> Any:
-    """The port's reconstruction as it is shipped, its programs compiled several at a time."""
-    latent = jax.eval_shape(lambda x: model.encode(x).mode(), sample)
-    model.compile_ahead(video=sample.shape, latent=latent.shape)
-    return model(sample)
-
-
-def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
-    """The clip through encode, decode and the whole, then noise through every kind of module.
-
-    The decoder gets the reference's latents of the clip. Encode and decode are recorded call by
-    call and run layer by layer; the whole runs as it is shipped, compiled, and is compared at its
-    output, which the reference has shown by then.
-    """
-    config = torch_module.config
-    if config.in_channels != clip.frames.shape[1]:
-        raise InputError(
-            f"in_channels is {config.in_channels}, and the clip has {clip.frames.shape[1]} channels"
-        )
-    quant = config.use_quant_conv or config.use_post_quant_conv
-    if quant and config.out_channels != config.latent_channels:
-        # diffusers builds both convolutions for out_channels: they fail at the first call
-        raise InputError(
-            f"use_quant_conv needs out_channels ({config.out_channels}) equal to "
-            f"latent_channels ({config.latent_channels}) in diffusers; set it to false"
-        )
-    halvings = len(config.block_out_channels) - 1
-    height, width = clip.frames.shape[-2:]
-    if min(height, width) < 2**halvings:
-        raise InputError(
-            f"frames of {height}x{width}: this model halves them {halvings} times and needs at "
-            f"least {2**halvings}x{2**halvings}"
-        )
-    real = (
-        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx),
-        Case("decode/clip", args_from=_latents, torch=decode_torch, nnx=decode_nnx),
-        Case(
-            "forward/clip",
-            (clip.frames,),
-            torch=forward_torch,
-            nnx=forward_shipped,
-            depth=0,
-            returned_from=_video,
-        ),
-    )
-    return (*real, *synthetic(torch_module, seed))
-
-
-def _video(outputs: Mapping[str, Mapping[str, Any]]) -> Any:
-    """What `forward_torch` returns for the clip: it encodes, and decodes the mean."""
-    return outputs["decode/clip"][""]
-
-
-def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
-    return (outputs["encode/clip"]["mean"],)
-
-
-def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
-    """What only one chunk of frames, or one tile, of a model that works in several leaves out."""
-    encoded = {
-        case.args[0].shape[2] for case in cases if case.torch in (encode_torch, forward_torch)
-    }
-    ratio = torch_module.config.temporal_compression_ratio
-    decoded = {(frames - 1) // ratio + 1 for frames in encoded}
-    decoded |= {case.args[0].shape[2] for case in cases if case.torch is decode_torch}
-    parts = (
-        ("encode", encoded, torch_module.num_sample_frames_batch_size),
-        ("decode", decoded, torch_module.num_latent_frames_batch_size),
-    )
-    gaps = [
-        f"{name} ran in one chunk of frames only: no cache was handed on"
-        for name, frames, size in parts
-        if all(count // size < 2 for count in frames)
-    ]
-    if not torch_module.use_tiling:
-        gaps.append("tiling was off: no seam between tiles")
-    return tuple(gaps)
-
-
-def synthetic(torch_module: Any, seed: int) -> tuple[Case, ...]:
-    """N(0, 1) with odd T, and a large mean with even T and batch 2, for each distinct module.
-
-    Two modules are alike if class, settings and inner structure are. A module gets the shapes that
-    it sees when 9 or 8 frames of 16x16 go through the whole: the whole's operations are compiled
-    anyway, and none for the module alone. The odd cases come first, the whole before its parts:
-    what it compiled is kept until it runs on the other shapes.
-    """
-    with torch.device("meta"):  # a model without values: only shapes are computed
-        shadow = type(torch_module).from_config(torch_module.config)
-    made: list[Case] = []
-    for name, batch, frames, mean in (("normal-odd", 1, 9, 0.0), ("mean30-even", 2, 8, LARGE_MEAN)):
-        seen: set[str] = set()
-        shapes = _shapes(shadow, batch, frames)
-        for path, module in torch_module.named_modules():
-            signature = _signature(module)
-            if signature not in seen and path in shapes:
-                seen.add(signature)
-                args = tuple(normal(x, seed + i, mean) for i, x in enumerate(shapes[path]))
-                made.append(_case(path, name, args, large=mean != 0.0))
-    return tuple(made)
-
-
-def _case(path: str, name: str, args: tuple[Any, ...], large: bool) -> Case:
-    return Case(
-        f"{'call' if path else 'forward'}/{name}",
-        args,
-        path=path,
-        torch=_call if path else forward_torch,
-        nnx=_call if path else forward_nnx,
-        depth=0,
-        floor=large or not path,
-        r_limit=R_LIMIT if large else None,
-    )
-
-
-def _call(module: Any, inputs: Any, zq: Any = None) -> Any:
-    """Call a module of either side; resnets and blocks have an unused `temb` before `zq`."""
-    if zq is None:
-        return module(inputs)
-    spatial_norm = type(module).__name__.endswith("SpatialNorm3D")
-    return module(inputs, zq) if spatial_norm else module(inputs, None, zq)
-
-
-def _signature(module: torch.nn.Module) -> str:
-    """Class, settings and inner structure; how many channels there are makes no difference."""
-    settings = {
-        key: value
-        for key, value in vars(module).items()
-        if isinstance(value, (bool, float, str, tuple)) and key != "training"
-    }
-    inner = [(path, type(child).__name__) for path, child in module.named_modules()]
-    conditioned = getattr(module, "spatial_norm_dim", None) is not None
-    return json.dumps([inner, settings, conditioned], default=str)
-
-
-def _shapes(model: Any, batch: int, frames: int) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-    """By path, the shapes of the arrays that each module's first call gets; dropout left out."""
-    shapes: dict[str, tuple[tuple[int, ...], ...]] = {}
-    paths = {module: path for path, module in model.named_modules()}
-
-    def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-        arrays = tuple(tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor))
-        shapes.setdefault(paths[module], arrays)
-
-    called = [module for module in paths if not isinstance(module, torch.nn.Dropout)]
-    hooks = [module.register_forward_pre_hook(note) for module in called]
-    try:
-        with torch.no_grad():
-            model(torch.zeros(batch, model.config.in_channels, frames, 16, 16, device="meta"))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return shapes
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """diffusers warns while it loads, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 PAIR = Pair(
     name="cogvideox",
     make_torch=make_torch,
@@ -371,6 +97,12 @@ PAIR = Pair(
     declared=DECLARED,
     layout={"*": "move"},
     unexercised=unexercised,
+    prepare=prepare,
+    offline=Offline(
+        settings=lambda torch_module: CogVideoXVAEConfig.from_dict(torch_module.config).to_dict(),
+        make_nnx=make_offline,
+        methods=(encode_nnx, decode_nnx, forward_nnx, forward_shipped, call),
+    ),
     mistakes=tuple(
         behaviour(
             one.name, one.causes, one.call, one.kinds, one.where, one.method,

@@ -6,20 +6,20 @@ from parity.errors import InputError
 
 if TYPE_CHECKING:
     from parity.pipeline import compare, run_pair
-    from parity.records import Case, Clip, Mistake, Pair, Rung
+    from parity.records import Case, Clip, Mistake, Offline, Pair, Rung
     from parity.report import Report
     from parity.weights import Fused, Stacked
 
 __all__ = [
-    "Case", "Clip", "Fused", "InputError", "Mistake", "Pair", "Report", "Rung", "Stacked",
-    "compare", "run_pair",
+    "Case", "Clip", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report", "Rung",
+    "Stacked", "compare", "run_pair",
 ]  # fmt: skip
 
 _HOMES = {
     "compare": "parity.pipeline",
     "run_pair": "parity.pipeline",
     "Report": "parity.report",
-    **dict.fromkeys(("Case", "Clip", "Mistake", "Pair", "Rung"), "parity.records"),
+    **dict.fromkeys(("Case", "Clip", "Mistake", "Offline", "Pair", "Rung"), "parity.records"),
     **dict.fromkeys(("Fused", "Stacked"), "parity.weights"),
 }
 

@@ -14,12 +14,11 @@ import numpy as np
 from jaxtyping import Shaped
 
 from parity.background import Background
-from parity.errors import first_line
 from parity.exclusive import Exclusives
 from parity.force_nnx import repeat, traced
-from parity.forced import Sides, by_port_leaf, reference, same, unforced, values
+from parity.forced import NotMeasured, Sides, by_port_leaf, reference, same, unforced, values
 from parity.measure import Key, comparable
-from parity.noise import NOT_IN_FLOAT64, bounded, reference64, score
+from parity.noise import bounded, score
 from parity.observe_nnx import Observer, observed
 from parity.progress import Progress
 from parity.records import Exclusive, Inclusive, LeafMatch, Match
@@ -180,14 +179,12 @@ class _Run:
                 else:
                     found[leaf.ref.name] = replace(error, bounded=True)
         if far:
-            module = self.sides.torch_modules[match.ref.path]
-            method = self.sides.torch_method if match.ref.parent == -1 else "__call__"
             wide: Mapping[str, Array] = {}
             problem = ""
             try:
-                wide = reference64(module, method, match.ref, self.store)
-            except Exception as error:  # code written for float32 fails in ways of its own
-                problem = f"{NOT_IN_FLOAT64}: {first_line(error)}"
+                wide = self.sides.reference.whole(match.ref, self.store)
+            except NotMeasured as error:
+                problem = str(error)
             for leaf, ref, port in far:
                 array = wide.get(leaf.ref.name)
                 if array is not None and leaf.undo:

@@ -14,7 +14,7 @@ from parity import layout as layout_rules
 from parity.errors import InputError
 from parity.recorder import Recorder, bind, join, settle
 from parity.records import Leaf, ModuleInfo, Trace
-from parity.state import kept_reference
+from parity.state_torch import kept_reference
 from parity.store import Buffer, Store
 from parity.tree import Flat, flatten, mapped
 from parity.weights import Tensor

@@ -1,27 +1,25 @@
 """One case: both sides on one input, from capture to faults."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
-import torch
 from flax import nnx
 
-from parity import capture_nnx, capture_torch
+from parity import capture_nnx
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
 from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, same_value
 from parity.attribute import measure_inclusive
-from parity.diagnose import Scene
+from parity.diagnose.scene import Scene
 from parity.errors import InputError
 from parity.exclusive import SLACK, Exclusives, measure_exclusive
 from parity.explain import explained, settled
-from parity.forced import Sides
+from parity.forced import Float64, Sides
 from parity.globs import check_used, renamed
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.localise import Found, find_faults
@@ -31,11 +29,12 @@ from parity.nonfinite import first_nonfinite
 from parity.observer import compare_unobserved
 from parity.precision import measure_emulated
 from parity.progress import Progress
-from parity.recorder import bind, join
+from parity.recorder import join
 from parity.records import (
     Call,
     Case,
     Coverage,
+    Diagnosis,
     Emulation,
     Exclusive,
     Fault,
@@ -45,9 +44,9 @@ from parity.records import (
     NonFinite,
     Row,
     Rung,
+    Trace,
 )
 from parity.store import Store
-from parity.tree import flatten, mapped, rebuild
 from parity.weights import Fused, Stacked, Weight
 
 MODES = ("free", "exclusive", "inclusive")
@@ -88,36 +87,62 @@ class Outcome:
     uncaptured: Mapping[str, str] = field(default_factory=dict)
 
 
+class Reference(Protocol):
+    """What the reference gives to the comparison of a case: one that runs, or a golden trace."""
+
+    def arguments(
+        self, case: Case, layout: Mapping[str, str]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The case's arguments for the port: in its layout."""
+        ...
+
+    def record(self, case: Case, store: Store, layout: Mapping[str, str]) -> Trace:
+        """The calls of the case, with their arrays in `store`."""
+        ...
+
+    def observed(self, case: Case, port: Trace) -> Trace:
+        """Those of the port's calls that the reference's record can be compared with."""
+        ...
+
+    def float64(self, case: Case) -> Float64:
+        """What the case does in float64."""
+        ...
+
+    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+        """Why one call of the port goes wrong, as far as the reference can tell."""
+        ...
+
+    def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
+        """By class of the modules inside, the arguments that need not be given."""
+        ...
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """What a reader should know of this reference before trusting a PASS."""
+        ...
+
+
 def run_case(
     case: Case,
-    torch_root: torch.nn.Module,
+    reference: Reference,
     nnx_root: nnx.Module,
     rules: Rules,
     progress: Progress,
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
     weights: Sequence[Weight] = (),
-    before: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Outcome:
     """Run both sides on one input, and measure, judge and locate.
 
-    `weights` is the ledger of both roots, which tells of faults that weights explain; `before` what
-    the reference returned in the cases before.
+    `weights` is the ledger of both roots, which tells of faults that weights explain.
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
-    torch_module, nnx_module = _called(case, torch_root, nnx_root, rename)
+    nnx_module = _called(case, nnx_root, rename)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
-        given, given_kwargs = _port_arguments(case, torch_module, layout)
+        given, given_kwargs = reference.arguments(case, layout)
         progress.stage("reference")
-        method = case.torch
-        if case.returned_from is not None:
-            method = _returning(case.returned_from(before or {}), torch_module, method)
-        ref = capture_torch.record(
-            torch_module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, depth=case.depth,
-        )  # fmt: skip
+        ref = reference.record(case, store, layout)
         progress.stage("port")
         port = capture_nnx.record(
             nnx_module,
@@ -128,6 +153,7 @@ def run_case(
             prefix=renamed(case.path, rename),
             depth=case.depth,
         )
+        port = reference.observed(case, port)
         alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
         check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         _check_inputs(alignment, store)
@@ -135,16 +161,15 @@ def run_case(
         if case.returned_from is not None and not _agree(alignment, free):
             # what was shown may be wrong too: it would count as the reference's own rounding
             return run_case(
-                replace(case, returned_from=None), torch_root, nnx_root, rules, progress,
+                replace(case, returned_from=None), reference, nnx_root, rules, progress,
                 nnx_args, nnx_kwargs, weights,
             )  # fmt: skip
         calls = (ref.calls, port.calls)
         exclusives: Exclusives | None = None
         inclusive: Mapping[Key, Inclusive] = {}
         sides = Sides(
-            _joined(case.path, dict(torch_module.named_modules())),
+            reference.float64(case),
             _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
-            case.torch,
             case.nnx,
         )
         if "exclusive" in rules.modes:
@@ -159,11 +184,13 @@ def run_case(
         scene = None
         if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
             scene = Scene(alignment.matches, ref.calls, sides, exclusives, weights, store)
-            found = settled(found, scene, progress)
+            found = settled(found, scene, reference.diagnose, progress)
         faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
         if scene is not None and faults:
             progress.stage("diagnosis", len(faults))
-            faults = tuple(explained(fault, found, scene, progress) for fault in faults)
+            faults = tuple(
+                explained(fault, found, scene, reference.diagnose, progress) for fault in faults
+            )
         unobserved = emulation = None
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
         if root is not None and case.shipped is not None:
@@ -177,15 +204,10 @@ def run_case(
                 store, fail_limit, progress,
             )  # fmt: skip
         nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
-        outputs = {
-            # a copy: reports keep it, and a mapping would keep the whole file
-            leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")
-            for leaf in ref.calls[-1].outputs
-            if leaf.buffer is not None
-        }
-        notes = (*_in_training(torch_module), *_weak_inputs(ref.calls[-1], store))
+        outputs = root_outputs(ref, store)
+        notes = (*reference.notes(case), *_weak_inputs(ref.calls[-1], store))
     rows = tuple(one.row for one in found)
-    done = exercised(ref.calls, capture_torch.optional_arguments(torch_module))
+    done = exercised(ref.calls, reference.optional(case))
     if unobserved is not None and unobserved.note:
         notes = (*notes, f"{case.name}: {unobserved.note}")
     uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
@@ -194,19 +216,18 @@ def run_case(
     )
 
 
+def root_outputs(ref: Trace, store: Store) -> dict[str, Any]:
+    """What the called module of the reference returned, channel-first, by leaf."""
+    return {
+        # a copy: reports keep it, and a mapping would keep the whole file
+        leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")
+        for leaf in ref.calls[-1].outputs
+        if leaf.buffer is not None
+    }
+
+
 def _output_names(alignment: Alignment) -> list[str]:
     return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
-
-
-def _in_training(module: torch.nn.Module) -> tuple[str, ...]:
-    """Modules of the reference that do something else in train mode, and are in it."""
-    paths = [
-        path or "<root>"
-        for path, one in module.named_modules()
-        if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
-    ]
-    found = ", ".join(paths[:5])
-    return (f"the reference is in train mode: {found}; call .eval()",) if paths else ()
 
 
 def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
@@ -225,18 +246,16 @@ def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _called(
-    case: Case, torch_root: torch.nn.Module, nnx_root: nnx.Module, rename: Mapping[str, str]
-) -> tuple[torch.nn.Module, nnx.Module]:
+def _called(case: Case, nnx_root: nnx.Module, rename: Mapping[str, str]) -> nnx.Module:
     if not case.path:
-        return torch_root, nnx_root
+        return nnx_root
     found = capture_nnx.submodules(nnx_root)
     path = renamed(case.path, rename)
     if path not in found:
         raise InputError(
             f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
         )
-    return torch_root.get_submodule(case.path), found[path]
+    return found[path]
 
 
 def _agree(alignment: Alignment, free: Free) -> bool:
@@ -248,46 +267,8 @@ def _agree(alignment: Alignment, free: Free) -> bool:
     )
 
 
-def _returning(value: Any, module: torch.nn.Module, method: capture_torch.Method) -> Any:
-    """A method that returns `value`, with the arguments of `method`."""
-    returned = mapped(torch.from_numpy, value)
-    cls = type(module)
-    named = cls.forward if method == "__call__" else method
-    function = getattr(cls, named) if isinstance(named, str) else named
-
-    @functools.wraps(function)
-    def known(*args: Any, **kwargs: Any) -> Any:
-        return returned
-
-    return known
-
-
 def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
     return {join(prefix, path): module for path, module in modules.items()}
-
-
-def _port_arguments(
-    case: Case, module: torch.nn.Module, layout: Mapping[str, str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The reference's arguments in the port's layout."""
-    kinds = [cls.__name__ for cls in type(module).__mro__]
-    function = capture_torch.target(module, case.torch)
-    names = list(bind(function, case.args, case.kwargs))
-
-    def convert(name: str, value: Any) -> Any:
-        flat = flatten(value)
-        arrays = []
-        for leaf, array in flat.arrays:
-            plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
-            full = f"{name}.{leaf}" if leaf else name
-            floating = plain.dtype.kind in "fcV"
-            how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
-            moved = np.moveaxis(plain, 1, -1) if how.move else plain
-            arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
-        return rebuild(flat.skeleton, arrays) if arrays else value
-
-    args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
-    return args, {name: convert(name, value) for name, value in case.kwargs.items()}
 
 
 def _check_inputs(alignment: Alignment, store: Store) -> None:

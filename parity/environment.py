@@ -24,11 +24,13 @@ def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
 
     PyTorch's device is the one that holds `reference`.
     """
-    import jax
-    import torch
+    return {**describe_port(seed), **_describe_torch(reference)}
 
-    precision = effective_precision()
-    held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
+
+def describe_port(seed: int) -> Mapping[str, Any]:
+    """The same of a run without PyTorch."""
+    import jax
+
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "commit": commit(),
@@ -36,15 +38,23 @@ def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
         "versions": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "torch_device": str(held.device),
         "jax_device": str(jax.devices()[0]),
         "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
         "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
-        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
-        "jax_effective_precision": precision["jax"],
-        "torch_effective_precision": precision["torch"],
+        "jax_effective_precision": probe.of_jax(),
         "seed": seed,
+    }
+
+
+def _describe_torch(reference: "torch.nn.Module") -> Mapping[str, Any]:
+    import torch
+
+    held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "torch_device": str(held.device),
+        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+        "torch_effective_precision": probe.of_torch(),
     }
 
 

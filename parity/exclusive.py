@@ -10,14 +10,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from parity.background import Background
-from parity.force_nnx import Arrays, force_port
-from parity.force_torch import Tensors, force_reference
-from parity.forced import Array, Sides, reference, same, unforced
+from parity.force_nnx import force_port
+from parity.forced import Array, Arrays, Sides, reference, same, unforced
 from parity.measure import Key, comparable
-from parity.noise import bounded, score, to_array
+from parity.noise import bounded, score
 from parity.progress import Progress
 from parity.records import Call, Exclusive, Handed, LeafMatch, Match
 from parity.store import Buffer, Store, digest
@@ -75,16 +73,15 @@ def measure_exclusive(
     progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
         problems = _run_port(matches, calls[1], sides, store, work, background)
-    problem = ""
+    unknown: Mapping[int, str] = {}
     if work.wanted:
         progress.stage("exclusive error: the reference in float64", len(matches))
-        root = matches[-1].ref
         with Background(threads=2) as background:
-            problem = force_reference(
-                sides.torch_modules[root.path], sides.torch_method, matches, calls[0], store,
-                lambda *heard: work.reference(background, *heard), work.wanted, prefix=root.path,
+            unknown = sides.reference.own(
+                matches, calls[0], store, lambda *heard: work.reference(background, *heard),
+                work.wanted,
             )  # fmt: skip
-    return work.result(problems, problem)
+    return work.result(problems, unknown)
 
 
 def _run_port(
@@ -147,7 +144,7 @@ class _Work:
                 self.wanted.add(match.ref.order)
 
     def reference(
-        self, background: Background, match: Match, handed: Tensors, outputs: Tensors
+        self, background: Background, match: Match, handed: Arrays, outputs: Arrays
     ) -> None:
         """Measure one call again, against what the reference did in float64."""
         order = match.ref.order
@@ -157,8 +154,8 @@ class _Work:
                 background.submit(self._output, match, leaf, wide)
         for leaf in match.inputs:
             if (order, leaf.ref.name) in self.received:
-                tensor = handed.get(leaf.ref.name)
-                given = None if tensor is None else _in_layout(tensor, leaf)
+                array = handed.get(leaf.ref.name)
+                given = None if array is None else _in_layout(array, leaf)
                 background.submit(self._input, match, leaf, given)
         self.progress.advance()
 
@@ -213,8 +210,12 @@ class _Work:
         known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
         return bool(np.isin(result, known).all())
 
-    def result(self, problems: Mapping[int, str], problem: str) -> Exclusives:
-        """What was measured; `problem` is why the reference did not run in float64."""
+    def result(self, problems: Mapping[int, str], unknown: Mapping[int, str]) -> Exclusives:
+        """What was measured.
+
+        By the `order` of a call, `problems` say why the port's could not be made again, `unknown`
+        why the reference's is not known in float64.
+        """
         nan = float("nan")
         for match in self.matches:
             order = match.ref.order
@@ -223,14 +224,15 @@ class _Work:
                 key = (order, leaf.ref.name)
                 if comparable(leaf) and key not in self.errors:
                     self.errors[key] = Exclusive(nan, nan, 0, problem=why)
-                elif problem and key in self.outputs and not self.errors[key].problem:
-                    self.errors[key] = replace(self.errors[key], problem=problem)
+                elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
+                    self.errors[key] = replace(self.errors[key], problem=unknown[order])
         for order, leaf_name in self.received.keys() - self.handed.keys():
             parent = self._by_order[order].parent
             for leaf in self._by_order[parent].outputs if parent != -1 else ():
                 key = (parent, leaf.ref.name)
                 if comparable(leaf):
-                    why = problem or f"not measured: whether {leaf_name!r} was handed on rightly"
+                    why = f"not measured: whether {leaf_name!r} was handed on rightly"
+                    why = unknown.get(parent, why)
                     self.errors[key] = replace(self.errors[key], problem=why)
         by_parent: dict[int, list[Handed]] = defaultdict(list)
         for key in sorted(self.handed):
@@ -249,7 +251,5 @@ def _name(leaf: LeafMatch) -> str:
     return leaf.port.name
 
 
-def _in_layout(wide: torch.Tensor, leaf: LeafMatch) -> Array:
-    # a copy: it is measured later, and the model may write to its own in the meantime
-    array = to_array(wide.clone(), leaf.ref.moved)
-    return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if leaf.undo else array
+def _in_layout(wide: Array, leaf: LeafMatch) -> Array:
+    return np.ascontiguousarray(np.moveaxis(wide, -1, 1)) if leaf.undo else wide

@@ -1,9 +1,9 @@
 """Which doubtful calls are faults, and why each fault is one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from parity.diagnose import HINTS, Scene, diagnose
+from parity.diagnose.scene import HINTS, Scene
 from parity.errors import first_line
 from parity.grade import Judgement
 from parity.localise import Found
@@ -17,7 +17,13 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 """Causes that make no fault of a doubtful R: it is there to measure rounding."""
 
 
-def settled(found: Sequence[Found], scene: Scene, progress: Progress) -> list[Found]:
+Diagnose = Callable[[Found, Scene], Diagnosis]
+"""Finds the cause of what one call gets wrong."""
+
+
+def settled(
+    found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
+) -> list[Found]:
     """Doubtful calls are faults if one change of the reference accounts for all that they do.
 
     An epsilon of 1e-5 instead of 1e-6 is off by no more than a careless sum is.
@@ -29,7 +35,7 @@ def settled(found: Sequence[Found], scene: Scene, progress: Progress) -> list[Fo
     guilty: set[int] = set()
     for order in orders:
         first = next(one for one in doubtful if one.row.order == order)
-        if _why(first, scene).cause not in ROUNDING:
+        if _why(first, scene, diagnose).cause not in ROUNDING:
             guilty.add(order)
         progress.advance()
     return [_guilty(one) if one.judged.doubtful and one.row.order in guilty else one
@@ -42,19 +48,21 @@ def _guilty(one: Found) -> Found:
     return Found(replace(one.row, verdict="FAIL", reason=reason), judged, one.handed)
 
 
-def explained(fault: Fault, found: Sequence[Found], scene: Scene, progress: Progress) -> Fault:
+def explained(
+    fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
+) -> Fault:
     """The fault with its cause, the evidence for it, and what to do."""
     first = next(
         one for one in found
         if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
     )  # fmt: skip
-    result = _why(first, scene)
+    result = _why(first, scene, diagnose)
     progress.advance()
     evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
     return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
-def _why(found: Found, scene: Scene) -> Diagnosis:
+def _why(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:
     try:
         return diagnose(found, scene)
     except Exception as error:

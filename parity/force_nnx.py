@@ -15,7 +15,7 @@ import numpy as np
 from flax import nnx
 
 from parity.capture_nnx import Method, aliased, target
-from parity.forced import Array, by_port_leaf, by_turn, reference, values
+from parity.forced import Array, Listener, by_port_leaf, by_turn, reference, values
 from parity.metrics import unit_roundoff
 from parity.observe_nnx import Observer, observed
 from parity.recorder import bind, unbind
@@ -25,11 +25,6 @@ from parity.store import Store
 from parity.tree import Flat, flatten, rebuild
 
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
-
-
-Arrays = Mapping[str, Array]
-Listener = Callable[[Match, Arrays, Arrays], None]
-"""Hears of each call: what its parent handed over and what it returned by itself, by leaf name."""
 
 
 def force_port(

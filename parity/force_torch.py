@@ -18,12 +18,13 @@ from parity.capture_torch import Method, invoke, target
 from parity.errors import first_line
 from parity.forced import by_turn
 from parity.measure import comparable
-from parity.noise import NOT_IN_FLOAT64, widen
+from parity.noise import NOT_IN_FLOAT64
 from parity.recorder import bind, join, unbind
 from parity.records import Call, Leaf, Match
-from parity.state import kept_reference
+from parity.state_torch import kept_reference
 from parity.store import Store
 from parity.tree import Flat, flatten, rebuild
+from parity.wide import widen
 
 Tensors = Mapping[str, torch.Tensor]
 Listener = Callable[[Match, Tensors, Tensors], None]

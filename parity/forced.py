@@ -1,29 +1,66 @@
 """Which of a call's leaves are replaced by the reference's, and in what order calls begin."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import torch
 from flax import nnx
 from jaxtyping import Shaped
 
-from parity import capture_nnx, capture_torch
+from parity import capture_nnx
 from parity.measure import comparable, read
 from parity.records import Call, LeafMatch, Match
 from parity.store import Store
 
 Array = Shaped[np.ndarray, "..."]
+Arrays = Mapping[str, Array]
+
+Listener = Callable[[Match, Arrays, Arrays], None]
+"""Hears of each call: what its parent handed over and what it returned by itself, by leaf name."""
+
+
+class NotMeasured(Exception):
+    """The reference gives no float64 values; the message says why, as reports do."""
+
+
+class Float64(Protocol):
+    """What the reference of one case does in float64 on the inputs that were recorded.
+
+    Arrays are in the port's layout, as recorded leaves are.
+    """
+
+    def own(
+        self,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+        listener: Listener,
+        wanted: Collection[int],
+    ) -> Mapping[int, str]:
+        """Tell `listener` what calls do while those inside them return what was recorded.
+
+        `calls` are all that the reference made. Of those whose `order` is not `wanted` it hears
+        only what they are handed. Returns why others are not known, by their `order`.
+        """
+        ...
+
+    def whole(self, call: Call, store: Store) -> Arrays:
+        """Outputs of one call with all that is inside it.
+
+        Raises:
+            NotMeasured: they are not known.
+        """
+        ...
 
 
 @dataclass(frozen=True)
 class Sides:
-    """Both models, modules by path, and what was called on their roots."""
+    """The reference in float64, and the port's modules by path and what was called on its root."""
 
-    torch_modules: Mapping[str, torch.nn.Module]
+    reference: Float64
     nnx_modules: Mapping[str, nnx.Module]
-    torch_method: capture_torch.Method
     nnx_method: capture_nnx.Method
 
     def value(self, name: str) -> Array | None:

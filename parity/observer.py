@@ -12,10 +12,9 @@ from jaxtyping import Shaped
 from parity import capture_nnx
 from parity.capture_nnx import Method, aliased, invoke, target
 from parity.errors import first_line
-from parity.forced import Sides
+from parity.forced import NotMeasured, Sides
 from parity.measure import Key
 from parity.metrics import distance, ratio, unit_roundoff
-from parity.noise import reference64
 from parity.recorder import unbind
 from parity.records import Call, Match
 from parity.state import kept_port
@@ -92,8 +91,8 @@ def compare_unobserved(
     if _worst(errors, noise)[0] > FACTOR:
         try:
             noise = _noise(match, _floors(match, sides, store))
-        except Exception as error:
-            why = f" at least, the reference does not run in float64 ({first_line(error)})"
+        except NotMeasured as error:
+            why = f" at least ({error})"
     size, name = _worst(errors, noise)
     if size <= FACTOR:
         return Unobserved(fact)
@@ -143,8 +142,7 @@ def _worst(errors: Mapping[str, float], noise: Mapping[str, float]) -> tuple[flo
 
 def _floors(match: Match, sides: Sides, store: Store) -> dict[Key, float]:
     """How far the reference's outputs are from its own float64 run."""
-    module = sides.torch_modules[match.ref.path]
-    wide = reference64(module, sides.torch_method, match.ref, store)
+    wide = sides.reference.whole(match.ref, store)
     return {
         (match.ref.order, leaf.name): distance(wide[leaf.name], store.get(leaf.buffer))[1]
         for leaf in match.ref.outputs

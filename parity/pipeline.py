@@ -1,6 +1,6 @@
 """The spine: inputs -> capture -> align -> measure -> attribute -> grade -> localise -> report.
 
-The stages of one case stand in `case.py`; here are those of a whole comparison.
+The stages of one case stand in `case.py`; here are those of a whole comparison of two models.
 """
 
 import time
@@ -9,28 +9,25 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-import jax
 import torch
 from flax import nnx
 
 from parity import capture_nnx, capture_torch, environment, memory
 from parity import emulate as emulation
-from parity.adequacy import unexercised
+from parity.assemble import Paired, Programs, assembled, paired
 from parity.case import MODES, Outcome, Rules, run_case
 from parity.errors import InputError
-from parity.folding import Folding, fold
-from parity.globs import check_used, renamed
+from parity.globs import check_used
 from parity.inputs import load_clip
-from parity.ledger import make_ledger
+from parity.live import Live, facts
 from parity.observer import Compiled
 from parity.packed import globs
 from parity.progress import Progress
-from parity.records import Case, Coverage, Fault, Pair
+from parity.records import Case, Pair
 from parity.report import Report
-from parity.state import seeded
-from parity.tally import settled, with_weights
+from parity.state_torch import seeded
 from parity.tree import flatten
-from parity.weights import Fused, Stacked, Weight
+from parity.weights import Fused, Stacked
 
 
 def compare(
@@ -121,15 +118,21 @@ def compare(
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
-    folding = _folding(torch_module, nnx_module, rules)
-    ledger = _ledger(torch_module, nnx_module, rules, folding)
+    pairs = _paired(torch_module, nnx_module, rules)
     with seeded(seed):
         outcome = run_case(
-            case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
-        )
-    facts = {"seconds": round(time.monotonic() - start, 1)}
+            case, Live(torch_module), nnx_module, rules, Progress(), own_args, own_kwargs,
+            pairs.ledger,
+        )  # fmt: skip
+    held = {"seconds": round(time.monotonic() - start, 1)}
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    return _report(name, torch_module, [outcome], ledger, folding, rules, facts, seed)
+    described = environment.describe(seed, torch_module)
+    return assembled(name, [outcome], pairs, rules, held, described)
+
+
+def _paired(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Paired:
+    tensors = capture_torch.named_tensors(torch_module)
+    return paired(capture_torch.modules(torch_module), tensors, nnx_module, rules)
 
 
 def _check_arguments(
@@ -177,27 +180,6 @@ def _of_path(path: str, glob: str) -> bool:
     return fnmatchcase(path, glob.partition("#")[0])
 
 
-def _folding(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Folding:
-    theirs = capture_torch.modules(torch_module)
-    found = capture_nnx.submodules(nnx_module)
-    ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    return fold(theirs, ours, {path: renamed(path, rules.rename or {}) for path in theirs})
-
-
-def _ledger(
-    torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules, folding: Folding
-) -> tuple[Weight, ...]:
-    return make_ledger(
-        capture_torch.named_tensors(torch_module),
-        capture_nnx.named_tensors(nnx_module),
-        modules=capture_nnx.submodules(nnx_module),
-        folding=folding,
-        rename=rules.rename,
-        rules=rules.weights,
-        declared=rules.declared,
-    )
-
-
 def run_pair(
     pair: Pair,
     *,
@@ -221,6 +203,7 @@ def run_pair(
     """
     emulation.check(emulate)
     progress = progress or Progress()
+    pair.prepare()
     start, before = time.monotonic(), memory.resident_memory()
     progress.stage("reading the clip")
     clip = load_clip(video, frames, size, seed)
@@ -237,114 +220,30 @@ def run_pair(
         emulate=emulate, disable_jit=disable_jit,
     )  # fmt: skip
     progress.stage("comparing the weights")
-    folding = _folding(reference, port, rules)
-    ledger = _ledger(reference, port, rules, folding)
+    pairs = _paired(reference, port, rules)
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
+    live = Live(reference, outputs)
     done: list[Case] = []
-    last_shapes: tuple[tuple[int, ...], ...] = ()
+    programs = Programs(own_process)
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
-        shapes = tuple(array.shape for _, array in flatten((case.args, case.kwargs)).arrays)
-        if own_process and not case.path and shapes != last_shapes:
-            jax.clear_caches()
-            memory.give_back()
-            last_shapes = shapes
+        shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
+        programs.before(case.path, shapes)
         with seeded(seed):
-            outcome = run_case(
-                case, reference, port, rules, progress, weights=ledger, before=outputs
-            )
-            outcomes.append(outcome)
+            outcomes.append(run_case(case, live, port, rules, progress, weights=pairs.ledger))
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
-    largest = progress.largest()
-    stages = progress.seconds()
-    slowest = max(stages, key=lambda name: stages[name])
-    facts: dict[str, Any] = {
-        "input": clip.source,
-        "weights": weights
-        or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
-        "config": config or ("of the weights" if weights else "default"),
-        "parameters": sum(p.numel() for p in reference.parameters()),
+    held = {
+        **facts(reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
-        "seconds_by_stage": stages,
-        "slowest_stage": f"{slowest}, {100 * stages[slowest] / (sum(stages.values()) or 1):.0f} %",
+        **progress.facts(),
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
-        "largest_stage": largest.name,
-        "largest_stage_gib": memory.gib(largest.rise),
     }
     gaps = tuple(pair.unexercised(reference, done))
-    return _report(pair.name, reference, outcomes, ledger, folding, rules, facts, seed, gaps)
-
-
-def _report(
-    name: str,
-    reference: torch.nn.Module,
-    outcomes: Sequence[Outcome],
-    ledger: Sequence[Weight],
-    folding: Folding,
-    rules: Rules,
-    facts: Mapping[str, Any],
-    seed: int,
-    gaps: tuple[str, ...] = (),
-) -> Report:
-    rows = tuple(row for outcome in outcomes for row in outcome.rows)
-    coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
-    weights = settled(ledger, coverage, rows)
-    uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
-    return Report(
-        name=name,
-        rows=rows,
-        faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, folding.partners),
-        environment=environment.describe(seed, reference),
-        facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
-        rungs=rules.rungs,
-        weights=weights,
-        outputs=outcomes[-1].outputs,
-        inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
-        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
-        emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
-        nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
-    )
-
-
-def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """One fault per module: its first, with the number of calls over all cases."""
-    merged: dict[str, Fault] = {}
-    for fault in faults:
-        first = merged.get(fault.path)
-        merged[fault.path] = (
-            fault if first is None else replace(first, calls=first.calls + fault.calls)
-        )
-    return tuple(merged.values())
-
-
-def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
-    """Coverage of several cases: a module is matched if one case matched it.
-
-    The number of modules is that of the widest case.
-    """
-    widest = max(parts, key=lambda part: part.modules)
-    matched = {path: None for part in parts for path in part.matched}
-    unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
-    dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
-    declared = {path: why for part in parts for path, why in part.declared.items()}
-    return replace(
-        widest,
-        matched=tuple(matched),
-        unmatched=tuple(unmatched),
-        declared={
-            path: why
-            for path, why in declared.items()
-            if path not in matched and path not in unmatched and path not in dissolved
-        },
-        dissolved={path: why for path, why in dissolved.items() if path not in matched},
-        calls=sum(part.calls for part in parts),
-        matched_calls=sum(part.matched_calls for part in parts),
-        unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
-    )
+    described = environment.describe(seed, reference)
+    return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)

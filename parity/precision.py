@@ -12,8 +12,8 @@ from jaxtyping import Shaped
 from parity.background import Background
 from parity.emulate import emulated
 from parity.exclusive import Exclusives, Limit
-from parity.force_nnx import Arrays, force_port, repeat
-from parity.forced import Sides, by_port_leaf, reference, unforced
+from parity.force_nnx import force_port, repeat
+from parity.forced import Arrays, Sides, by_port_leaf, reference, unforced
 from parity.measure import Free
 from parity.metrics import distance
 from parity.noise import bounded

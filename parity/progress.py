@@ -4,8 +4,9 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from parity.memory import LargestStage
+from parity.memory import LargestStage, gib
 
 
 class Progress:
@@ -39,6 +40,18 @@ class Progress:
         """Seconds so far, by stage, whatever it belonged to."""
         self._close()
         return {name: round(value, 1) for name, value in self._seconds.items() if name}
+
+    def facts(self) -> Mapping[str, Any]:
+        """What a report says of the stages: their seconds, the slowest and the largest one."""
+        largest, stages = self.largest(), self.seconds()
+        slowest = max(stages, key=lambda name: stages[name])
+        share = 100 * stages[slowest] / (sum(stages.values()) or 1)
+        return {
+            "seconds_by_stage": stages,
+            "slowest_stage": f"{slowest}, {share:.0f} %",
+            "largest_stage": largest.name,
+            "largest_stage_gib": gib(largest.rise),
+        }
 
     def largest(self) -> LargestStage:
         """The stage that needed most memory so far."""

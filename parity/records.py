@@ -414,6 +414,21 @@ class Mistake:
 
 
 @dataclass(frozen=True)
+class Offline:
+    """What a pair says so that its port can be checked where torch is not installed.
+
+    `settings(torch_module)` are plain values, as JSON has them, from which `make_nnx(settings,
+    tensors)` makes the port; `tensors` maps the names of the reference's `state_dict()` to NumPy
+    arrays, each read when it is asked for. `methods` are the functions that the pair's cases call
+    on the port: a golden trace holds their names. Loading the pair must not import torch then.
+    """
+
+    settings: Callable[[Any], Mapping[str, Any]]
+    make_nnx: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
+    methods: tuple[Callable[..., Any], ...] = ()
+
+
+@dataclass(frozen=True)
 class Pair:
     """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
 
@@ -424,7 +439,9 @@ class Pair:
     reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
     `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
     `unexercised(torch_module, cases)` says in short sentences what these inputs leave out that only
-    who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`.
+    who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`;
+    `offline` is what `parity record` and `parity check` need. `prepare` imports what the reference
+    needs, where the pair can be loaded without: what that takes is no memory of a run.
     """
 
     name: str
@@ -438,3 +455,5 @@ class Pair:
     weights: tuple[Fused | Stacked, ...] = ()
     unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()
     mistakes: tuple[Mistake, ...] = ()
+    offline: Offline | None = None
+    prepare: Callable[[], object] = lambda: None

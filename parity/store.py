@@ -7,6 +7,7 @@ import os
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ _ALIGNED = 64
 
 @dataclass(frozen=True)
 class Buffer:
-    """A stored array: equal digests mean equal dtype and equal bytes."""
+    """A stored array: equal digests mean equal dtype and equal bytes.
+
+    The offset is that in the file, negative for one that lies elsewhere.
+    """
 
     digest: bytes
     offset: int
@@ -53,6 +57,7 @@ class Store:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="parity-")  # noqa: SIM115 - closed by `close`
         self._offsets: dict[bytes, int] = {}
+        self._elsewhere: list[Callable[[], Shaped[np.ndarray, ...]]] = []
         self._end = 0
         self._lock = threading.Lock()
         self._writer = ThreadPoolExecutor(1, "parity-store")
@@ -73,8 +78,27 @@ class Store:
                 self._write_later(flat.copy() if copy else flat, offset)
         return Buffer(key, offset, np.shape(array), array.dtype)
 
+    def adopt(
+        self,
+        key: bytes,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        read: Callable[[], Shaped[np.ndarray, "..."]],
+    ) -> Buffer:
+        """Take an array that lies elsewhere: `key` is its digest, `read` gives a copy of it.
+
+        It is not written here, and an equal one that is put later is not either.
+        """
+        with self._lock:
+            if key not in self._offsets:
+                self._elsewhere.append(read)
+                self._offsets[key] = -len(self._elsewhere)
+            return Buffer(key, self._offsets[key], shape, dtype)
+
     def get(self, buffer: Buffer) -> Shaped[np.ndarray, "..."]:
         """Read a stored array; the caller may write to it, which does not change the record."""
+        if buffer.offset < 0:
+            return self._elsewhere[-1 - buffer.offset]().reshape(buffer.shape)
         with self._lock:
             while self._waiting and self._waiting[0][0] <= buffer.offset:
                 self._wait_for_oldest()

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from jaxvae.pairing import PAIR, R_LIMIT, RUNGS
+from jaxvae.ladder import R_LIMIT, RUNGS
+from jaxvae.pairing import PAIR
 from parity.grade import GRADES
 from parity.pipeline import run_pair
 

@@ -20,6 +20,7 @@ import torch
 from jaxvae.pairing import PAIR
 from parity.case import Rules, run_case
 from parity.inputs import load_clip
+from parity.live import Live
 from parity.progress import Progress
 from parity.records import Case
 
@@ -39,7 +40,7 @@ def main(config: str | None) -> None:
 
         def measure(rules: Rules = rules) -> None:
             for case in cases:
-                run_case(case, reference, port, rules, progress)
+                run_case(case, Live(reference), port, rules, progress)
 
         measure()
         taken = _seconds(measure)

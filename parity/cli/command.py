@@ -5,6 +5,8 @@ import traceback
 
 import click
 
+from parity.cli.check import check
+from parity.cli.record import record
 from parity.cli.run import run
 from parity.cli.selftest import selftest
 from parity.errors import InputError
@@ -16,7 +18,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, selftest):
+for command in (run, record, check, selftest):
     cli.add_command(command)
 
 

@@ -1,5 +1,1 @@
-"""Why a call goes wrong."""
-
-from parity.diagnose.diagnose import HINTS, Scene, diagnose
-
-__all__ = ["HINTS", "Scene", "diagnose"]
+"""Why a call goes wrong, found by experiment; some of these files need no torch."""

@@ -4,8 +4,7 @@ Evidence is what was measured. Where nothing explains the error, the cause is `g
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property, partial
 from itertools import chain
 from math import prod
@@ -14,145 +13,40 @@ from typing import Any
 import numpy as np
 
 from parity.diagnose import direct
+from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.norm_probes import group_factors
 from parity.diagnose.probes import PROBES
 from parity.diagnose.replay import Array, Changed, Replayer, Result, in_torch_layout
+from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.exclusive import Exclusives
-from parity.force_nnx import repeat
-from parity.forced import Sides, values
+from parity.float64_torch import TorchModules
 from parity.localise import Found
 from parity.metrics import distance, unit_roundoff
-from parity.records import Call, Diagnosis, Match
-from parity.state import kept_port
-from parity.store import Store
-from parity.tree import flatten
+from parity.records import Diagnosis, Match
 from parity.weights import Weight
 
-EXPLAINED = 0.1
-"""A change is the cause if it leaves at most this part of the error."""
 
-HINTS = {
-    "padding": "compare amount, side and mode of the padding with the reference's",
-    "causal_side": "a causal convolution pads before the first frame, not after the last",
-    "weights_layout": "check the order of the kernel's axes when the weights are converted",
-    "weights_swapped": "check the names in the conversion of the weights",
-    "weights_missing": "this tensor was not loaded: check its name in the conversion",
-    "weights_precision": "load the weights in the precision that the reference has",
-    "weights_value": "the tensor was changed after, or before, it was converted",
-    "norm_buffers": "check the running statistics and how they were converted",
-    "epsilon": "pass the reference's epsilon: the defaults of the two frameworks differ",
-    "norm_axes": "check over which axes, and in which groups, the statistics are taken",
-    "norm_variance": "use the two-pass variance: use_fast_variance=False in Flax",
-    "activation": "use the reference's activation, with its variant",
-    "resize": "check method, antialias and where pixel centres lie",
-    "pooling": "check what the mean divides by, and which entries are pooled together",
-    "reshape_order": "transpose before the reshape: the port's arrays are channel-last",
-    "cache": "check what is handed from one chunk to the next",
-    "clamp": "limit the values as the reference does",
-    "dropout": "call .eval() on the port, or make the random layer deterministic",
-    "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
-    "scale_or_offset": "a factor or an offset is missing or applied twice",
-    "dtype": "compute in the reference's type",
-    "nonfinite": "look at the first call whose output is not finite",
-    "shape": "compare sizes, strides and padding",
-    "glue": "look at the module's own code in the segment named",
-    "unknown": "look at the module's own code",
-}
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One case with everything that was recorded in it."""
-
-    matches: Sequence[Match]
-    calls: Sequence[Call]
-    sides: Sides
-    exclusives: Exclusives
-    weights: Sequence[Weight]
-    store: Store
-
-
-def diagnose(found: Found, scene: Scene) -> Diagnosis:
+def diagnose(found: Found, scene: Scene, reference: TorchModules) -> Diagnosis:
     """The cause of a fault, and the evidence for it."""
     match = next(m for m in scene.matches if m.ref.order == found.row.order)
-    for cause, evidence in chain(_by_kind(found, match), _by_repetition(match, scene)):
+    for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
         return Diagnosis(cause, evidence, HINTS[cause])
-    investigation = _Investigation(found, match, scene)
+    investigation = _Investigation(found, match, scene, reference)
     cause, evidence = investigation.result()
     return Diagnosis(cause, evidence, HINTS[cause])
-
-
-def _by_kind(found: Found, match: Match) -> Iterator[tuple[str, str]]:
-    reason = found.judged.reason
-    if "entries differ in being finite" in reason:
-        yield "nonfinite", reason
-    for word in ("shape", "dtype"):
-        if reason.startswith(word):
-            yield word, reason
-    for leaf in match.outputs:
-        theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
-        if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:
-            yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
-
-
-def _suspected(match: Match, scene: Scene) -> Sequence[Weight]:
-    """Tensors that this call reads and that are not the reference's."""
-    inside = _inside(match, scene)
-    return [
-        line
-        for line in scene.weights
-        # an unusual order of axes alone proves nothing: the port may read its weights so
-        if line.cause and not line.transform
-        if line.path == match.ref.path or (line.nnx_name and line.path in inside)
-    ]
-
-
-def _inside(match: Match, scene: Scene) -> set[str]:
-    """Modules that ran inside a call and were not compared: what they do counts with it."""
-    compared = {one.ref.path for one in scene.matches}
-    found: set[str] = set()
-    for path in {call.path for call in scene.calls} - compared:
-        above = path
-        while above and above not in compared:
-            above = above.rpartition(".")[0]
-        if above == match.ref.path:
-            found.add(path)
-    return found
-
-
-def _by_repetition(match: Match, scene: Scene) -> Iterator[tuple[str, str]]:
-    if match.port.arguments is None:
-        return
-    method = scene.sides.nnx_method if match.ref.parent == -1 else "__call__"
-    module, given = scene.sides.nnx_modules[match.port.path], values(match, scene.store)
-    # a counter or a cache starts alike in both: what differs is random
-    with kept_port(module):
-        outputs = [repeat(module, method, match.port, given, streams=False) for _ in range(2)]
-    runs = [[np.asarray(x) for _, x in flatten(output).arrays] for output in outputs]
-    differ = [float(np.mean(a != b)) for a, b in zip(*runs, strict=True) if not _same(a, b)]
-    if differ:
-        yield (
-            "dropout",
-            f"two runs on the same inputs differ in {100 * max(differ):.3g} % of the entries",
-        )
-
-
-def _same(a: Array, b: Array) -> bool:
-    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
 
 
 class _Investigation:
     """Tries one change of the reference after another."""
 
-    def __init__(self, found: Found, match: Match, scene: Scene) -> None:
+    def __init__(self, found: Found, match: Match, scene: Scene, reference: TorchModules) -> None:
         self._found, self._match, self._scene = found, match, scene
+        self._reference = reference
         order = match.ref.order
-        method = scene.sides.torch_method if match.ref.parent == -1 else "__call__"
-        module = scene.sides.torch_modules[match.ref.path]
+        module, method = reference.of(match.ref)
         self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
         self._targets = dict(self._wrong(order))
-        self._lines = _suspected(match, scene)
+        self._lines = suspected(match, scene)
         self._tried_lines: list[Weight] = []
         self._tried = 0
         self._broken: list[str] = []
@@ -266,7 +160,7 @@ class _Investigation:
         for line in self._lines:
             values = self._scene.sides.value(line.nnx_name)
             if values is not None and values.size == prod(line.shape):
-                module = self._scene.sides.torch_modules[line.path]
+                module = self._reference.modules[line.path]
                 name = line.name.rpartition(".")[2]
                 tensors[module, name] = in_torch_layout(values, line.shape)
                 self._tried_lines.append(line)

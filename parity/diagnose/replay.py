@@ -17,9 +17,9 @@ from jaxtyping import Shaped
 from parity.capture_torch import Method
 from parity.force_torch import Mode, Tensors, force_reference
 from parity.measure import comparable
-from parity.noise import to_array
 from parity.records import Call, LeafMatch, Match
 from parity.store import Store
+from parity.wide import to_array
 
 Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from parity.capture_nnx import submodules
+from parity.live import Live
 from parity.pipeline import Rules, run_case
 from parity.progress import Progress
 
@@ -58,23 +59,23 @@ def drawn(small_torch):
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
-    from jaxvae import pairing
+    from jaxvae import ladder, pairing, reference
     from parity.records import Case
 
     path = drawn[which]
     rng = np.random.default_rng(which)
     half = path.split(".")[0]
     shape = (1, 3, 5, 16, 16) if half == "encoder" else (1, 8, 3, 4, 4)
-    reference, port = {
-        "encoder": (pairing.encode_torch, pairing.encode_nnx),
-        "decoder": (pairing.decode_torch, pairing.decode_nnx),
+    theirs, ours = {
+        "encoder": (reference.encode_torch, ladder.encode_nnx),
+        "decoder": (reference.decode_torch, ladder.decode_nnx),
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
-    case = Case(half, (sample,), torch=reference, nnx=port)
-    rules = Rules(pairing.RUNGS, pairing.DECLARED, {}, pairing.PAIR.layout)
+    case = Case(half, (sample,), torch=theirs, nnx=ours)
+    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pairing.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
-        outcome = run_case(case, small_torch, small_nnx, rules, Progress())
+        outcome = run_case(case, Live(small_torch), small_nnx, rules, Progress())
     finally:
         undo()
     assert [(fault.path, fault.cause) for fault in outcome.faults] == [(path, "scale_or_offset")]

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from parity.capture_torch import record
-from parity.noise import bounded, reference64, score
+from parity.noise import bounded, score
 from parity.store import Store
+from parity.wide import reference64
 
 
 def test_float64_run_on_the_recorded_inputs(pair, image):

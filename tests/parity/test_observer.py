@@ -9,6 +9,7 @@ from flax import nnx
 from jax import lax
 
 import parity
+from parity.live import Live
 from parity.pipeline import Rules, run_case
 from parity.progress import Progress
 from parity.records import Case
@@ -189,7 +190,7 @@ def shipped_broken(model, xs):
 )
 def test_what_is_shipped_is_compared(reference, function, said):
     case = Case("loop", (X,), shipped=function)
-    outcome = run_case(case, reference, Loop(reference), Rules(), Progress())
+    outcome = run_case(case, Live(reference), Loop(reference), Rules(), Progress())
     assert bool(outcome.notes) == bool(said)
     assert said in "".join(outcome.notes)
     assert list(outcome.uncaptured) == ["loop"]

@@ -1,0 +1,135 @@
+"""From the cases of a comparison to one report; and what holds for all of them: the weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+from flax import nnx
+
+from parity import capture_nnx, memory
+from parity.adequacy import unexercised
+from parity.case import Outcome, Rules
+from parity.folding import Folding, fold
+from parity.globs import renamed
+from parity.ledger import make_ledger
+from parity.records import Coverage, Fault, ModuleInfo
+from parity.report import Report
+from parity.tally import settled, with_weights
+from parity.weights import Tensor, Weight
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Which modules of the two models correspond, and which tensors hold the same values."""
+
+    folding: Folding
+    ledger: tuple[Weight, ...]
+
+
+def paired(
+    modules: Mapping[str, ModuleInfo],
+    tensors: Sequence[Tensor],
+    port: nnx.Module,
+    rules: Rules,
+) -> Paired:
+    """Pair the reference's modules and tensors with those of the port."""
+    found = capture_nnx.submodules(port)
+    ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
+    folding = fold(modules, ours, {path: renamed(path, rules.rename or {}) for path in modules})
+    ledger = make_ledger(
+        tensors,
+        capture_nnx.named_tensors(port),
+        modules=found,
+        folding=folding,
+        rename=rules.rename,
+        rules=rules.weights,
+        declared=rules.declared,
+    )
+    return Paired(folding, ledger)
+
+
+class Programs:
+    """What JAX has compiled: in a process of its own it is dropped once it will hardly run again.
+
+    It holds memory until the process ends.
+    """
+
+    def __init__(self, own_process: bool) -> None:
+        self._own_process = own_process
+        self._last_shapes: list[tuple[int, ...]] = []
+
+    def before(self, path: str, shapes: list[tuple[int, ...]]) -> None:
+        """The module at `path` is about to be called: the root, with other shapes than last?"""
+        if self._own_process and not path and shapes != self._last_shapes:
+            jax.clear_caches()
+            memory.give_back()
+            self._last_shapes = shapes
+
+
+def assembled(
+    name: str,
+    outcomes: Sequence[Outcome],
+    pairs: Paired,
+    rules: Rules,
+    facts: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    gaps: tuple[str, ...] = (),
+) -> Report:
+    """The report of all cases; `gaps` are what the pair says that its inputs leave out."""
+    rows = tuple(row for outcome in outcomes for row in outcome.rows)
+    coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
+    weights = settled(pairs.ledger, coverage, rows)
+    uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
+    return Report(
+        name=name,
+        rows=rows,
+        faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
+        coverage=with_weights(coverage, weights, pairs.folding.partners),
+        environment=environment,
+        facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
+        rungs=rules.rungs,
+        weights=weights,
+        outputs=outcomes[-1].outputs,
+        inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
+        emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
+        nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
+    )
+
+
+def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """One fault per module: its first, with the number of calls over all cases."""
+    merged: dict[str, Fault] = {}
+    for fault in faults:
+        first = merged.get(fault.path)
+        merged[fault.path] = (
+            fault if first is None else replace(first, calls=first.calls + fault.calls)
+        )
+    return tuple(merged.values())
+
+
+def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
+    """Coverage of several cases: a module is matched if one case matched it.
+
+    The number of modules is that of the widest case.
+    """
+    widest = max(parts, key=lambda part: part.modules)
+    matched = {path: None for part in parts for path in part.matched}
+    unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
+    dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
+    declared = {path: why for part in parts for path, why in part.declared.items()}
+    return replace(
+        widest,
+        matched=tuple(matched),
+        unmatched=tuple(unmatched),
+        declared={
+            path: why
+            for path, why in declared.items()
+            if path not in matched and path not in unmatched and path not in dissolved
+        },
+        dissolved={path: why for path, why in dissolved.items() if path not in matched},
+        calls=sum(part.calls for part in parts),
+        matched_calls=sum(part.matched_calls for part in parts),
+        unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
+    )

@@ -1,0 +1,82 @@
+"""Causes that show without any change of the reference."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Shaped
+
+from parity.diagnose.scene import Scene
+from parity.force_nnx import repeat
+from parity.forced import values
+from parity.localise import Found
+from parity.metrics import unit_roundoff
+from parity.records import Match
+from parity.state import kept_port
+from parity.tree import flatten
+from parity.weights import Weight
+
+Array = Shaped[np.ndarray, "..."]
+
+Shown = tuple[str, str]
+"""The cause and the evidence for it."""
+
+
+def by_kind(found: Found, match: Match) -> Iterator[Shown]:
+    """A row that fails by its form: finiteness, shape or type."""
+    reason = found.judged.reason
+    if "entries differ in being finite" in reason:
+        yield "nonfinite", reason
+    for word in ("shape", "dtype"):
+        if reason.startswith(word):
+            yield word, reason
+    for leaf in match.outputs:
+        theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:
+            yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
+
+
+def suspected(match: Match, scene: Scene) -> Sequence[Weight]:
+    """Tensors that this call reads and that are not the reference's."""
+    inside = _inside(match, scene)
+    return [
+        line
+        for line in scene.weights
+        # an unusual order of axes alone proves nothing: the port may read its weights so
+        if line.cause and not line.transform
+        if line.path == match.ref.path or (line.nnx_name and line.path in inside)
+    ]
+
+
+def _inside(match: Match, scene: Scene) -> set[str]:
+    """Modules that ran inside a call and were not compared: what they do counts with it."""
+    compared = {one.ref.path for one in scene.matches}
+    found: set[str] = set()
+    for path in {call.path for call in scene.calls} - compared:
+        above = path
+        while above and above not in compared:
+            above = above.rpartition(".")[0]
+        if above == match.ref.path:
+            found.add(path)
+    return found
+
+
+def by_repetition(match: Match, scene: Scene) -> Iterator[Shown]:
+    """A call that returns something else the second time."""
+    if match.port.arguments is None:
+        return
+    method = scene.sides.nnx_method if match.ref.parent == -1 else "__call__"
+    module, given = scene.sides.nnx_modules[match.port.path], values(match, scene.store)
+    # a counter or a cache starts alike in both: what differs is random
+    with kept_port(module):
+        outputs = [repeat(module, method, match.port, given, streams=False) for _ in range(2)]
+    runs = [[np.asarray(x) for _, x in flatten(output).arrays] for output in outputs]
+    differ = [float(np.mean(a != b)) for a, b in zip(*runs, strict=True) if not _same(a, b)]
+    if differ:
+        yield (
+            "dropout",
+            f"two runs on the same inputs differ in {100 * max(differ):.3g} % of the entries",
+        )
+
+
+def _same(a: Array, b: Array) -> bool:
+    return np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")

@@ -1,0 +1,53 @@
+"""What is known of the case in which something goes wrong, and what to do about each cause."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from parity.exclusive import Exclusives
+from parity.forced import Sides
+from parity.records import Call, Match
+from parity.store import Store
+from parity.weights import Weight
+
+EXPLAINED = 0.1
+"""What makes the error is the cause if it leaves at most this part of it."""
+
+HINTS = {
+    "padding": "compare amount, side and mode of the padding with the reference's",
+    "causal_side": "a causal convolution pads before the first frame, not after the last",
+    "weights_layout": "check the order of the kernel's axes when the weights are converted",
+    "weights_swapped": "check the names in the conversion of the weights",
+    "weights_missing": "this tensor was not loaded: check its name in the conversion",
+    "weights_precision": "load the weights in the precision that the reference has",
+    "weights_value": "the tensor was changed after, or before, it was converted",
+    "norm_buffers": "check the running statistics and how they were converted",
+    "epsilon": "pass the reference's epsilon: the defaults of the two frameworks differ",
+    "norm_axes": "check over which axes, and in which groups, the statistics are taken",
+    "norm_variance": "use the two-pass variance: use_fast_variance=False in Flax",
+    "activation": "use the reference's activation, with its variant",
+    "resize": "check method, antialias and where pixel centres lie",
+    "pooling": "check what the mean divides by, and which entries are pooled together",
+    "reshape_order": "transpose before the reshape: the port's arrays are channel-last",
+    "cache": "check what is handed from one chunk to the next",
+    "clamp": "limit the values as the reference does",
+    "dropout": "call .eval() on the port, or make the random layer deterministic",
+    "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
+    "scale_or_offset": "a factor or an offset is missing or applied twice",
+    "dtype": "compute in the reference's type",
+    "nonfinite": "look at the first call whose output is not finite",
+    "shape": "compare sizes, strides and padding",
+    "glue": "look at the module's own code in the segment named",
+    "unknown": "look at the module's own code",
+}
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One case with everything that was recorded in it."""
+
+    matches: Sequence[Match]
+    calls: Sequence[Call]
+    sides: Sides
+    exclusives: Exclusives
+    weights: Sequence[Weight]
+    store: Store

@@ -1,0 +1,1 @@
+"""Golden traces: the reference recorded once, for checks of the port without it."""

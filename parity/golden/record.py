@@ -1,0 +1,246 @@
+"""Run the reference once and write a golden trace of it, case by case.
+
+A recording that was killed goes on with the first case that is not whole in the folder.
+"""
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from parity import capture_torch, environment
+from parity.case import root_outputs
+from parity.errors import InputError
+from parity.golden.index import (
+    NAME,
+    NOT_OFFLINE,
+    Index,
+    StoredCase,
+    StoredTensor,
+    read_index,
+    write_index,
+)
+from parity.golden.record_case import record_case
+from parity.golden.shards import PATTERN, Array, Form, Reader, Shard, problem, write
+from parity.golden.trace import adopted
+from parity.inputs import load_clip
+from parity.live import Live, facts
+from parity.progress import Progress
+from parity.records import Case, Pair
+from parity.state_torch import seeded
+from parity.store import Store, digest
+
+SHARD_SIZE = 1 << 30
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What was written: of `cases` so many were there already, from a recording before."""
+
+    folder: Path
+    cases: int
+    kept: int
+    nbytes: int
+
+
+def record_pair(
+    pair: Pair,
+    folder: Path,
+    *,
+    video: str | None = None,
+    frames: int = 17,
+    size: tuple[int, int] = (64, 64),
+    weights: str | None = None,
+    config: str | None = None,
+    seed: int = 0,
+    only: str | None = None,
+    shard_size: int = SHARD_SIZE,
+    progress: Progress | None = None,
+) -> Recording:
+    """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
+
+    Arguments are those of `run_pair`. `only` is a glob of the modules whose calls are recorded, the
+    outermost call of each case besides; the code of the others counts with the module around them.
+    Files have at most `shard_size` bytes each, or one array. Disk space is needed for one case in
+    the temporary folder as well.
+
+    Raises:
+        InputError: something cannot be used, or the folder has another trace.
+    """
+    progress = progress or Progress()
+    if pair.offline is None:
+        raise InputError(NOT_OFFLINE.format(pair.name))
+    progress.stage("reading the clip")
+    clip = load_clip(video, frames, size, seed)
+    progress.stage("making the reference")
+    reference = pair.make_torch(weights, config, seed)
+    capture_torch.check_devices(reference, (), {})
+    progress.stage("making the inputs")
+    cases = _of_these(pair.cases(reference, clip, seed), reference, only)
+    progress.stage("writing the weights")
+    tensors, state, arrays = _tensors(reference)
+    index = Index(
+        pair=pair.name,
+        request={
+            "seed": seed,
+            "only": only,
+            "clip": [clip.source, digest(clip.frames).hex()],
+            "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
+            "cases": [[case.name, case.path] for case in cases],
+            "commit": environment.commit(),
+            "torch": torch.__version__,
+        },
+        layout=dict(pair.layout),
+        settings=dict(pair.offline.settings(reference)),
+        environment=dict(environment.describe(seed, reference)),
+        facts={
+            **facts(reference, clip, weights, config, seed),
+            **({"only": only} if only is not None else {}),
+        },
+        only=only,
+        modules=tuple(replace(info, path=path)
+                      for path, info in capture_torch.modules(reference).items()),
+        tensors=tensors,
+        state=state,
+        weights=(),
+    )  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    before = _before(folder, index)
+    names = _free_names(before)
+    if before and _whole(folder, before.weights):
+        index = replace(index, weights=before.weights)
+    else:
+        index = replace(index, weights=tuple(write(folder, names, arrays, shard_size)))
+    found = (
+        {case.key: case for case in before.cases if _whole(folder, case.shards)} if before else {}
+    )
+    kept = len(found)
+    live = Live(reference)
+    outputs: dict[str, Mapping[str, Any]] = {}
+    done: list[Case] = []
+    for case in cases:
+        progress.title(case.name if not case.path else f"{case.name} {case.path}")
+        # what it returned before is recorded too, not taken for granted
+        case = replace(case, returned_from=None)
+        if case.args_from is not None:
+            case = replace(case, args=case.args_from(outputs), args_from=None)
+        done.append(case)
+        key = (case.name, case.path)
+        if key in found:
+            outputs[case.name] = _outputs(folder, found[key])
+            continue
+        with seeded(seed), Store() as store:
+            made = record_case(case, live, pair, only, store, progress)
+            files = write(folder, names, made.arrays, shard_size)
+        outputs[case.name] = made.outputs
+        found[key] = replace(made.stored, shards=tuple(files))
+        write_index(folder, replace(index, cases=_in_order(found, cases)))
+    gaps = tuple(pair.unexercised(reference, done))
+    if only is not None:
+        gaps = (*gaps, f"only the modules {only!r} were recorded: others count with those around")
+    index = replace(index, cases=_in_order(found, cases), gaps=gaps, complete=True)
+    write_index(folder, index)
+    _remove_others(folder, index)
+    return Recording(folder, len(cases), kept, sum(shard.nbytes for shard in index.shards))
+
+
+def _of_these(
+    cases: Sequence[Case], reference: torch.nn.Module, only: str | None
+) -> Sequence[Case]:
+    """The cases that call a chosen module, or the root."""
+    if only is not None and not any(
+        fnmatchcase(path, only) for path, _ in reference.named_modules()
+    ):
+        raise InputError(f"--only {only!r} matches no module of the reference")
+    found = [case for case in cases
+             if not case.path or only is None or fnmatchcase(case.path, only)]  # fmt: skip
+    counts = Counter((case.name, case.path) for case in found)
+    for (name, path), count in counts.items():
+        if count > 1:
+            raise InputError(f"{count} cases of module {path!r} are named {name!r}; rename them")
+    return found
+
+
+def _in_order(
+    found: Mapping[tuple[str, str], StoredCase], cases: Sequence[Case]
+) -> tuple[StoredCase, ...]:
+    keys = [(case.name, case.path) for case in cases]
+    return tuple(found[key] for key in keys if key in found)
+
+
+def _outputs(folder: Path, case: StoredCase) -> Mapping[str, Any]:
+    """What the called module returned in a case that was recorded before."""
+    with Store() as store:
+        trace = adopted(case.calls, case.modules, Reader(folder, case.shards), store)
+        return root_outputs(trace, store)
+
+
+def _tensors(
+    reference: torch.nn.Module,
+) -> tuple[tuple[StoredTensor, ...], Mapping[str, Form], list[tuple[Form, Callable[[], Array]]]]:
+    """The tensors of the modules, those of the state dict by name, and how to read both."""
+    arrays: list[tuple[Form, Callable[[], Array]]] = []
+
+    def form(read: Callable[[], Array]) -> Form:
+        array = read()
+        found = Form(digest(array).hex(), array.shape, array.dtype)
+        arrays.append((found, read))
+        return found
+
+    identities: dict[int, int] = {}
+    tensors = tuple(
+        StoredTensor(
+            one.path, one.name, one.buffer,
+            identities.setdefault(one.identity, len(identities) + 1), form(one.read),
+        )
+        for one in capture_torch.named_tensors(reference)
+    )  # fmt: skip
+    state = {
+        name: form(lambda value=value: capture_torch.to_numpy(value))  # type: ignore[misc]
+        for name, value in reference.state_dict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    return tensors, state, arrays
+
+
+def _before(folder: Path, index: Index) -> Index | None:
+    """What an earlier recording of the same left in the folder."""
+    if not (folder / NAME).exists():
+        return None
+    elsewhere = "choose another --out, or remove it"
+    try:
+        before = read_index(folder)
+    except InputError as error:
+        raise InputError(f"{error}; {elsewhere}") from error
+    same = {"pair": before.pair == index.pair} | {
+        name: before.request.get(name) == asked for name, asked in index.request.items()
+    }
+    differ = ", ".join(name for name, alike in same.items() if not alike)
+    if differ:
+        raise InputError(f"{folder}: has a trace of something else ({differ} differ); {elsewhere}")
+    return before
+
+
+def _whole(folder: Path, shards: tuple[Shard, ...]) -> bool:
+    return not any(problem(folder, shard) for shard in shards)
+
+
+def _free_names(before: Index | None) -> Iterator[str]:
+    """Names of files that no earlier recording of the same has used."""
+    used = {shard.name for shard in before.shards} if before else set()
+    numbers = (f"{number:05d}.safetensors" for number in itertools.count())
+    return (name for name in numbers if name not in used)
+
+
+def _remove_others(folder: Path, index: Index) -> None:
+    """What recordings that were killed left behind."""
+    names = {shard.name for shard in index.shards}
+    for path in folder.iterdir():
+        name = path.name.removeprefix(".").removesuffix(".partial")
+        if PATTERN.fullmatch(name) and path.name not in names:
+            path.unlink()

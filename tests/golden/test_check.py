@@ -1,0 +1,86 @@
+"""A check against a trace says what a run with the reference says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+
+from parity.golden.check import check_trace
+from parity.golden.record import record_pair
+
+ABOUT = ["floor_rel_l2", "R"]
+"""A trace has the reference's float64 values to float32 of their difference from the float32."""
+
+
+@pytest.fixture(scope="module")
+def both(recorded, ran):
+    """A port with a wrong bias and a wrong term of a block's own code, by both commands."""
+    return check_trace(recorded, tiny.WRONG), ran(tiny.WRONG)
+
+
+def test_the_figures_are_those_of_a_run(both):
+    checked, run = both
+    assert set(run.table["verdict"]) == {"PASS", "FAIL"}
+    exact = run.table.drop(columns=ABOUT)
+    pd.testing.assert_frame_equal(checked.table.drop(columns=ABOUT), exact, check_exact=True)
+    for column in ABOUT:
+        ours, theirs = checked.table[column].to_numpy(), run.table[column].to_numpy()
+        np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+    assert run.table["R"].notna().sum() > 10
+
+
+def test_the_verdict_and_the_places_are_those_of_a_run(both):
+    checked, run = both
+    assert checked.verdict == run.verdict == "FAIL"
+    places = [[(f.path, f.call, f.case, f.segment, f.calls) for f in r.faults] for r in both]
+    assert places[0] == places[1]
+    assert [place[0] for place in places[0]] == ["stem", "block", ""]
+    assert checked.coverage == run.coverage
+    assert checked.weights == run.weights
+    assert checked.unexercised == run.unexercised
+    assert checked.unexercised[-1] == "4 cases only"
+    assert checked.facts["uncaptured"] == run.facts["uncaptured"]
+
+
+def test_a_cause_is_told_where_it_shows(both):
+    stem, block, _ = both[0].faults
+    assert stem.cause == "weights_value"
+    assert stem.evidence.startswith("stem.bias: off by")
+    assert block.cause == "glue"
+    assert "parity run" in block.hint
+
+
+def test_where_it_was_recorded_is_told_apart_from_where_it_is_checked(both):
+    checked, run = both
+    assert checked.environment["recorded"]["versions"] == run.environment["versions"]
+    assert checked.environment["torch_device"] == "cpu"
+    assert checked.facts["input"] == run.facts["input"]
+
+
+def test_a_port_built_otherwise_is_never_judged_better(recorded, ran):
+    """The block's float64 values are not those of the trace where R is asked for."""
+    checked, run = check_trace(recorded, tiny.INLINED), ran(tiny.INLINED)
+    verdicts = set(zip(checked.table["verdict"], run.table["verdict"], strict=True))
+    assert ("FAIL", "FAIL") in verdicts
+    assert verdicts <= {(same, same) for same in ("PASS", "FAIL")} | {("UNKNOWN", "PASS")}
+    unknown = [row for row in checked.rows if row.verdict == "UNKNOWN"]
+    assert all(row.path == "block" for row in unknown)
+    assert all("with `block.act` apart" in row.reason for row in unknown)
+    assert [fault.path for fault in checked.faults] == [fault.path for fault in run.faults]
+    assert [fault.path for fault in run.faults] == ["block", ""]
+
+
+def test_of_chosen_modules_only_their_rows_and_the_outermost(tmp_path, ran):
+    asked = {"frames": 1, "size": (8, 8), "seed": 3}
+    record_pair(tiny.PAIR, tmp_path, **asked, only="block*")
+    sound, wrong = (check_trace(tmp_path, pair) for pair in (tiny.PAIR, tiny.BIAS))
+    assert set(sound.table["path"]) == {"", "block", "block.norm", "block.conv", "block.act"}
+    assert sound.verdict == "PASS"
+    assert "only the modules 'block*' were recorded" in sound.unexercised[-1]
+    inner = sound.table[sound.table["path"].str.startswith("block.")]
+    whole = ran(tiny.PAIR).table
+    same = whole[whole["path"].isin(inner["path"])]
+    assert list(inner["excl_mae"]) == list(same["excl_mae"])
+    # the stem was not recorded: its code is that of the root
+    assert [fault.path for fault in wrong.faults] == [""]

@@ -1,0 +1,121 @@
+"""Recording: files of bounded size, and none lost to a kill."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+
+from parity.errors import InputError
+from parity.golden import index
+from parity.golden.check import check_trace
+from parity.golden.plain import decode, decode_skeleton, encode, encode_skeleton
+from parity.golden.record import record_pair
+from parity.tree import flatten, rebuild
+
+ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+
+
+def test_files_have_the_size_that_was_asked_for(recorded):
+    shards = json.loads((recorded / index.NAME).read_text())
+    shards = [*shards["weights"], *(x for case in shards["cases"] for x in case["shards"])]
+    files = sorted(path.name for path in recorded.iterdir())
+    assert files == sorted([index.NAME, *(shard["name"] for shard in shards)])
+    assert len(files) > 10
+    for shard in shards:
+        size = (recorded / shard["name"]).stat().st_size
+        header = 8 + int.from_bytes((recorded / shard["name"]).read_bytes()[:8], "little")
+        assert size - header <= 2000 or len(shard["digests"]) == 1
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed_after(cases):
+    """The pair, on whose reference the process dies once it has run so many cases."""
+    ran = []
+
+    def make_torch(*asked):
+        reference = tiny.make_torch(*asked)
+
+        def count(module, args):
+            if args[0].dtype.itemsize == 4:
+                ran.append(module)
+                if len(ran) > cases:
+                    raise Killed
+
+        for module in (reference, reference.block):
+            if module is reference:
+                module.register_forward_pre_hook(count)
+        return reference
+
+    return replace(tiny.PAIR, make_torch=make_torch), ran
+
+
+def test_a_killed_recording_goes_on(tmp_path, recorded):
+    pair, _ = killed_after(1)
+    with pytest.raises(Killed):
+        record_pair(pair, tmp_path, **ASKED)
+    with pytest.raises(InputError, match="its recording has not ended"):
+        check_trace(tmp_path, tiny.PAIR)
+    (tmp_path / "00077.safetensors").write_bytes(b"left by a kill")
+    (tmp_path / ".00078.safetensors.partial").write_bytes(b"too")
+    pair, ran = killed_after(1)
+    recording = record_pair(pair, tmp_path, **ASKED)
+    assert (recording.cases, recording.kept) == (4, 1)
+    assert len(ran) == 1  # the whole ran in the second case only, not in the first again
+    assert not list(tmp_path.glob("*0007[78]*"))
+    assert same(tmp_path, recorded)
+
+
+def test_a_spoilt_file_is_recorded_again(trace, recorded):
+    content = json.loads((trace / index.NAME).read_text())
+    name = content["cases"][2]["shards"][0]["name"]
+    (trace / name).write_bytes(b"")
+    recording = record_pair(tiny.PAIR, trace, **ASKED, shard_size=2000)
+    assert (recording.cases, recording.kept) == (4, 3)
+    assert same(trace, recorded)
+    check_trace(trace, tiny.PAIR)
+
+
+def same(folder, other):
+    """Whether two traces hold the same, in whichever files."""
+
+    def held(where):
+        content = json.loads((where / index.NAME).read_text())
+        for part in (content, *content["cases"]):
+            part.pop("shards", None)
+        return {key: content[key] for key in ("request", "cases", "tensors", "state", "modules")}
+
+    return held(folder) == held(other)
+
+
+@pytest.mark.parametrize("options", [{"seed": 4}, {"only": "block*"}])
+def test_a_trace_of_something_else_is_not_overwritten(trace, options):
+    before = (trace / index.NAME).read_bytes()
+    with pytest.raises(InputError, match="has a trace of something else"):
+        record_pair(tiny.PAIR, trace, **(ASKED | options))
+    assert (trace / index.NAME).read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "value", [None, True, 3, 1.5, float("inf"), float("-inf"), "text", 1 + 2j, b"bytes"]
+)
+def test_plain_values_come_back(value):
+    back = decode(json.loads(json.dumps(encode(value), allow_nan=False)))
+    assert (type(back), back) == (type(value), value)
+
+
+def test_nan_and_objects():
+    assert np.isnan(decode(encode(float("nan"))))
+    assert type(decode(encode(np.random.default_rng()))).__name__ == "Generator"
+
+
+def test_nested_arguments_come_back():
+    value = ((np.ones(2), [None, {"a": np.zeros(1), "b": (1.5, "x")}]), {})
+    flat = flatten(value)
+    skeleton = decode_skeleton(json.loads(json.dumps(encode_skeleton(flat.skeleton))))
+    assert skeleton == flat.skeleton
+    assert repr(rebuild(skeleton, [array for _, array in flat.arrays])) == repr(value)

@@ -1,0 +1,180 @@
+"""A trace that is not what was recorded is refused, with the reason."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+from safetensors.numpy import save_file
+
+import parity
+from parity.errors import InputError
+from parity.golden import index, shards
+from parity.golden.check import check_trace
+from parity.golden.record import record_pair
+
+
+def shard(folder, number=1):
+    return folder / f"{number:05d}.safetensors"
+
+
+def edited(**changes):
+    def spoil(folder, resign):
+        path = folder / index.NAME
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return spoil
+
+
+def truncated(folder, resign):
+    path = shard(folder)
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def changed(folder, resign):
+    path = shard(folder)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def first_shard(content):
+    return content["cases"][0]["shards"][0]
+
+
+def outside(folder, resign):
+    resign(folder, lambda content: first_shard(content).update(name="../elsewhere.safetensors"))
+
+
+def absolute(folder, resign):
+    resign(folder, lambda content: first_shard(content).update(name="/etc/passwd"))
+
+
+def another_file(folder, resign):
+    """Files and digests fit, and the arrays that the index names are not there."""
+    kept = {}
+
+    def change(content):
+        path = folder / first_shard(content)["name"]
+        save_file({"other": np.zeros(3)}, path)
+        kept.update(sha256=shards.sha256(path), nbytes=path.stat().st_size)
+        first_shard(content).update(kept)
+
+    resign(folder, change)
+
+
+def one_of_another_shape(folder, resign):
+    def change(content):
+        digest, shape, dtype = content["cases"][0]["given"][0]
+        content["cases"][0]["given"][0] = [digest, [*shape, 2], dtype]
+
+    resign(folder, change)
+
+
+def all_of_another_type(folder, resign):
+    def change(content):
+        digest, shape, dtype = content["cases"][0]["given"][0]
+        text = json.dumps(content)
+        found = json.loads(text.replace(json.dumps([digest, shape, dtype]),
+                                        json.dumps([digest, shape, "float16"])))  # fmt: skip
+        content.update(found)
+
+    resign(folder, change)
+
+
+def nothing_named_so(folder, resign):
+    def change(content):
+        leaf = content["cases"][0]["calls"][-1]["outputs"][0]
+        leaf["array"][0] = "00" * 16
+
+    resign(folder, change)
+
+
+def no_calls(folder, resign):
+    resign(folder, lambda content: content["cases"][0].pop("calls"))
+
+
+def no_function(folder, resign):
+    resign(folder, lambda content: content["cases"][0].update(shipped="function:os.system"))
+
+
+def unfinished(folder, resign):
+    resign(folder, lambda content: content.update(complete=False))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "parts"),
+    [
+        (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
+        (lambda folder, resign: (folder / index.NAME).write_text("{"), ["not JSON"]),
+        (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["not the index"]),
+        (edited(format=99), ["format 99, this version reads 1", "record it again"]),
+        (edited(version="0.0.1"), ["recorded by version 0.0.1, this is", "record it again"]),
+        (edited(seed=4, facts={}), ["changed since it was recorded"]),
+        (unfinished, ["its recording has not ended"]),
+        (lambda folder, resign: shard(folder).unlink(), ["00001.safetensors", "no such file"]),
+        (truncated, ["00001.safetensors", "expected", "bytes, found", "truncated"]),
+        (changed, ["00001.safetensors", "not what was recorded (SHA-256 differs)"]),
+        (outside, ["'../elsewhere.safetensors'", "refused"]),
+        (absolute, ["'/etc/passwd'", "refused"]),
+        (another_file, [".safetensors: lacks", "of its arrays"]),
+        (one_of_another_shape, ["is named as float32[2, 7, 9, 3]", "float32[2, 7, 9, 3, 2]"]),
+        (all_of_another_type, ["to be float16[2, 7, 9, 3], found float32"]),
+        (nothing_named_so, ["no file has array 0000"]),
+        (no_calls, ["not an index of this format (KeyError: 'calls')"]),
+        (no_function, ["calls 'os.system' on the port", "forward, jitted"]),
+    ],
+)  # fmt: skip
+def test_it_is_refused(trace, resign, spoil, parts):
+    spoil(trace, resign)
+    with pytest.raises(InputError) as caught:
+        check_trace(trace, tiny.PAIR)
+    for part in parts:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "part"),
+    [
+        (tiny.OTHER, "a trace of pair 'tiny', not of 'other'; use --pair"),
+        (replace(tiny.PAIR, offline=None), "give it offline=parity.Offline(...)"),
+        (replace(tiny.PAIR, layout={"*": "move"}), "recorded with layout {}, the pair has"),
+    ],
+)
+def test_another_pair_is_refused(recorded, pair, part):
+    with pytest.raises(InputError) as caught:
+        check_trace(recorded, pair)
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pair", "options", "part"),
+    [
+        (replace(tiny.PAIR, offline=None), {}, "give it offline=parity.Offline(...)"),
+        (
+            replace(tiny.PAIR, offline=replace(tiny.PAIR.offline, methods=(tiny.forward,))),
+            {},
+            "calls 'jitted' on the port: name it in Offline.methods, which has forward",
+        ),
+        (tiny.PAIR, {"only": "blocks*"}, "--only 'blocks*' matches no module"),
+        (
+            replace(
+                tiny.PAIR,
+                cases=lambda *given: (
+                    parity.Case(
+                        "x",
+                        (np.ones((1, 3, 4, 4), "f4"), {1}),
+                    ),
+                ),
+            ),
+            {},
+            "an argument holds a set: a golden trace has arrays, plain values",
+        ),
+    ],
+)
+def test_what_could_not_be_checked_is_not_recorded(tmp_path, pair, options, part):
+    with pytest.raises(InputError) as caught:
+        record_pair(pair, tmp_path, frames=1, size=(8, 8), **options)
+    assert part in str(caught.value)

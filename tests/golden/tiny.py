@@ -1,0 +1,125 @@
+"""A tiny pair that can be loaded, and its port made, where torch is not installed."""
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+import parity
+from parity.records import Pair, Rung
+
+
+class Block(nnx.Module):
+    def __init__(self, residual=1.0):
+        rngs = nnx.Rngs(0)
+        self.norm = nnx.GroupNorm(8, num_groups=4, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.conv = nnx.Conv(8, 8, (3, 3), padding=1, rngs=rngs)
+        self.act = Act()
+        self.residual = residual
+
+    def __call__(self, x, scale=1.0, cache=None):
+        h = self.conv(self.act(self.norm(x))) * scale + self.residual * x
+        return h, {"mean": h.mean((1, 2)), "none": cache}
+
+
+class Inlined(Block):
+    """A block that calls a function where the reference has a module."""
+
+    def __call__(self, x, scale=1.0, cache=None):
+        h = self.conv(nnx.relu(self.norm(x))) * scale + self.residual * x
+        return h, {"mean": h.mean((1, 2)), "none": cache}
+
+
+class Act(nnx.Module):
+    def __call__(self, x):
+        return nnx.relu(x)
+
+
+class Net(nnx.Module):
+    def __init__(self, residual=1.0, block=Block):
+        rngs = nnx.Rngs(0)
+        self.stem = nnx.Conv(3, 8, (3, 3), padding=1, rngs=rngs)
+        self.block = block(residual)
+        self.head = nnx.Linear(8, 5, rngs=rngs)
+
+    def __call__(self, x):
+        h, _ = self.block(self.stem(x))
+        h, stats = self.block(h, scale=0.5)
+        return {"logits": self.head(stats["mean"]), "h": h}
+
+
+def filled(port, tensors):
+    """The port with the reference's tensors, by name."""
+    for name in tensors:
+        module = port
+        *path, own = name.split(".")
+        for part in path:
+            module = getattr(module, part)
+        array = tensors[name]
+        if array.ndim > 1:
+            array = array.transpose(*range(2, array.ndim), 1, 0)
+        theirs = "bias" if own == "bias" else "kernel" if array.ndim > 1 else "scale"
+        getattr(module, theirs)[...] = jnp.asarray(np.ascontiguousarray(array))
+    return port
+
+
+def forward(model, x):
+    return model(x)
+
+
+def jitted(model, x):
+    return nnx.jit(lambda model, x: model(x))(model, x)
+
+
+def make_torch(weights, config, seed):
+    import tiny_torch
+
+    return tiny_torch.make_torch(weights, config, seed)
+
+
+def cases(reference, clip, seed):
+    import tiny_torch
+
+    return tiny_torch.cases(reference, clip, seed)
+
+
+def pair(make=Net, change=lambda port: None):
+    """The pair with a port that `make` makes and `change` changes once it has its weights."""
+
+    def made(tensors):
+        port = filled(make(), tensors)
+        change(port)
+        return port
+
+    def offline(settings, tensors):
+        assert settings == {"channels": 8}
+        return made(tensors)
+
+    def with_torch(weights, config, reference):
+        return made({name: value.numpy() for name, value in reference.state_dict().items()})
+
+    return Pair(
+        name="tiny",
+        make_torch=make_torch,
+        make_nnx=with_torch,
+        cases=cases,
+        rungs=(Rung("conv", ("Conv2d",), 1e-4), Rung("net", ("Net",), 10.0, free=True)),
+        unexercised=lambda reference, cases: (f"{len(cases)} cases only",),
+        offline=parity.Offline(
+            settings=lambda reference: {"channels": reference.stem.out_channels},
+            make_nnx=offline,
+            methods=(forward, jitted),
+        ),
+    )
+
+
+def more_bias(port):
+    port.stem.bias[...] = port.stem.bias[...] + 0.5
+
+
+PAIR = pair()
+WRONG = pair(lambda: Net(residual=1.01), more_bias)
+INLINED = pair(lambda: Net(residual=1.01, block=Inlined))
+BIAS = pair(change=more_bias)
+OTHER = replace(PAIR, name="other")
