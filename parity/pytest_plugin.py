@@ -127,15 +127,15 @@ class AssertParity:
         from parity.demand import assess, check_grade
         from parity.pipeline import compare
 
-        asked = {"grade": self._item.config.getoption("parity_grade"), "name": None}
-        given = {key: value for key, value in (("grade", grade), ("name", name))
-                 if value is not None}  # fmt: skip
+        option = self._item.config.getoption("parity_grade")
         try:
-            asked |= _marked(self._item) | options | given
-            grade, name = asked.pop("grade"), asked.pop("name")
+            marked = _marked(self._item)
+            grade = marked.get("grade", option) if grade is None else grade
+            name = marked.get("name") if name is None else name
+            options = {key: marked[key] for key in marked if key not in ("grade", "name")} | options
             check_grade(grade)
-            _check_options(asked, compare)
-            report = compare(torch_module, nnx_module, inputs, **asked)
+            _check_options(options, compare)
+            report = compare(torch_module, nnx_module, inputs, **options)
         except InputError as error:
             raise error.with_traceback(None) from None  # the line of the test says more
         outcome = assess(report, grade)

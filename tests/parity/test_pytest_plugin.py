@@ -210,6 +210,7 @@ def compared(assert_parity, **options):
 def test_marker(assert_parity):
     compared(assert_parity)
 
+@pytest.mark.parity(grade="perfect")
 def test_argument(assert_parity):
     compared(assert_parity, grade="severe")
 
