@@ -19,6 +19,8 @@ os.environ.setdefault(
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
+
 # A port that broadcasts by accident is wrong at the first other batch size.
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
