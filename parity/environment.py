@@ -7,7 +7,8 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,38 +20,85 @@ if TYPE_CHECKING:
 PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "XLA_FLAGS",
+)  # fmt: skip
+"""What is set outside the program and changes figures; other settings show in what follows."""
+
+
 def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
     """Command, commit, versions, devices, precision and seed, as plain values.
 
     PyTorch's device is the one that holds `reference`.
     """
-    import jax
     import torch
 
-    precision = effective_precision()
     held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
     return {
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        **here(),
+        "torch_device": str(held.device),
+        "seed": seed,
+    }
+
+
+def here() -> Mapping[str, Any]:
+    """What of it holds for whatever runs here. Settings of a framework that is not installed are
+    left out.
+    """
+    precision = effective_precision()
+    return {
         "commit": commit(),
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "torch_threads": torch.get_num_threads(),
-        "torch_device": str(held.device),
-        "jax_device": str(jax.devices()[0]),
-        "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
-        "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
-        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
-        "jax_effective_precision": precision["jax"],
-        "torch_effective_precision": precision["torch"],
-        "seed": seed,
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        **(_of_torch() if "torch" in precision else {}),
+        **(_of_jax() if "jax" in precision else {}),
+        **{f"{name}_effective_precision": found for name, found in precision.items()},
     }
 
 
+def _of_torch() -> Mapping[str, Any]:
+    import torch
+
+    cuda = torch.cuda
+    names = [cuda.get_device_name(i) for i in range(cuda.device_count())]
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "torch_devices": ", ".join(["cpu", *names]),
+        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+    }
+
+
+def _of_jax() -> Mapping[str, Any]:
+    import jax
+
+    return {
+        "jax_device": str(jax.devices()[0]),
+        "jax_devices": ", ".join(device.device_kind for device in jax.devices()),
+        "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
+        "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
+    }
+
+
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names with a dot between them, and values that are no mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", item) for inner, item in flat(value))
+        else:
+            yield name, value
+
+
 def effective_precision() -> Mapping[str, str]:
-    """What a product of float32 arrays at default settings really is, measured, by framework."""
-    return {"jax": probe.of_jax(), "torch": probe.of_torch()}
+    """What a product of float32 arrays at default settings really is, measured, by each of the two
+    frameworks that is installed.
+    """
+    probes = {"jax": probe.of_jax, "torch": probe.of_torch}
+    return {name: of() for name, of in probes.items() if find_spec(name)}
 
 
 def commit() -> str | None:
