@@ -5,8 +5,11 @@ import traceback
 
 import click
 
+from parity.cli.diff import diff
+from parity.cli.env import env
 from parity.cli.run import run
 from parity.cli.selftest import selftest
+from parity.cli.show import show
 from parity.errors import InputError
 
 
@@ -16,7 +19,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, selftest):
+for command in (run, show, diff, selftest, env):
     cli.add_command(command)
 
 
