@@ -40,19 +40,20 @@ class Factor(click.ParamType[float]):
 def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) -> None:
     """Show what is worse, better, new and gone in report AFTER, the rows of BEFORE being the norm.
 
-    Both are folders or report.json files. Of each row R is compared, or where that was not
-    measured the relative error of the module's own code, the inclusive MAE, or the free-running
-    one. What is below R 1.5, a relative error of 32 roundings (1.9e-6 in float32) or an MAE of
-    1e-6 counts as that: two machines round differently. Exits with 0 without --fail-if-worse.
+    Both are folders or report.json files. Of each row two figures are compared: R, or where that
+    was not measured the relative error of the module's own code; and the inclusive MAE, or where
+    that was not measured the free-running one. What is below R 1.5, a relative error of 32
+    roundings (1.9e-6 in float32) or an MAE of 1e-6 counts as that: two machines round differently.
+    Exits with 0 without --fail-if-worse.
     """
     from parity.report.changes import show_diff, to_json
     from parity.report.diff import diff as compare
     from parity.report.read import read_report
-    from parity.report.terminal import output
+    from parity.report.terminal import WIDE, output
 
     found = compare(read_report(before), read_report(after))
     if as_json:
         click.echo(to_json(found, fail_if_worse))
     else:
-        show_diff(found, output(), fail_if_worse)
+        show_diff(found, output(WIDE), fail_if_worse)
     sys.exit(0 if fail_if_worse is None or found.holds(fail_if_worse) else 1)

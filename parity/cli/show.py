@@ -10,11 +10,12 @@ import click
 def show(report: str, depth: int | None, only: str) -> None:
     """Show the modules of REPORT, a folder or a report.json, with the worst error of each.
 
-    Errors and R are those of a module's own code. Exits with 0 if there was something to show,
+    R, "own" and the bar are of a module's own code, "with inside" of all that it calls, each on the
+    reference's inputs. Exits with 0 if there was something to show,
     whatever the verdict: `parity run` exits with the verdict.
     """
     from parity.report.read import read_report
-    from parity.report.terminal import output
+    from parity.report.terminal import WIDE, output
     from parity.report.tree import show_tree
 
-    show_tree(read_report(report), output(), depth=depth, only=only)
+    show_tree(read_report(report), output(WIDE), depth=depth, only=only)

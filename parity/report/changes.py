@@ -47,12 +47,13 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
 
 def to_json(found: Diff, factor: float | None) -> str:
     """The same, with every change, as one JSON document."""
+    counts: dict[str, int] = {state: len(found.of(state)) for state in STATES}
     document = {
         "before": {"name": found.names[0], "verdict": found.verdicts[0]},
         "after": {"name": found.names[1], "verdict": found.verdicts[1]},
         "other_inputs": found.other_inputs,
         "other_environment": found.other_environment,
-        "rows": {"same": found.same, **{state: len(found.of(state)) for state in STATES}},
+        "rows": {"same": found.same, **counts},
         "fail_if_worse": factor,
         "holds": None if factor is None else found.holds(factor),
         "changes": [vars(change) for change in found.changes],

@@ -23,14 +23,14 @@ from parity.report.weights import weight_lines
 COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
 
 
-WIDTH = 100
-"""Columns where the output is no terminal."""
+WIDTH, WIDE = 100, 160
+"""Columns where the output is no terminal; the second for tables with a path in each line."""
 
 
-def output() -> Console:
-    """Standard output, of a fixed width if it is no terminal."""
+def output(width: int = WIDTH) -> Console:
+    """Standard output, of this width if it is no terminal."""
     console = Console()
-    return console if console.is_terminal else Console(width=WIDTH)
+    return console if console.is_terminal else Console(width=width)
 
 
 @contextmanager

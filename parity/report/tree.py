@@ -41,7 +41,8 @@ def show_tree(
     table.add_column("module", overflow="fold")
     table.add_column("calls", justify="right", no_wrap=True)
     table.add_column("R", justify="right", no_wrap=True)
-    table.add_column("own rel L2" if own else "free rel L2", justify="right", no_wrap=True)
+    for head in ("own rel L2", "with inside") if own else ("free rel L2", ""):
+        table.add_column(head, justify="right", no_wrap=True)
     table.add_column("1e-8 to 1", no_wrap=True)
     table.add_column("", no_wrap=True)
     for path, guide in _lines(shown, depth):
@@ -59,7 +60,7 @@ def _figures(rows: Sequence[Row], folded: Sequence[Row], own: bool) -> Iterator[
     """The cells of a module behind its name; `folded` are the rows inside it that are not shown."""
     text = Text()
     if not rows:
-        yield from ("", "", "", "")
+        yield from ("", "", "", "", "")
     else:
         verdict = worst_verdict([row.verdict for row in rows])
         r = _worst(row.exclusive.r for row in rows if row.exclusive)
@@ -70,6 +71,8 @@ def _figures(rows: Sequence[Row], folded: Sequence[Row], own: bool) -> Iterator[
         yield str(len({(row.case, row.call) for row in rows}))
         yield number(r)
         yield number(error)
+        whole = _worst(row.inclusive.rel_l2 for row in rows if row.inclusive)
+        yield number(whole) if own else ""
         yield Text(_bar(error), style=COLOURS[verdict])
         text.append(verdict, COLOURS[verdict])
     if folded:

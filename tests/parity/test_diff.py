@@ -17,12 +17,13 @@ from parity.report.diff import diff
 NAN, INF = math.nan, math.inf
 
 
-def row(path="a", r=NAN, rel=NAN, mae=NAN, free=NAN, dtype="float32", verdict="PASS"):
+def row(path="a", r=NAN, rel=NAN, mae=NAN, free=NAN, dtype="float32", verdict="PASS",
+        limited=True):  # fmt: skip
     """Each figure that is not given was not measured."""
     metrics = Metrics(*[free] * 10, (), 0)
     return Row(
         "conv", "c", path, path, "M", 0, "", (2,), dtype, metrics, Inclusive(mae, mae, 0),
-        Exclusive(rel, rel, 0, r=r), 1.0, "perfect", verdict, "", 0, -1,
+        Exclusive(rel, rel, 0, r=r), 1.0, "perfect", verdict, "", 0, -1, limited,
     )  # fmt: skip
 
 
@@ -51,6 +52,10 @@ def report(*rows, facts=None, environment=None, coverage=None):
         ({"free": 1e-3}, {"mae": 1e-3, "free": 2e-3}, "worse", "mae", 2),
         ({"r": 1.0, "rel": 1e-7}, {"free": 1e-7}, "worse", "R", INF),  # not measured any more
         ({}, {"free": 1.0}, None, "", 1),
+        ({"rel": 0.0, "mae": 1e-7}, {"rel": 0.0, "mae": 3e-6}, "worse", "incl_mae", 3),  # handed on
+        ({"r": 9.0, "mae": 1e-5}, {"r": 3.0, "mae": 2e-5}, "worse", "incl_mae", 2),
+        ({"r": 9.0, "mae": 1e-5}, {"r": 3.0, "mae": 1e-5}, "better", "R", 1 / 3),
+        ({"mae": 1e-5, "limited": False}, {"mae": 2e-5, "limited": False}, None, "", 1),
         ({"r": 1.0}, {"r": 1.0, "verdict": "WARN"}, "worse", "R", 1),
         ({"r": 1.0, "verdict": "FAIL"}, {"r": 1.0, "verdict": "UNKNOWN"}, "better", "R", 1),
         ({"r": 5.0, "verdict": "WARN"}, {"r": 1.0, "verdict": "FAIL"}, "worse", "R", 0.3),
