@@ -22,14 +22,17 @@ from parity.report.read import LARGEST
 indices = st.lists(st.integers(0, 99), max_size=4).map(tuple)
 counts = st.integers(0, 9)
 metrics = st.builds(Metrics, worst_index=indices, nonfinite=counts)
+measured = {"nonfinite": counts, "floor_rel_l2": ..., "r": ..., "problem": ..., "bounded": ...}
 rows = st.builds(
     Row,
     call=counts,
     shape=indices,
     metrics=st.none() | metrics,
-    inclusive=st.none() | st.builds(Inclusive, nonfinite=counts),
-    exclusive=st.none() | st.builds(Exclusive, nonfinite=counts),
+    inclusive=st.none() | st.builds(Inclusive, **measured),
+    exclusive=st.none() | st.builds(Exclusive, **measured, moved=...),
     reason=st.just("why"),
+    limited=...,
+    one_sided=...,
 )
 
 

@@ -85,12 +85,12 @@ def test_progress_tells_the_time_left_once_it_knows():
             progress.advance()
         time.sleep(0.25)
         first = file.getvalue()
-        progress.stage("second", 5)
+        progress.stage("second", 3)
         time.sleep(0.25)
         second = file.getvalue()[len(first) :]
     assert "2/3" in first
     assert re.search("0:00:0[01] left of this stage, 0:00:00 so far", first)
-    assert "0/5" in second
+    assert "0/3" in second
     assert "left of this stage" not in second[second.index("second") :]
 
 
