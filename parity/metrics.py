@@ -26,7 +26,12 @@ SMALLEST = {"float64": -1021, "float32": -125, "float16": -13, "bfloat16": -125}
 
 def unit_roundoff(dtype: np.dtype[Any]) -> float:
     """`u`: 2**-24 for float32, 2**-8 for bfloat16; complex as its parts; 0 for exact types."""
-    name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
+    return roundoff(dtype.name)
+
+
+def roundoff(dtype: str) -> float:
+    """`unit_roundoff` of a type by its name, as reports give it."""
+    name = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
     return 2.0 ** -MANTISSA[name] if name in MANTISSA else 0.0
 
 

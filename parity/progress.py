@@ -59,7 +59,8 @@ class Progress:
         return self._largest
 
     def _close(self) -> None:
-        self._largest.end(self._stage)
+        if self._name:  # what came before the first stage, such as imports, belongs to none
+            self._largest.end(self._stage)
         now = time.monotonic()
         self._seconds[self._name] += now - self._since
         self._since = now

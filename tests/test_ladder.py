@@ -1,6 +1,7 @@
 """The CogVideoX ladder: rung limits, grades, and what float32 on a CPU really reaches."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from jaxvae.ladder import R_LIMIT, RUNGS
 from jaxvae.pairing import PAIR
 from parity.grade import GRADES
 from parity.pipeline import run_pair
+from parity.report import Report
+from parity.report.diff import diff
 
 pytestmark = pytest.mark.parity
 
@@ -22,6 +25,12 @@ REACHED = {
 }
 """Inclusive MAE that correct float32 stays under on a CPU, by rung; the limits are 2 to 50000 times
 as much."""
+
+BASELINE = Path(__file__).parents[1] / "reports/baseline/report.json"
+"""What `make baseline` wrote when it was last committed."""
+
+RATCHET = 2.0
+"""No row may be worse by more than this; noise stays below, whatever the processor."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +50,12 @@ def table(ladder):
 def test_every_gate_holds(ladder):
     assert ladder.verdict == "PASS", ladder.faults
     assert not ladder.faults
+
+
+def test_nothing_is_worse_than_in_the_committed_baseline(ladder):
+    found = diff(Report.from_json(BASELINE), ladder)
+    assert not found.other_inputs
+    assert found.holds(RATCHET), ("make baseline, if this is meant", found.failures(RATCHET))
 
 
 def test_the_clip_is_the_sample(ladder):

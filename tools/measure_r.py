@@ -203,7 +203,7 @@ def _case_line(case: zoo.Case, seeds: int) -> str:
 
 
 def _environment() -> str:
-    found = environment.describe(0)
+    found = environment.here()
     versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "jax", "flax"))
     return f"{versions}, {found['jax_device']}"
 

@@ -6,9 +6,12 @@ import traceback
 import click
 
 from parity.cli.check import check
+from parity.cli.diff import diff
+from parity.cli.env import env
 from parity.cli.record import record
 from parity.cli.run import run
 from parity.cli.selftest import selftest
+from parity.cli.show import show
 from parity.errors import InputError
 
 
@@ -18,7 +21,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, record, check, selftest):
+for command in (run, record, check, diff, show, selftest, env):
     cli.add_command(command)
 
 

@@ -16,6 +16,12 @@ GROUP = "parity.pairs"
 PROFILE = click.option(
     "--profile", metavar="DIR", help="Also profile the run, with the calls of modules by name."
 )
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
+)
+QUIET = click.option(
+    "--quiet", is_flag=True, help="No progress; print only what is wrong, and the verdict."
+)
 
 
 class Size(click.ParamType[tuple[int, int]]):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import PROFILE, Size, find_pair, writable
+from parity.cli.options import JSON, PROFILE, QUIET, Size, find_pair, writable
 from parity.emulate import MEANINGS
 from parity.errors import InputError
 
@@ -32,6 +32,8 @@ from parity.errors import InputError
     "call by call.",
 )
 @PROFILE
+@QUIET
+@JSON
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
 def run(
     pair: str,
@@ -44,43 +46,55 @@ def run(
     emulate: str | None,
     disable_jit: bool,
     profile: str | None,
+    quiet: bool,
+    as_json: bool,
     out: str | None,
 ) -> None:
-    """Run the ladder of PAIR: a registered name, or module:attribute of one of yours."""
+    """Run the ladder of PAIR: a registered name, or module:attribute of one of yours.
+
+    --json prints what report.json holds. Files are written in any case.
+    """
     from rich.console import Console
+
+    from parity.profile import profiled
+    from parity.report.as_json import as_json as dumped
+    from parity.report.terminal import output, show, show_verdict, shown_progress
 
     if weights and config:
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
     profile_folder = writable(Path(profile), "--profile") if profile else None
-    chosen = find_pair(pair)
-    folder = writable(Path(out or f"reports/{chosen.name}"))
+    console = Console(stderr=True, quiet=quiet)
+    with shown_progress(console) as progress:
+        # the frameworks are imported here, which takes seconds
+        chosen = find_pair(pair)
+        folder = writable(Path(out or f"reports/{chosen.name}"))
+        from parity.environment import effective_precision
+        from parity.pipeline import run_pair
 
-    from parity.environment import effective_precision
-    from parity.pipeline import run_pair
-    from parity.profile import profiled
-    from parity.report.terminal import show, shown_progress
-
-    console = Console(stderr=True)
-    precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
-    console.print(f"effective precision of float32 products: {precision}", highlight=False)
-    with shown_progress(console) as progress, profiled(profile_folder):
-        report = run_pair(
-            chosen,
-            video=video,
-            frames=frames,
-            size=size,
-            weights=weights,
-            config=config,
-            seed=seed,
-            emulate=emulate,
-            disable_jit=disable_jit,
-            progress=progress,
-            own_process=True,
-        )
+        precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
+        console.print(f"effective precision of float32 products: {precision}", highlight=False)
+        with profiled(profile_folder):
+            report = run_pair(
+                chosen,
+                video=video,
+                frames=frames,
+                size=size,
+                weights=weights,
+                config=config,
+                seed=seed,
+                emulate=emulate,
+                disable_jit=disable_jit,
+                progress=progress,
+                own_process=True,
+            )
     written = report.write(folder)
-    console = Console()
-    show(report, console if console.is_terminal else Console(width=100))
-    click.echo(f"wrote {len(written)} files to {folder}")
+    if as_json:
+        click.echo(dumped(report), nl=False)
+    elif quiet:
+        show_verdict(report, output())
+    else:
+        show(report, output())
+        click.echo(f"wrote {len(written)} files to {folder}")
     sys.exit(0 if report else 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import PROFILE, find_pair, writable
+from parity.cli.options import JSON, PROFILE, QUIET, find_pair, writable
 
 
 @click.command()
@@ -21,27 +21,47 @@ from parity.cli.options import PROFILE, find_pair, writable
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
 @PROFILE
+@QUIET
+@JSON
 @click.option("--out", metavar="DIR", help="Where the table goes  [default: reports/PAIR-selftest]")
 def selftest(
-    pair: str, config: str, rounds: int, seed: int, only: str, profile: str | None, out: str | None
+    pair: str,
+    config: str,
+    rounds: int,
+    seed: int,
+    only: str,
+    profile: str | None,
+    quiet: bool,
+    as_json: bool,
+    out: str | None,
 ) -> None:
-    """Make known mistakes in the port of PAIR, and see whether they are found."""
+    """Make known mistakes in the port of PAIR, and see whether they are found.
+
+    --json prints every trial. The table is written in any case.
+    """
     from rich.console import Console
 
-    profile_folder = writable(Path(profile), "--profile") if profile else None
-    chosen = find_pair(pair)
-    folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
-
     from parity.profile import profiled
-    from parity.report.terminal import shown_progress
-    from parity.selftest import bench
-    from parity.selftest.show import show, write
+    from parity.report.terminal import output, shown_progress
 
-    with shown_progress(Console(stderr=True)) as progress, profiled(profile_folder):
-        result = bench.selftest(
-            chosen, config=config, rounds=rounds, seed=seed, only=only, progress=progress
-        )
-    console = Console()
-    show(result, console if console.is_terminal else Console(width=100))
-    click.echo(f"wrote {write(result, folder)}")
+    profile_folder = writable(Path(profile), "--profile") if profile else None
+    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        # the frameworks are imported here, which takes seconds
+        chosen = find_pair(pair)
+        folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
+        from parity.selftest import bench
+        from parity.selftest.show import show, show_verdict, to_json, write
+
+        with profiled(profile_folder):
+            result = bench.selftest(
+                chosen, config=config, rounds=rounds, seed=seed, only=only, progress=progress
+            )
+    written = write(result, folder)
+    if as_json:
+        click.echo(to_json(result))
+    elif quiet:
+        show_verdict(result, output())
+    else:
+        show(result, output())
+        click.echo(f"wrote {written}")
     sys.exit(0 if result else 1)

@@ -5,15 +5,24 @@ import math
 from dataclasses import asdict
 from typing import Any
 
+from parity.report.cells import DETAILS, cells
 from parity.report.report import Report
-from parity.report.table import COLUMNS, by_kind, record, summarise
+from parity.report.table import COLUMNS as TABLE
+from parity.report.table import by_kind, summarise
 
 FORMAT = 1
 """Raised when a reader of the older form would misread the new one."""
 
+COLUMNS = (*TABLE, *DETAILS)
+"""The columns of the rows: those of the table, then what it takes to read the report back."""
+
 
 def as_json(report: Report) -> str:
-    """One JSON document; NaN is null, infinities are the strings "inf" and "-inf"."""
+    """One JSON document; NaN is null, infinities are the strings "inf" and "-inf".
+
+    Every entry of a list or an object has a line, without spaces: two reports differ line by line,
+    and rows are many.
+    """
     coverage = report.coverage
     document = {
         "format": FORMAT,
@@ -23,18 +32,38 @@ def as_json(report: Report) -> str:
         "environment": dict(report.environment),
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
+        "inputs": list(report.inputs),
         "unexercised": list(report.unexercised),
         "emulations": [asdict(emulation) for emulation in report.emulations],
         "nonfinite": [vars(one) for one in report.nonfinite],
         "coverage": {**vars(coverage), "complete": coverage.complete},
         "weights": [vars(line) for line in report.weights],
+        "ladder": [vars(rung) for rung in report.rungs],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
         "kinds": [vars(line) for line in by_kind(report.rows)],
         "columns": list(COLUMNS),
-        "rows": [list(record(row).values()) for row in report.rows],
+        "rows": [list(cells(row).values()) for row in report.rows],
         "reasons": [row.reason for row in report.rows],
     }
-    return json.dumps(_plain(document), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+    parts = [f" {dumps(key)}: {_lines(value)}" for key, value in document.items()]
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, dict) and value:
+        entries = [f"  {dumps(str(key))}: {dumps(item)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(entries) + "\n }"
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"  {dumps(item)}" for item in value) + "\n ]"
+    return dumps(value)
+
+
+def dumps(value: Any, indent: int | None = None) -> str:
+    """As JSON, floats that it does not have as `as_json` says."""
+    between = (",", ": " if indent else ":")
+    return json.dumps(
+        _plain(value), allow_nan=False, ensure_ascii=False, indent=indent, separators=between
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -113,15 +113,34 @@ class Report:
 
         write_text(Path(path), as_json(self))
 
+    @classmethod
+    def from_json(cls, path: str | Path) -> "Report":
+        """Read what `to_json` wrote, or `report.json` of a folder; all but `outputs` is there.
+
+        Raises `InputError` for whatever is no report of this format.
+        """
+        from parity.report.read import read_report
+
+        return read_report(path)
+
     def to_markdown(self, path: str | Path) -> None:
         """Write a summary for people."""
         from parity.report.markdown import as_markdown
 
         write_text(Path(path), as_markdown(self))
 
+    def to_junit(self, path: str | Path) -> None:
+        """Write JUnit XML: a test case for each module, as build servers list them."""
+        from parity.report.junit import as_junit
+
+        write_text(Path(path), as_junit(self))
+
     def write(self, folder: str | Path) -> Sequence[Path]:
-        """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json` and `report.md`."""
+        """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md` and
+        `junit.xml`.
+        """
         from parity.report.as_json import as_json
+        from parity.report.junit import as_junit
         from parity.report.markdown import as_markdown
 
         files = {"layers.csv": csv(self.table)}
@@ -130,6 +149,7 @@ class Report:
         files["weights.csv"] = csv(to_weight_frame(self.weights))
         files["report.md"] = as_markdown(self)
         files["report.json"] = as_json(self)
+        files["junit.xml"] = as_junit(self)
         write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
 

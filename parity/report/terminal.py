@@ -1,16 +1,19 @@
 """A report on a terminal, and progress while it is made."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, JustifyMethod
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
 from parity.progress import Progress
+from parity.records import Fault
 from parity.report.markdown import coverage_lines, number
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
@@ -20,27 +23,50 @@ from parity.report.weights import weight_lines
 COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
 
 
+WIDTH, WIDE = 100, 160
+"""Columns where the output is no terminal; the second for tables with a path in each line."""
+
+
+def output(width: int = WIDTH) -> Console:
+    """Standard output, of this width if it is no terminal."""
+    console = Console()
+    return console if console.is_terminal else Console(width=width)
+
+
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Progress]:
-    """Progress as a bar on a terminal, as a line per stage elsewhere."""
-    if not console.is_terminal:
-        seen: set[str] = set()
+    """Progress as a bar on a terminal, nothing elsewhere.
 
-        def line(stage: str, done: int, total: int) -> None:
-            if stage not in seen:
-                seen.add(stage)
-                console.print(stage, markup=False, highlight=False)
-
-        yield Progress(line)
+    The time left is that of the stage, from how long its last steps took; how many stages are to
+    come is not known.
+    """
+    if console.quiet or not console.is_terminal:
+        yield Progress()
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    with Bar(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield Progress(
-            lambda stage, done, total: bar.update(
-                task, description=stage, completed=done, total=total
-            )
-        )
+    with Bar(*columns, _Times(), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def listen(stage: str, done: int, total: int) -> None:
+            if done == 0:  # the speed of another stage says nothing of this one
+                bar.reset(task, description=stage, total=total)
+            bar.update(task, completed=done)
+
+        yield Progress(listen)
+
+
+class _Times(ProgressColumn):
+    """How long the stage will take yet, once that can be told, and how long all took so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._start = time.monotonic()
+
+    def render(self, task: Task) -> Text:
+        """As in 0:00:12 left of this stage, 0:01:30 so far."""
+        left = task.time_remaining
+        stage = "" if left is None else f"{timedelta(seconds=round(left))} left of this stage, "
+        return Text(f"{stage}{timedelta(seconds=int(time.monotonic() - self._start))} so far")
 
 
 def show(report: Report, console: Console) -> None:
@@ -66,10 +92,20 @@ def show(report: Report, console: Console) -> None:
         console.print(Text(line, style="yellow"), soft_wrap=True)
     for line in (*precision_lines(report.emulations), *nonfinite_lines(report.nonfinite)):
         console.print(Text(line), soft_wrap=True)
-    for fault in report.faults:
+    show_verdict(report, console)
+
+
+def show_verdict(report: Report, console: Console) -> None:
+    """Print the faults and the verdict."""
+    for line in fault_lines(report.faults):
+        console.print(line, soft_wrap=True)
+    console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))
+
+
+def fault_lines(faults: Sequence[Fault]) -> Iterator[Text]:
+    """A line for each fault: where, the cause, the evidence."""
+    for fault in faults:
         where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
         segment = f", {fault.segment}" if fault.segment else ""
         cause = f"{fault.cause}: " if fault.cause else ""
-        line = f"fault: {where}{segment}: {cause}{fault.evidence}"
-        console.print(Text(line, style="red"), soft_wrap=True)
-    console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))
+        yield Text(f"fault: {where}{segment}: {cause}{fault.evidence}", style="red")

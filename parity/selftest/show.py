@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parity.report.as_json import dumps
 from parity.report.report import csv
 from parity.report.write import write_text
 from parity.selftest.trials import SelfTest, Trial, share
@@ -43,15 +44,35 @@ def show(result: SelfTest, console: Console) -> None:
     _line(table, "all", result.singles)
     _line(table, "three at once", result.triples)
     console.print(table)
-    alarms = [trial for trial in result.healthy if trial.verdict not in ("PASS", "WARN")]
-    console.print(f"the port without a mistake: {len(alarms)} alarms in {len(result.healthy)} runs")
+    alarms = len(_alarms(result))
+    console.print(f"the port without a mistake: {alarms} alarms in {len(result.healthy)} runs")
+    show_verdict(result, console)
+
+
+def show_verdict(result: SelfTest, console: Console) -> None:
+    """Print what went wrong, and the verdict."""
     for trial in (*result.singles, *result.triples):
         if not (trial.place and trial.cause):
             console.print(Text(_story(trial), style="yellow"), soft_wrap=True)
-    for trial in alarms:
+    for trial in _alarms(result):
         console.print(Text(f"alarm: {_story(trial)}", style="red"), soft_wrap=True)
-    verdict = "PASS" if result else "FAIL"
-    console.print(Text(f"selftest: {verdict}", style="green" if result else "red"))
+    style = "green" if result else "red"
+    console.print(Text(f"selftest: {_verdict(result)}", style=style))
+
+
+def to_json(result: SelfTest) -> str:
+    """The verdict and every trial, in the columns of `selftest.csv`, as one JSON document."""
+    groups = {"healthy": result.healthy, "singles": result.singles, "triples": result.triples}
+    trials = {name: [_record(trial) for trial in group] for name, group in groups.items()}
+    return dumps({"verdict": _verdict(result), **trials}, indent=1)
+
+
+def _verdict(result: SelfTest) -> str:
+    return "PASS" if result else "FAIL"
+
+
+def _alarms(result: SelfTest) -> list[Trial]:
+    return [trial for trial in result.healthy if trial.verdict not in ("PASS", "WARN")]
 
 
 def _line(table: Table, name: str, trials: Sequence[Trial]) -> None:

@@ -6,6 +6,8 @@ import pytest
 import torch
 from flax import nnx
 
+import parity
+
 
 class TorchBlock(torch.nn.Module):
     def __init__(self, channels):
@@ -118,3 +120,11 @@ def pair():
 def image():
     """A batch of two channel-first images, no two axes of one length."""
     return np.random.default_rng(1).standard_normal((2, 3, 7, 9)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def report(new_pair, image):
+    """Of a port with a wrong bias in `stem`, its products emulated too."""
+    reference, port = new_pair()
+    port.stem.bias[...] = port.stem.bias[...] + 1
+    return parity.compare(reference, port, (image,), jitted=False, emulate="tf32")

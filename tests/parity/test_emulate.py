@@ -317,5 +317,8 @@ def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
     document = json.loads((tmp_path / "report.json").read_text())
     assert document["emulations"][0]["mode"] == "tf32"
     assert 1e-5 < document["emulations"][0]["outputs"][""][0] < 1e-3
+    quiet = [*words[:2], "--quiet", "--frames", "1", "--size", "8x8", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, quiet)
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "tiny: PASS\n", "")
     refused = CliRunner().invoke(cli, ["run", "--emulate", "fp8"])
     assert refused.exit_code == 2

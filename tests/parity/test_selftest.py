@@ -1,13 +1,17 @@
 """The self-test itself: mistakes are made where they fit, undone, and scored honestly."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from flax import nnx
 
 import parity
 from parity.capture_nnx import submodules
+from parity.cli import cli
 from parity.errors import InputError
 from parity.mistakes import GENERAL, behaviour
 from parity.records import Case, Pair
@@ -67,6 +71,22 @@ def pair(port=Port, mistakes=()):
         "toy", make_torch, lambda weights, config, reference: port(reference), cases, (),
         mistakes=mistakes,
     )  # fmt: skip
+
+
+PAIR = pair()
+
+
+def test_the_command_prints_trials_as_json_or_the_verdict_alone(tmp_path):
+    words = ["selftest", f"{__name__}:PAIR", "--only", "kernel, all zeros", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    document = json.loads(done.stdout)
+    assert document["verdict"] == "PASS"
+    assert [trial["killed"] for trial in document["singles"]] == [True]
+    assert document["healthy"][0]["verdict"] == "PASS"
+    assert (tmp_path / "selftest.csv").exists()
+    done = CliRunner().invoke(cli, [*words, "--quiet"])
+    assert (done.exit_code, done.output) == (0, "selftest: PASS\n")
 
 
 def test_mistakes_of_any_port_are_found_and_undone():

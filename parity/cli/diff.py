@@ -1,0 +1,59 @@
+"""`parity diff`: what changed from one report to another, and the ratchet."""
+
+import math
+import sys
+from typing import Any
+
+import click
+
+from parity.cli.options import JSON
+
+
+class Factor(click.ParamType[float]):
+    """How many times as large, as in 2x; at least 1."""
+
+    name = "FACTOR"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Parse, with or without the x."""
+        try:
+            factor = float(str(value).removesuffix("x"))
+        except ValueError:
+            factor = math.nan
+        if not 1 <= factor < math.inf:
+            self.fail(f"{value!r} is not a factor of at least 1, as in 2x", param, ctx)
+        return factor
+
+
+@click.command()
+@click.argument("before")
+@click.argument("after")
+@click.option(
+    "--fail-if-worse",
+    type=Factor(),
+    help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
+    "or if a new one fails.",
+)
+@JSON
+def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) -> None:
+    """Show what is worse, better, new and gone in report AFTER, the rows of BEFORE being the norm.
+
+    Both are folders or report.json files. Of each row two figures are compared: R, or where that
+    was not measured the relative error of the module's own code; and the inclusive MAE, or where
+    that was not measured the free-running one. What is below R 1.5, a relative error of 32
+    roundings (1.9e-6 in float32) or an MAE of 1e-6 counts as that: two machines round differently.
+    Exits with 0 without --fail-if-worse.
+    """
+    from parity.report.changes import show_diff, to_json
+    from parity.report.diff import diff as compare
+    from parity.report.read import read_report
+    from parity.report.terminal import WIDE, output
+
+    found = compare(read_report(before), read_report(after))
+    if as_json:
+        click.echo(to_json(found, fail_if_worse))
+    else:
+        show_diff(found, output(WIDE), fail_if_worse)
+    sys.exit(0 if fail_if_worse is None or found.holds(fail_if_worse) else 1)

@@ -1,0 +1,21 @@
+"""`parity show`: a report's modules as a tree."""
+
+import click
+
+
+@click.command()
+@click.argument("report")
+@click.option("--depth", type=click.IntRange(0), help="Levels below the root.")
+@click.option("--only", metavar="GLOB", default="*", help="Modules by path, and those around them.")
+def show(report: str, depth: int | None, only: str) -> None:
+    """Show the modules of REPORT, a folder or a report.json, with the worst error of each.
+
+    R, "own" and the bar are of a module's own code, "with inside" of all that it calls, each on the
+    reference's inputs. Exits with 0 if there was something to show,
+    whatever the verdict: `parity run` exits with the verdict.
+    """
+    from parity.report.read import read_report
+    from parity.report.terminal import WIDE, output
+    from parity.report.tree import show_tree
+
+    show_tree(read_report(report), output(WIDE), depth=depth, only=only)

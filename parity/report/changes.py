@@ -1,0 +1,84 @@
+"""The difference between two reports on a terminal and as JSON."""
+
+from collections.abc import Iterator
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from parity.report.as_json import dumps
+from parity.report.diff import STATES, Change, Diff
+from parity.report.markdown import number
+from parity.report.terminal import COLOURS
+
+LISTED = 20
+"""How many changes the table has."""
+
+STYLES = {"worse": "red", "vanished": "red", "new": "yellow", "better": "green"}
+
+
+def show_diff(found: Diff, console: Console, factor: float | None) -> None:
+    """Print in what else the runs differ, the worst changes, and what the ratchet says."""
+    for line in found.other_inputs:
+        text = f"other inputs, so errors cannot be compared: {line}"
+        console.print(Text(text, style="bold yellow"), soft_wrap=True)
+    for line in found.other_environment:
+        console.print(Text(f"other environment: {line}", style="dim"), soft_wrap=True)
+    if found.changes:
+        table = Table(box=SIMPLE_HEAD, pad_edge=False)
+        table.add_column("", no_wrap=True)
+        table.add_column("output", overflow="fold")
+        table.add_column("figure", no_wrap=True)
+        for head in ("before", "after", "times"):
+            table.add_column(head, justify="right", no_wrap=True)
+        table.add_column("verdict", no_wrap=True)
+        for change in found.changes[:LISTED]:
+            table.add_row(*_cells(change))
+        console.print(table)
+    if len(found.changes) > LISTED:
+        console.print(f"and {len(found.changes) - LISTED} more, which --json lists")
+    counts = ", ".join(f"{len(found.of(state))} {state}" for state in STATES)
+    before, after = found.verdicts
+    console.print(f"rows: {counts}, {found.same} the same; verdict {before}, then {after}")
+    if factor is not None:
+        console.print(_ratchet(found, factor), soft_wrap=True)
+
+
+def to_json(found: Diff, factor: float | None) -> str:
+    """The same, with every change, as one JSON document."""
+    counts: dict[str, int] = {state: len(found.of(state)) for state in STATES}
+    document = {
+        "before": {"name": found.names[0], "verdict": found.verdicts[0]},
+        "after": {"name": found.names[1], "verdict": found.verdicts[1]},
+        "other_inputs": found.other_inputs,
+        "other_environment": found.other_environment,
+        "rows": {"same": found.same, **counts},
+        "fail_if_worse": factor,
+        "holds": None if factor is None else found.holds(factor),
+        "changes": [vars(change) for change in found.changes],
+    }
+    return dumps(document, indent=1)
+
+
+def _cells(change: Change) -> Iterator[str | Text]:
+    leaf = f"#{change.leaf}" if change.leaf else ""
+    where = f"{change.path or '<root>'}{leaf} call {change.call} of {change.case}"
+    yield Text(change.state, style=STYLES[change.state])
+    yield Text(where)
+    yield change.figure
+    yield from map(number, (change.before, change.after, change.times))
+    verdicts = [word for word in (change.verdict_before, change.verdict_after) if word is not None]
+    words = [Text(word, style=COLOURS[word]) for word in dict.fromkeys(verdicts)]
+    yield Text(" then ").join(words)
+
+
+def _ratchet(found: Diff, factor: float) -> Text:
+    failures = found.failures(factor)
+    if found.holds(factor):
+        return Text(f"ratchet {factor:g}x: holds", style="green")
+    why = "the verdict on the whole is worse"
+    if failures:
+        first = f"{failures[0].path or '<root>'} of {failures[0].case}"
+        why = f"{len(failures)} rows, the first {first}"
+    return Text(f"ratchet {factor:g}x: FAIL: {why}", style="red")

@@ -1,0 +1,234 @@
+"""Two reports row by row: what got worse, what got better, what is new, what vanished.
+
+Two runs of the same code differ in rounding, on another processor or with another version of a
+compiler: the small ladder with SSE4.2 instead of AVX2 has MAEs and relative errors up to 3 times as
+large, and R up to 1.15 times. So an error counts as worse only if it is above what rounding makes
+of correct code: below its floor any figure stands for the floor.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from parity.environment import flat
+from parity.errors import InputError
+from parity.grade import GRADES
+from parity.metrics import roundoff
+from parity.records import Row, Verdict
+from parity.report.report import Report
+from parity.report.table import SEVERITY, record
+
+R_FLOOR = 1.5
+"""R up to this is noise: correct code is as far from float64 as PyTorch, and either may round
+worse on another machine (see docs/thresholds.md)."""
+
+RELATIVE_FLOOR = 32
+"""Units of roundoff up to which a relative error is noise: 1.9e-6 in float32. A product of some
+thousand terms comes to that, and rounds otherwise where it is added up in another order."""
+
+MAE_FLOOR = GRADES[0][1]
+"""An MAE below this has the best grade."""
+
+OWN, WHOLE = ("R", "excl_rel_l2"), ("incl_mae", "mae")
+"""The columns that are compared: of each, the first that both reports have. A container's own code
+shows in the whole where it shows in what it hands on, which the reports do not have by row."""
+
+SAME = 1.1
+"""Figures that differ by less than this factor are the same."""
+
+INPUTS = ("input", "weights", "config", "parameters")
+"""The facts that say what was run."""
+
+State = Literal["worse", "vanished", "new", "better"]
+STATES: tuple[State, ...] = get_args(State)
+Key = tuple[str, str, str, int, str]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A row that is not the same in both reports.
+
+    `figure` is the column that changed most, `""` if none was measured. `times` says how many times
+    as large it is, both raised to the floor; infinite if it is not measured any more, NaN for a row
+    of one report.
+    """
+
+    state: State
+    rung: str
+    case: str
+    path: str
+    call: int
+    leaf: str
+    figure: str
+    before: float
+    after: float
+    times: float
+    verdict_before: Verdict | None
+    verdict_after: Verdict | None
+
+    @property
+    def judged_worse(self) -> bool:
+        """Whether the verdict got worse, or a row that fails came up."""
+        if self.verdict_after is None:
+            return False
+        if self.verdict_before is None:
+            return self.verdict_after == "FAIL"
+        return SEVERITY.index(self.verdict_after) > SEVERITY.index(self.verdict_before)
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What changed from one report to another, the worst first.
+
+    `other_inputs` and `other_environment` say in what else the two runs differ: with other inputs
+    their errors cannot be compared, in another environment they may round otherwise.
+    """
+
+    names: tuple[str, str]
+    verdicts: tuple[Verdict, Verdict]
+    same: int
+    changes: tuple[Change, ...]
+    other_inputs: tuple[str, ...]
+    other_environment: tuple[str, ...]
+
+    def of(self, state: State) -> tuple[Change, ...]:
+        """The changes in one state."""
+        return tuple(change for change in self.changes if change.state == state)
+
+    def failures(self, factor: float) -> tuple[Change, ...]:
+        """What a ratchet refuses: rows worse by more than `factor`, rows whose verdict got worse,
+        rows that vanished, new rows that fail.
+        """
+        return tuple(
+            change
+            for change in self.changes
+            if change.state == "vanished" or change.times > factor or change.judged_worse
+        )
+
+    def holds(self, factor: float) -> bool:
+        """Whether a ratchet lets this pass; the verdict on the whole must not be worse either."""
+        before, after = map(SEVERITY.index, self.verdicts)
+        return after <= before and not self.failures(factor)
+
+
+def diff(before: Report, after: Report) -> Diff:
+    """Compare two reports by rung, case, path, call and leaf.
+
+    Raises:
+        InputError: a report has two rows of one name.
+    """
+    old, new = _by_key(before), _by_key(after)
+    both = [_change(row, new[key]) for key, row in old.items() if key in new]
+    changes = [change for change in both if change is not None]
+    changes += [_one("vanished", row, row, None) for key, row in old.items() if key not in new]
+    changes += [_one("new", row, None, row) for key, row in new.items() if key not in old]
+    return Diff(
+        names=(before.name, after.name),
+        verdicts=(before.verdict, after.verdict),
+        same=both.count(None),
+        changes=tuple(sorted(changes, key=_rank)),
+        other_inputs=tuple(_unlike(_run(before), _run(after))),
+        other_environment=tuple(_unlike(_machine(before), _machine(after))),
+    )
+
+
+def _by_key(report: Report) -> dict[Key, Row]:
+    found: dict[Key, Row] = {}
+    for row in report.rows:
+        key = (row.rung, row.case, row.path, row.call, row.leaf)
+        if key in found:
+            raise InputError(f"{report.name}: two rows are named {key}; nothing tells them apart")
+        found[key] = row
+    return found
+
+
+def _change(before: Row, after: Row) -> Change | None:
+    """What became of a row; `None` if it is the same."""
+    found = list(_changes(before, after))
+    times, figure = max(found, default=(1.0, ""))
+    change = _one("worse", before, before, after, figure, times)
+    if times > SAME or change.judged_worse:
+        return change
+    times, figure = min(found, default=(1.0, ""))
+    better = SEVERITY.index(after.verdict) < SEVERITY.index(before.verdict)
+    if better or times < 1 / SAME:
+        return _one("better", before, before, after, figure, times)
+    return None
+
+
+def _changes(before: Row, after: Row) -> Iterator[tuple[float, str]]:
+    """How many times as large the error of the own code is, and the whole one, and by what figure;
+    infinitely if it was measured and is not any more.
+    """
+    old, new, floors = record(before), record(after), _floors(before)
+    for names in (OWN, WHOLE):
+        measured = [name for name in names if name in floors and not math.isnan(old[name])]
+        figure = next((name for name in measured if not math.isnan(new[name])), "")
+        if figure:
+            yield _times(old[figure], new[figure], floors[figure]), figure
+        elif measured:
+            yield math.inf, measured[0]
+
+
+def _one(
+    state: State,
+    row: Row,
+    before: Row | None,
+    after: Row | None,
+    figure: str = "",
+    times: float = math.nan,
+) -> Change:
+    """A change of `row`, which is one of the two."""
+    figure = figure or next((x for x in _floors(row) if not math.isnan(record(row)[x])), "")
+    return Change(
+        state=state,
+        rung=row.rung,
+        case=row.case,
+        path=row.path,
+        call=row.call,
+        leaf=row.leaf,
+        figure=figure,
+        before=record(before)[figure] if before and figure else math.nan,
+        after=record(after)[figure] if after and figure else math.nan,
+        times=times,
+        verdict_before=before.verdict if before else None,
+        verdict_after=after.verdict if after else None,
+    )
+
+
+def _floors(row: Row) -> Mapping[str, float]:
+    """What can be compared, and what of it is noise. With inputs of a large mean no MAE counts."""
+    relative = RELATIVE_FLOOR * roundoff(row.dtype)
+    own = {"R": R_FLOOR, "excl_rel_l2": relative}
+    return {**own, **(dict.fromkeys(WHOLE, MAE_FLOOR) if row.limited else {})}
+
+
+def _times(before: float, after: float, floor: float) -> float:
+    old, new = max(before, floor), max(after, floor)
+    if old == new:
+        return 1.0
+    return math.inf if old == 0 else new / old
+
+
+def _rank(change: Change) -> tuple[int, bool, float]:
+    """The worst first: by state, then what is judged worse, then by how much."""
+    times = 0.0 if math.isnan(change.times) else change.times
+    return STATES.index(change.state), not change.judged_worse, -times
+
+
+def _run(report: Report) -> Mapping[str, Any]:
+    facts = {name: report.facts.get(name) for name in INPUTS}
+    return {"name": report.name, **facts, "seed": report.environment.get("seed")}
+
+
+def _machine(report: Report) -> Mapping[str, Any]:
+    """What the environment says but for what every run has of its own."""
+    own = ("command", "commit", "seed")
+    return {name: value for name, value in flat(report.environment) if name not in own}
+
+
+def _unlike(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    for name in {**before, **after}:
+        if before.get(name) != after.get(name):
+            yield f"{name}: {before.get(name)}, then {after.get(name)}"

@@ -1,0 +1,137 @@
+"""`parity show`, `diff` and `env`, and what `run` prints, through the console script."""
+
+import json
+import os
+import re
+import subprocess
+import sysconfig
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+
+TINY = """
+import jax.numpy as jnp
+import torch
+from flax import nnx
+
+import parity
+
+
+def make_port(weights, config, reference):
+    port = nnx.Conv(3, 4, (1, 1, 1), precision="highest", rngs=nnx.Rngs(0))
+    port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
+    port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
+    return port
+
+
+PAIR = parity.Pair(
+    name="tiny",
+    make_torch=lambda weights, config, seed: torch.nn.Conv3d(3, 4, 1),
+    make_nnx=make_port,
+    cases=lambda reference, clip, seed: (parity.Case("conv/clip", (clip.frames,)),),
+    rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
+)
+"""
+
+
+def parity(*words, cwd=None, **variables):
+    return subprocess.run(
+        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
+        env={**os.environ, **variables},
+    )  # fmt: skip
+
+
+def refused(done, *parts):
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    for part in parts:
+        assert part in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def folders(report, tmp_path_factory):
+    """A failing report, and one in which nothing fails."""
+    folder = tmp_path_factory.mktemp("reports")
+    rows = tuple(replace(row, verdict="PASS", reason="") for row in report.rows)
+    right = tuple(
+        replace(row, exclusive=replace(row.exclusive, mae=0.0, rel_l2=1e-7, r=1.0)) for row in rows
+    )
+    report.write(folder / "wrong")
+    replace(report, rows=right, faults=(), weights=()).write(folder / "right")
+    return folder
+
+
+def test_show(folders):
+    done = parity("show", "wrong", "--depth", 1, cwd=folders)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "├─ stem" in done.stdout
+    assert done.stdout.endswith("TorchNet against NnxNet: FAIL\n")
+    refused(parity("show", "gone", cwd=folders), "parity: gone: no such file; give a report.json")
+    refused(parity("show", "wrong", "--only", "stm", cwd=folders), "did you mean 'stem'?")
+    refused(parity("show", "wrong/layers.csv", cwd=folders), "wrong/layers.csv: no JSON")
+    refused(parity("show", "wrong", "--depth", -1, cwd=folders), "--depth")
+
+
+def test_colours_are_left_out_on_request(folders):
+    words, terminal = ("show", "wrong"), {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    colour = re.compile(r"\x1b\[([0-9]+;)*[349][0-7]m")
+    assert colour.search(parity(*words, cwd=folders, **terminal).stdout)
+    assert not colour.search(parity(*words, cwd=folders, **terminal, NO_COLOR="1").stdout)
+    assert "\x1b" not in parity(*words, cwd=folders).stdout
+
+
+def test_diff_and_its_ratchet(folders):
+    done = parity("diff", "right", "wrong/report.json", cwd=folders)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"worse +stem call 0 of __call__ +R ", done.stdout)
+    assert "verdict PASS, then FAIL" in done.stdout
+    done = parity("diff", "right", "wrong", "--fail-if-worse", "2x", "--json", cwd=folders)
+    assert done.returncode == 1, done.stderr
+    document = json.loads(done.stdout)
+    assert document["changes"][0]["path"] == "stem"
+    assert document["holds"] is False
+    done = parity("diff", "wrong", "right", "--fail-if-worse", "2", cwd=folders)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.endswith("ratchet 2x: holds\n")
+    for factor in ("x", "0.5x", "nan", "inf"):
+        words = ("diff", "right", "wrong", "--fail-if-worse", factor)
+        refused(parity(*words, cwd=folders), "is not a factor of at least 1, as in 2x")
+    refused(parity("diff", "right", "gone", cwd=folders), "gone: no such file")
+
+
+def test_run_prints_the_report_as_json_and_nothing_else(tmp_path):
+    (tmp_path / "tiny.py").write_text(TINY)
+    words = ("run", "tiny:PAIR", "--frames", 1, "--size", "8x8", "--out", "out", "--json")
+    done = parity(*words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (tmp_path / "out/report.json").read_text()
+    assert json.loads(done.stdout)["verdict"] == "PASS"
+    assert len(done.stderr.splitlines()) == 1  # the precision; no progress
+    assert (tmp_path / "out/junit.xml").exists()
+
+
+def test_env():
+    done = parity("env", "--json", XLA_FLAGS="--xla_cpu_enable_fast_math=false")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["versions"]["jax"]
+    assert found["jax_effective_precision"] == found["torch_effective_precision"] == "float32"
+    assert found["variables"]["XLA_FLAGS"] == "--xla_cpu_enable_fast_math=false"
+
+
+def test_env_as_a_block():
+    from click.testing import CliRunner
+
+    from parity.cli import cli
+
+    done = CliRunner().invoke(cli, ["env"])
+    assert done.exit_code == 0, done.output
+    block = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert block["versions.torch"].startswith("2.")
+    assert block["jax_default_matmul_precision"] == "None"
+    assert {"python", "platform", "cores", "jax_device", "torch_devices"} <= set(block)
