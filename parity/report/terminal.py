@@ -40,7 +40,7 @@ def shown_progress(console: Console) -> Iterator[Progress]:
     The time left is that of the stage, from how long its last steps took; how many stages are to
     come is not known.
     """
-    if console.quiet or not console.is_terminal:
+    if not console.is_terminal:
         yield Progress()
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
