@@ -82,7 +82,9 @@ class Operation:
         given = {**self.given, **changes}
         unnamed = [given.pop(key) for key in list(given) if key.isdigit()]
         if not unnamed:
-            return self.function(**given)
+            # a method of tensors takes the tensor itself by position only
+            leading = [given.pop(name) for name in _names(self)[: len(self.args)]]
+            return self.function(*leading, **given)
         named = [given.pop(name) for name in _names(self) if name in given]
         return self.function(*named, *unnamed, **given)
 
