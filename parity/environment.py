@@ -38,7 +38,7 @@ def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
         "cores": os.cpu_count(),
         "torch_threads": torch.get_num_threads(),
         "torch_device": str(held.device),
-        "jax_device": str(jax.devices()[0]),
+        "jax_device": str(next(iter(jax.numpy.zeros(()).devices()))),
         "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
         "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
         "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),

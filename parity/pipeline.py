@@ -6,7 +6,6 @@ The stages of one case stand in `case.py`; here are those of a whole comparison.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
@@ -16,14 +15,17 @@ from flax import nnx
 from parity import capture_nnx, capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.adequacy import unexercised
-from parity.case import MODES, Outcome, Rules, run_case
+from parity.case import Outcome, Rules, run_case
+from parity.checks import check_arguments, check_choice, check_globs, check_sequences
+from parity.choice import partial_note, touches
 from parity.errors import InputError
+from parity.exhibit import made_by_function, made_by_pair
 from parity.folding import Folding, fold
-from parity.globs import check_used, renamed
+from parity.globs import renamed
 from parity.inputs import load_clip
+from parity.judging import MODES
 from parity.ledger import make_ledger
 from parity.observer import Compiled
-from parity.packed import globs
 from parity.progress import Progress
 from parity.records import Case, Coverage, Fault, Pair
 from parity.report import Report
@@ -51,6 +53,9 @@ def compare(
     emulate: str | None = None,
     disable_jit: bool = False,
     jitted: bool = True,
+    only: Sequence[str] = (),
+    depth: int | None = None,
+    exhibit: bool = False,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -81,12 +86,19 @@ def compare(
             and loops are seen call by call.
         jitted: also run the port's method as one program that nobody records, and say if it
             returns something else; leave it out where that takes too long to compile.
+        only: globs of the reference's modules. Both sides run once as they are; then these modules
+            alone, with what they call, are judged, each call from the state in which the module is
+            now. The report says so, and is at best a WARN.
+        depth: how many levels below the compared module, or below those of `only`, are looked
+            into; deeper ones count with the module around them. Such a report is at best a WARN.
+        exhibit: keep the call of the first fault, for `Report.bundle`.
 
     Raises:
         InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
             `torch_args` after layout.
     """
-    _check_arguments(torch_module, nnx_module, torch_args, nnx_args, ignore, weights)
+    check_arguments(torch_module, nnx_module, torch_args, nnx_args, weights)
+    check_sequences(ignore=ignore, only=only)
     unknown = set(modes) - set(MODES)
     if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
         raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
@@ -116,8 +128,11 @@ def compare(
         leaves=tuple(glob for glob in ignore if "#" in glob),
         emulate=emulate,
         disable_jit=disable_jit,
+        only=tuple(only),
+        depth=depth,
+        exhibit=exhibit,
     )
-    _check_globs(torch_module, nnx_module, rules)
+    check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
@@ -128,53 +143,10 @@ def compare(
             case, torch_module, nnx_module, rules, Progress(), own_args, own_kwargs, ledger
         )
     facts = {"seconds": round(time.monotonic() - start, 1)}
+    if outcome.exhibit is not None:
+        outcome = replace(outcome, exhibit=made_by_function(outcome.exhibit, seed))
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     return _report(name, torch_module, [outcome], ledger, folding, rules, facts, seed)
-
-
-def _check_arguments(
-    torch_module: object,
-    nnx_module: object,
-    torch_args: object,
-    nnx_args: object,
-    ignore: object,
-    weights: Sequence[object],
-) -> None:
-    kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
-    if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
-        raise InputError(
-            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
-        )
-    for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
-        if value is not None and not isinstance(value, (tuple, list)):
-            kind = type(value).__name__
-            raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
-    if isinstance(ignore, str):
-        raise InputError(f"ignore: expected a sequence of globs, found the string {ignore!r}")
-    for rule in weights:
-        if not isinstance(rule, (Fused, Stacked)):
-            kind = type(rule).__name__
-            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
-
-
-def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> None:
-    """Refuse what names nothing: a mistyped name would be left out without a word."""
-    tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
-    theirs = [path for path, _ in torch_module.named_modules()]
-    leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
-    ours = [*capture_nnx.submodules(nnx_module), *leaves]
-    what = "module or tensor"
-    check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
-    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
-    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
-    check_used("layout", rules.layout or (), theirs, "module of the reference", _of_path)
-    names = [glob for rule in rules.weights for glob in globs(rule)]
-    check_used("weights", names, tensors, "tensor of the reference")
-
-
-def _of_path(path: str, glob: str) -> bool:
-    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
-    return fnmatchcase(path, glob.partition("#")[0])
 
 
 def _folding(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Folding:
@@ -209,17 +181,22 @@ def run_pair(
     seed: int = 0,
     emulate: str | None = None,
     disable_jit: bool = False,
+    only: Sequence[str] = (),
+    depth: int | None = None,
+    exhibit: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
-    `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
-    `compare`. In a process of its own, what JAX has compiled is dropped before the root is called
+    `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
+    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
+    out. In a process of its own, what JAX has compiled is dropped before the root is called
     with other shapes than the last time: these programs are hardly run again, and hold memory until
     the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
+    check_sequences(only=only)
     progress = progress or Progress()
     start, before = time.monotonic(), memory.resident_memory()
     progress.stage("reading the clip")
@@ -234,8 +211,10 @@ def run_pair(
     cases = pair.cases(reference, clip, seed)
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit,
+        emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
     )  # fmt: skip
+    check_choice([path for path, _ in reference.named_modules()], rules)
+    cases = _needed(cases, reference, rules)
     progress.stage("comparing the weights")
     folding = _folding(reference, port, rules)
     ledger = _ledger(reference, port, rules, folding)
@@ -257,6 +236,8 @@ def run_pair(
                 case, reference, port, rules, progress, weights=ledger, before=outputs
             )
             outcomes.append(outcome)
+        if outcome.exhibit is not None:
+            rules = replace(rules, exhibit=False)  # of one call the arrays are kept
         outputs[case.name] = outcomes[-1].outputs
         done.append(case)
     largest = progress.largest()
@@ -278,7 +259,22 @@ def run_pair(
         "largest_stage_gib": memory.gib(largest.rise),
     }
     gaps = tuple(pair.unexercised(reference, done))
+    outcomes = [
+        replace(one, exhibit=made_by_pair(one.exhibit, weights, config, seed))
+        if one.exhibit else one for one in outcomes
+    ]  # fmt: skip
     return _report(pair.name, reference, outcomes, ledger, folding, rules, facts, seed, gaps)
+
+
+def _needed(cases: Sequence[Case], reference: torch.nn.Module, rules: Rules) -> tuple[Case, ...]:
+    """The cases that can show what was chosen, and those whose outputs others may be made from."""
+    if not rules.only:
+        return tuple(cases)
+    paths = [path for path, _ in reference.named_modules()]
+    wanted = [touches(rules.only, paths, case.path, case.depth == 0) for case in cases]
+    last = max((i for i, case in enumerate(cases)
+                if wanted[i] and (case.args_from or case.returned_from)), default=0)  # fmt: skip
+    return tuple(case for i, case in enumerate(cases) if wanted[i] or i < last)
 
 
 def _report(
@@ -295,6 +291,15 @@ def _report(
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
     weights = settled(ledger, coverage, rows)
+    modules = sum(1 for _ in reference.named_modules())
+    if rules.only:
+        if not coverage.calls:
+            chosen = ", ".join(rules.only)
+            raise InputError(f"only: these inputs call no module that {chosen!r} matches")
+        weights = _of_modules(weights, coverage, folding)
+        facts = {**facts, "only": list(rules.only)}
+    if rules.depth is not None:
+        facts = {**facts, "depth": rules.depth}
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
@@ -310,7 +315,18 @@ def _report(
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
+        partial=partial_note(rules.only, rules.depth, coverage.modules, modules),
+        exhibit=next((outcome.exhibit for outcome in outcomes if outcome.exhibit), None),
     )
+
+
+def _of_modules(
+    weights: Sequence[Weight], coverage: Coverage, folding: Folding
+) -> tuple[Weight, ...]:
+    """The lines of the ledger that are of a module in the coverage."""
+    paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
+    places = {folding.partners[path] for path in paths if path in folding.partners}
+    return tuple(line for line in weights if line.path in (paths if line.name else places))
 
 
 def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:

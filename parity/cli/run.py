@@ -5,8 +5,20 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import PROFILE, Size, find_pair, writable
-from parity.emulate import MEANINGS
+from parity.cli.options import (
+    BUNDLE,
+    DEPTH,
+    DISABLE_JIT,
+    EMULATE,
+    ONLY,
+    PROFILE,
+    Size,
+    bundled,
+    default_folder,
+    find_pair,
+    place_of,
+    writable,
+)
 from parity.errors import InputError
 
 
@@ -18,19 +30,11 @@ from parity.errors import InputError
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
 @click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--emulate",
-    type=click.Choice(list(MEANINGS)),
-    help="Also run the port as hardware with coarser products would, and report what that adds; "
-    "verdict and table stay those of the port as it runs here. "
-    + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
-)
-@click.option(
-    "--disable-jit",
-    is_flag=True,
-    help="Run the port operation by operation: modules inside its own programs and loops are seen "
-    "call by call.",
-)
+@ONLY
+@DEPTH
+@EMULATE
+@DISABLE_JIT
+@BUNDLE
 @PROFILE
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
 def run(
@@ -41,8 +45,11 @@ def run(
     weights: str | None,
     config: str | None,
     seed: int,
+    only: tuple[str, ...],
+    depth: int | None,
     emulate: str | None,
     disable_jit: bool,
+    bundle: str | None,
     profile: str | None,
     out: str | None,
 ) -> None:
@@ -53,9 +60,11 @@ def run(
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
+    if bundle:
+        writable(Path(bundle), "--bundle")
     profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
-    folder = writable(Path(out or f"reports/{chosen.name}"))
+    folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
 
     from parity.environment import effective_precision
     from parity.pipeline import run_pair
@@ -76,6 +85,9 @@ def run(
             seed=seed,
             emulate=emulate,
             disable_jit=disable_jit,
+            only=only,
+            depth=depth,
+            exhibit=bundle is not None,
             progress=progress,
             own_process=True,
         )
@@ -83,4 +95,6 @@ def run(
     console = Console()
     show(report, console if console.is_terminal else Console(width=100))
     click.echo(f"wrote {len(written)} files to {folder}")
+    if bundle:
+        bundled(report, Path(bundle), place_of(pair))
     sys.exit(0 if report else 1)
