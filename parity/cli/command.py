@@ -5,6 +5,7 @@ import traceback
 
 import click
 
+from parity.cli.compare import compare
 from parity.cli.run import run
 from parity.cli.selftest import selftest
 from parity.errors import InputError
@@ -16,7 +17,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, selftest):
+for command in (run, compare, selftest):
     cli.add_command(command)
 
 
