@@ -17,7 +17,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
     unsafe_am_i_under_a_vmap_DO_NOT_USE,
 )
 
-from parity.linen_parts import Part, below, parts
+from parity.linen_parts import Part, parts
 from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
@@ -56,7 +56,7 @@ def record(
     if inside is not None:
         inner = {path: child for path, child in inner.items() if path in inside}
     objects = [value for _, value in given.statics]
-    with kept_port(module, *objects), observed(inner, observer), below(prefix):
+    with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
         output = invoke(module, method, args, kwargs)
         name = method if isinstance(method, str) else "__call__"

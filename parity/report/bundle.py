@@ -93,7 +93,9 @@ def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
         home=home,
         name=name,
         script=place,
-        needs=" The port gets its weights from the reference: it needs torch." if reference else "",
+        needs="\nThe port gets its weights from the reference: it needs torch."
+        if reference
+        else "",
         torch="import torch\n" if torch else "",
         imports=f"\n{exhibit.imports}" if exhibit.imports else "",
         making=exhibit.making.format(name=name),

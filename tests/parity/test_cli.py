@@ -35,7 +35,8 @@ def test_help_is_quick_and_names_the_options():
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
     options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--only",
-               "--depth", "--emulate", "--disable-jit", "--bundle", "--profile", "--out")  # fmt: skip
+               "--depth", "--emulate", "--disable-jit", "--bundle", "--profile",
+               "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout
     assert min(times) < 1.5  # 0.2 s on an idle machine

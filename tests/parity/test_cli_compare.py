@@ -68,7 +68,7 @@ def bare():
 
 
 def strange():
-    return {"torch_module": Outer(), "nnx_module": OuterPort(), "args": (X,)}
+    return {"torch_module": Outer(), "nnx_module": OuterPort(), "torch_args": (X,), "args": (X,)}
 
 
 def short():

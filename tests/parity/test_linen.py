@@ -181,6 +181,8 @@ def test_inside_an_nnx_module_under_jit(only):
     pair = TorchAround(reference), Around(port)
     report = compare(*pair, (X,), rename={"inner.blocks.*": "inner.blocks_*"}, only=only)
     assert [fault.path for fault in report.faults] == ["inner.blocks.1"]
+    inside = report.table[report.table.path.str.startswith("inner.blocks.1.")]
+    assert list(inside.verdict) == ["PASS", "PASS"]
     assert ("inner.head" in set(report.table.path)) is not bool(only)
 
 
