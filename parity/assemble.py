@@ -10,6 +10,8 @@ from flax import nnx
 from parity import capture_nnx, memory
 from parity.adequacy import unexercised
 from parity.case import Outcome, Rules
+from parity.choice import partial_note
+from parity.errors import InputError
 from parity.folding import Folding, fold
 from parity.globs import renamed
 from parity.ledger import make_ledger
@@ -21,8 +23,12 @@ from parity.weights import Tensor, Weight
 
 @dataclass(frozen=True)
 class Paired:
-    """Which modules of the two models correspond, and which tensors hold the same values."""
+    """Which modules of the two models correspond, and which tensors hold the same values.
 
+    `modules` is how many the reference has.
+    """
+
+    modules: int
     folding: Folding
     ledger: tuple[Weight, ...]
 
@@ -46,7 +52,7 @@ def paired(
         rules=rules.weights,
         declared=rules.declared,
     )
-    return Paired(folding, ledger)
+    return Paired(len(modules), folding, ledger)
 
 
 class Programs:
@@ -76,10 +82,22 @@ def assembled(
     environment: Mapping[str, Any],
     gaps: tuple[str, ...] = (),
 ) -> Report:
-    """The report of all cases; `gaps` are what the pair says that its inputs leave out."""
+    """The report of all cases; `gaps` are what the pair says that its inputs leave out.
+
+    Raises:
+        InputError: nothing that was chosen was called.
+    """
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
     weights = settled(pairs.ledger, coverage, rows)
+    if rules.only:
+        if not coverage.calls:
+            chosen = ", ".join(rules.only)
+            raise InputError(f"only: these inputs call no module that {chosen!r} matches")
+        weights = _of_modules(weights, coverage, pairs.folding)
+        facts = {**facts, "only": list(rules.only)}
+    if rules.depth is not None:
+        facts = {**facts, "depth": rules.depth}
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
@@ -95,7 +113,18 @@ def assembled(
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
+        partial=partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        exhibit=next((outcome.exhibit for outcome in outcomes if outcome.exhibit), None),
     )
+
+
+def _of_modules(
+    weights: Sequence[Weight], coverage: Coverage, folding: Folding
+) -> tuple[Weight, ...]:
+    """The lines of the ledger that are of a module in the coverage."""
+    paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
+    places = {folding.partners[path] for path in paths if path in folding.partners}
+    return tuple(line for line in weights if line.path in (paths if line.name else places))
 
 
 def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:

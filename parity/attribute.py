@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Shaped
 
 from parity.background import Background
-from parity.exclusive import Exclusives
+from parity.exclusive import NOT_REPEATABLE, Exclusives
 from parity.force_nnx import repeat, traced
 from parity.forced import NotMeasured, Sides, by_port_leaf, reference, same, unforced, values
 from parity.measure import Key, comparable
@@ -31,8 +31,6 @@ Limit = Callable[[str], float]
 SLACK = 4
 """How far above its limit R of a whole subtree may be, at worst, where the float64 run is left out.
 Each call inside was judged by its own R: this is for code that no call inside shows."""
-
-NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 
 
 def measure_inclusive(

@@ -4,7 +4,7 @@ Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -17,6 +17,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
     unsafe_am_i_under_a_vmap_DO_NOT_USE,
 )
 
+from parity.linen_parts import Part, parts
 from parity.observe_nnx import Observer, can_be_called, observed
 from parity.recorder import Recorder, bind, join
 from parity.records import Leaf, ModuleInfo, Trace
@@ -36,13 +37,13 @@ def record(
     *,
     store: Store,
     prefix: str = "",
-    depth: int | None = None,
+    inside: Collection[str] | None = None,
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
-    model; `depth` 0 records no submodule. Calls under `jax.vmap` are not recorded: no single call
-    of the reference is one of them.
+    model; `inside` are the paths of the submodules to record, all of them unless it is given. Calls
+    under `jax.vmap` are not recorded: no single call of the reference is one of them.
 
     Raises:
         InputError: another comparison is running in this process.
@@ -51,28 +52,32 @@ def record(
     observer = _RecordingObserver(store)
     args, kwargs = arrays(args, kwargs)
     given = flatten(bind(target(module, method), args, kwargs))
-    inner = {path: child for path, child in found.items() if path} if depth != 0 else {}
-    with (
-        kept_port(module, *(value for _, value in given.statics)),
-        observed({join(prefix, path): child for path, child in inner.items()}, observer),
-    ):
+    inner = {join(prefix, path): child for path, child in found.items() if path}
+    if inside is not None:
+        inner = {path: child for path, child in inner.items() if path in inside}
+    objects = [value for _, value in given.statics]
+    with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
         output = invoke(module, method, args, kwargs)
         name = method if isinstance(method, str) else "__call__"
         observer.end(type(module).__name__, name, flatten(output))
-    info = {join(prefix, path): module_info(path, child) for path, child in found.items()}
-    if depth == 0:
-        info = {prefix: info[prefix]}
-    return Trace(observer.recorder.finish(), info, frozenset(observer.hidden))
+    info = {path: module_info(path, child) for path, child in ({prefix: module} | inner).items()}
+    linen = {path: child for path, child in inner.items() if isinstance(child, Part)}
+    return Trace(observer.recorder.finish(), info, frozenset(observer.hidden), linen)
 
 
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
-    """Every module by dotted path, the root as `""`; a shared module under its first path."""
-    return {
-        path: value
-        for path, value in _nodes(root)
-        if isinstance(value, nnx.Module) and not isinstance(value, (nnx.List, nnx.Dict))
-    }
+    """Every module by dotted path, the root as `""`; a shared module under its first path.
+
+    Those of Linen can be called once a record has heard of them: see `Trace.linen`.
+    """
+    found: dict[str, nnx.Module] = {}
+    for path, value in _nodes(root):
+        if isinstance(value, nnx.Module) and not isinstance(value, (nnx.List, nnx.Dict)):
+            found[path] = value
+        if isinstance(value, nnx.bridge.ToNNX):
+            found |= {join(path, name): part for name, part in parts(value).items()}
+    return found
 
 
 def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
@@ -98,15 +103,22 @@ def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
 
 def module_info(path: str, module: nnx.Module) -> ModuleInfo:
     """Class name and own tensors of a module; random state is neither parameter nor buffer."""
-    own = {k: v for k, v in vars(module).items() if isinstance(v, nnx.Variable)}
+    own = own_variables(module)
     sizes = {k: int(np.size(v[...])) for k, v in own.items() if not isinstance(v, nnx.RngState)}
     return ModuleInfo(
         path,
         type(module).__name__,
-        container=not can_be_called(type(module)),
+        container=not (isinstance(module, Part) or can_be_called(type(module))),
         parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
         buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
     )
+
+
+def own_variables(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:
+    """Variables of a module by name, without those of modules inside it."""
+    if isinstance(module, Part):
+        return module.variables()
+    return {name: one for name, one in vars(module).items() if isinstance(one, nnx.Variable)}
 
 
 def named_tensors(root: nnx.Module) -> list[Tensor]:
@@ -161,6 +173,8 @@ def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
     """What `invoke` calls, as a function of the arguments alone: its signature names them."""
     if not isinstance(method, str):
         return functools.partial(method, module)
+    if isinstance(module, Part):
+        return module.function()
     bound: Callable[..., Any] = getattr(module, method)
     return bound
 

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import ml_dtypes
@@ -31,19 +31,20 @@ def record(
     store: Store,
     layout: Mapping[str, str],
     prefix: str = "",
-    depth: int | None = None,
+    inside: Collection[str] | None = None,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
     module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
-    module's path in its model; `depth` 0 records no submodule.
+    module's path in its model; `inside` are the paths of the submodules to record, all of them
+    unless it is given.
     """
     observer = _Observer(module, store, layout, prefix)
     handles: list[Any] = []
     try:
-        for child in module.modules():
-            if child is not module and depth != 0:
+        for path, child in module.named_modules():
+            if path and (inside is None or join(prefix, path) in inside):
                 handles.append(child.register_forward_pre_hook(observer.before, with_kwargs=True))
                 handles.append(child.register_forward_hook(observer.after, with_kwargs=True))
         with torch.no_grad(), kept_reference(module):
@@ -55,8 +56,8 @@ def record(
         for handle in handles:
             handle.remove()
     info = {join(prefix, path): value for path, value in modules(module).items()}
-    if depth == 0:
-        info = {prefix: info[prefix]}
+    if inside is not None:
+        info = {path: one for path, one in info.items() if path == prefix or path in inside}
     return Trace(settle(observer.recorder.finish()), info)
 
 

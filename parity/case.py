@@ -1,6 +1,6 @@
 """One case: both sides on one input, from capture to faults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -13,17 +13,18 @@ from flax import nnx
 from parity import capture_nnx
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
-from parity.align import PORT_LACKS, REF_LACKS, Alignment, align, same_value
-from parity.attribute import measure_inclusive
+from parity.align import Alignment, align, match_inputs, same_value
+from parity.choice import Choice, choose, opened, with_deeper
 from parity.diagnose.scene import Scene
 from parity.errors import InputError
-from parity.exclusive import SLACK, Exclusives, measure_exclusive
-from parity.explain import explained, settled
+from parity.exclusive import SLACK
+from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
 from parity.globs import check_used, renamed
-from parity.grade import Errors, Judgement, fail_limit, grade, judge
-from parity.localise import Found, find_faults
-from parity.measure import Free, Key, measure_free, read
+from parity.grade import fail_limit
+from parity.judging import MODES, Part, faults_of, judge_part, split
+from parity.localise import Found
+from parity.measure import Free, measure_free, read
 from parity.noise import bounded
 from parity.nonfinite import first_nonfinite
 from parity.observer import compare_unobserved
@@ -36,11 +37,8 @@ from parity.records import (
     Coverage,
     Diagnosis,
     Emulation,
-    Exclusive,
     Fault,
-    Inclusive,
     LeafMatch,
-    Match,
     NonFinite,
     Row,
     Rung,
@@ -48,8 +46,6 @@ from parity.records import (
 )
 from parity.store import Store
 from parity.weights import Fused, Stacked, Weight
-
-MODES = ("free", "exclusive", "inclusive")
 
 
 @dataclass(frozen=True)
@@ -67,6 +63,12 @@ class Rules:
     emulate: str | None = None
     disable_jit: bool = False
     """Whether the port runs operation by operation, not in the programs that it compiles."""
+    only: tuple[str, ...] = ()
+    """Globs of the reference's paths: what they match, with what is inside it, is all there is."""
+    depth: int | None = None
+    """How many levels of modules are looked into."""
+    exhibit: bool = False
+    """Whether the call of the first fault is kept."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Outcome:
     nonfinite: tuple[NonFinite, ...] = ()
     emulation: Emulation | None = None
     uncaptured: Mapping[str, str] = field(default_factory=dict)
+    exhibit: Exhibit | None = None
 
 
 class Reference(Protocol):
@@ -96,8 +99,21 @@ class Reference(Protocol):
         """The case's arguments for the port: in its layout."""
         ...
 
-    def record(self, case: Case, store: Store, layout: Mapping[str, str]) -> Trace:
-        """The calls of the case, with their arrays in `store`."""
+    def paths(self) -> Collection[str]:
+        """All modules of the root."""
+        ...
+
+    def record(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
+        """The calls of the case, with their arrays in `store`.
+
+        `inside` are the paths of the submodules to record; `None` stands for all.
+        """
         ...
 
     def observed(self, case: Case, port: Trace) -> Trace:
@@ -138,25 +154,32 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     nnx_module = _called(case, nnx_root, rename)
+    choice = _chosen(case, reference.paths(), nnx_root, rules)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
         given, given_kwargs = reference.arguments(case, layout)
         progress.stage("reference")
-        ref = reference.record(case, store, layout)
-        progress.stage("port")
-        port = capture_nnx.record(
-            nnx_module,
-            case.nnx,
-            given if nnx_args is None else nnx_args,
-            given_kwargs if nnx_kwargs is None else nnx_kwargs,
-            store=store,
-            prefix=renamed(case.path, rename),
-            depth=case.depth,
-        )
-        port = reference.observed(case, port)
+        ref = reference.record(case, store, layout, choice.theirs)
+        called, port = ref.calls[-1], Trace((), {})
+        done = exercised(ref.calls, reference.optional(case))
+        if choice.whole or len(ref.calls) > 1:
+            progress.stage("port")
+            port = capture_nnx.record(
+                nnx_module,
+                case.nnx,
+                given if nnx_args is None else nnx_args,
+                given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                store=store,
+                prefix=renamed(case.path, rename),
+                inside=choice.ours,
+            )
+            port = reference.observed(case, port)
+            _check_inputs(called, port.calls[-1], store)
+        if not choice.whole:
+            ref, port = opened(ref), opened(port)
         alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
-        check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
-        _check_inputs(alignment, store)
+        if not rules.only:
+            check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)
         if case.returned_from is not None and not _agree(alignment, free):
             # what was shown may be wrong too: it would count as the reference's own rounding
@@ -165,65 +188,72 @@ def run_case(
                 nnx_args, nnx_kwargs, weights,
             )  # fmt: skip
         calls = (ref.calls, port.calls)
-        exclusives: Exclusives | None = None
-        inclusive: Mapping[Key, Inclusive] = {}
         sides = Sides(
             reference.float64(case),
-            _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module)),
+            _joined(renamed(case.path, rename), capture_nnx.submodules(nnx_module))
+            | dict(port.linen),
             case.nnx,
         )
-        if "exclusive" in rules.modes:
-            exclusives = measure_exclusive(
-                alignment.matches, calls, sides, store, None if case.floor else fail_limit, progress
+        parts: Sequence[Part] = (Part(alignment.matches, calls),)
+        if not choice.whole:
+            parts = split(alignment.matches, calls)
+            own = reference.float64(replace(case, torch="__call__"))
+            sides = replace(sides, reference=own, nnx_method="__call__")
+        judged = [
+            judge_part(
+                case, part, sides, free, weights, store, reference.diagnose, progress,
+                modes=rules.modes, rungs=rules.rungs,
             )
-            if "inclusive" in rules.modes:
-                inclusive = measure_inclusive(
-                    alignment.matches, exclusives, sides, store, fail_limit, progress
-                )
-        found = _rows(case, alignment, free, inclusive, exclusives, rules)
-        scene = None
-        if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
-            scene = Scene(alignment.matches, ref.calls, sides, exclusives, weights, store)
-            found = settled(found, scene, reference.diagnose, progress)
-        faults = find_faults(found, {m.ref.order: m.parent for m in alignment.matches})
-        if scene is not None and faults:
-            progress.stage("diagnosis", len(faults))
-            faults = tuple(
-                explained(fault, found, scene, reference.diagnose, progress) for fault in faults
-            )
+            for part in parts
+        ]  # fmt: skip
+        faults = faults_of(judged, reference.diagnose, progress)
+        shown = None
+        if rules.exhibit and faults:
+            shown = take(faults[0], judged, nnx_root, sides, store)
+        found = [one for part in judged for one in part.found]
         unobserved = emulation = None
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
-        if root is not None and case.shipped is not None:
+        if root is not None and choice.whole and case.shipped is not None:
             progress.stage("the port as it is shipped")
             passed = all(one.row.verdict == "PASS" for one in found)
             rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
             unobserved = compare_unobserved(root, port.calls, case.shipped, sides, rounding, store)
         if root is not None and rules.emulate is not None:
             emulation = measure_emulated(
-                rules.emulate, case.name, alignment.matches, port.calls, sides, free, exclusives,
-                store, fail_limit, progress,
+                rules.emulate, case.name, alignment.matches, port.calls, sides, free,
+                judged[-1].exclusives, store, fail_limit, progress,
             )  # fmt: skip
-        nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
-        outputs = root_outputs(ref, store)
-        notes = (*reference.notes(case), *_weak_inputs(ref.calls[-1], store))
+        nonfinite: tuple[NonFinite, ...] = ()
+        if ref.calls and port.calls:
+            nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
+        outputs = root_outputs(called, store)
+        notes = (*reference.notes(case), *_weak_inputs(called, store))
     rows = tuple(one.row for one in found)
-    done = exercised(ref.calls, reference.optional(case))
+    coverage = with_deeper(alignment.coverage, choice.deeper)
     if unobserved is not None and unobserved.note:
         notes = (*notes, f"{case.name}: {unobserved.note}")
     uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
     return Outcome(
-        rows, faults, alignment.coverage, outputs, done, notes, nonfinite, emulation, uncaptured
+        rows, faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
     )
 
 
-def root_outputs(ref: Trace, store: Store) -> dict[str, Any]:
+def root_outputs(called: Call, store: Store) -> dict[str, Any]:
     """What the called module of the reference returned, channel-first, by leaf."""
     return {
         # a copy: reports keep it, and a mapping would keep the whole file
         leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")
-        for leaf in ref.calls[-1].outputs
+        for leaf in called.outputs
         if leaf.buffer is not None
     }
+
+
+def _chosen(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+    choice = choose(
+        case.path, theirs, capture_nnx.submodules(nnx_root),
+        only=rules.only, depth=rules.depth, rename=rules.rename or {},
+    )  # fmt: skip
+    return replace(choice, theirs=(), ours=(), deeper=()) if case.depth == 0 else choice
 
 
 def _output_names(alignment: Alignment) -> list[str]:
@@ -271,15 +301,12 @@ def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
     return {join(prefix, path): module for path, module in modules.items()}
 
 
-def _check_inputs(alignment: Alignment, store: Store) -> None:
-    """Refuse root inputs of the port that are not the reference's after layout."""
-    root = next((match for match in alignment.matches if match.ref.parent == -1), None)
-    if root is None:
-        return
+def _check_inputs(theirs: Call, ours: Call, store: Store) -> None:
+    """Refuse arguments of the port that are not the reference's after layout."""
     found = {leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
-             for leaf in root.inputs}  # fmt: skip
-    plain = {leaf.name: leaf.value for leaf in root.port.inputs if leaf.buffer is None}
-    for leaf in root.ref.inputs:
+             for leaf in match_inputs(theirs.inputs, ours.inputs)}  # fmt: skip
+    plain = {leaf.name: leaf.value for leaf in ours.inputs if leaf.buffer is None}
+    for leaf in theirs.inputs:
         if leaf.buffer is not None:
             problem = found.get(leaf.name, "no counterpart")
         else:
@@ -300,78 +327,3 @@ def _equal(leaf: LeafMatch, store: Store) -> bool:
     ref, port = read(store, leaf.ref.buffer, leaf.undo), store.get(leaf.port.buffer)
     # JAX has no 64-bit types unless asked for: the values count
     return np.array_equal(ref.astype(port.dtype), port, equal_nan=port.dtype.kind in "fc")
-
-
-def _rows(
-    case: Case,
-    alignment: Alignment,
-    free: Free,
-    inclusive: Mapping[Key, Inclusive],
-    exclusives: Exclusives | None,
-    rules: Rules,
-) -> list[Found]:
-    found: list[Found] = []
-    by_kind = {kind: rung for rung in rules.rungs for kind in rung.kinds}
-    containers = {match.parent for match in alignment.matches}
-    for match in alignment.matches:
-        order, kind = match.ref.order, match.ref.kind
-        rung = by_kind.get(kind)
-        limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        handed = exclusives.handed.get(order, ()) if exclusives else ()
-        handed = tuple(one for one in handed if _matters(one.error, limit))
-        for leaf in match.outputs:
-            if leaf.declared:  # the reason is in the coverage
-                continue
-            key = (order, leaf.ref.name)
-            errors = Errors(
-                free.errors.get(key),
-                inclusive.get(key),
-                exclusives.errors.get(key) if exclusives else None,
-                handed,
-                container=order in containers,
-            )
-            if errors.free is None and not leaf.problem:
-                continue  # equal values that are no arrays
-            judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
-            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
-            found.append(Found(row, judged, handed))
-    return found
-
-
-def _matters(error: Exclusive, limit: float) -> bool:
-    return error.fails(limit) or error.unsteady or bool(error.problem)
-
-
-def _row(
-    case: Case,
-    match: Match,
-    leaf: LeafMatch,
-    errors: Errors,
-    gain: float,
-    rung: Rung | None,
-    judged: Judgement,
-) -> Row:
-    buffer = leaf.ref.buffer
-    figures = errors.inclusive or errors.exclusive or errors.free
-    return Row(
-        rung=rung.name if rung else "",
-        case=case.name,
-        path=match.ref.path,
-        nnx_path=match.port.path,
-        kind=match.ref.kind,
-        call=match.ref.number,
-        leaf=leaf.ref.name,
-        shape=buffer.shape if buffer else (),
-        dtype=buffer.dtype.name if buffer else type(leaf.ref.value).__name__,
-        metrics=errors.free,
-        inclusive=errors.inclusive,
-        exclusive=errors.exclusive,
-        gain=gain,
-        grade=grade(figures.mae) if figures is not None else "",
-        verdict=judged.verdict,
-        reason=judged.reason,
-        order=match.ref.order,
-        parent=match.parent,
-        limited=case.r_limit is None,
-        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
-    )

@@ -87,7 +87,7 @@ def _of_jax() -> Mapping[str, Any]:
     import jax
 
     return {
-        "jax_device": str(jax.devices()[0]),
+        "jax_device": str(next(iter(jax.numpy.zeros(()).devices()))),
         "jax_devices": ", ".join(device.device_kind for device in jax.devices()),
         "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
         "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),

@@ -27,6 +27,7 @@ SLACK = 1.5
 error may be several roundings, and a correct port is that far from it too. Mistakes start at 300
 (see `limits`)."""
 
+NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
 
 
@@ -97,6 +98,8 @@ def _run_port(
         outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
         work.port(background, matches[0], {}, outputs)
         return {}
+    if matches[-1].port.arguments is None:
+        return {match.ref.order: NOT_REPEATABLE for match in matches}
     return force_port(
         sides.nnx_modules, sides.nnx_method, matches, calls, store,
         lambda *heard: work.port(background, *heard),

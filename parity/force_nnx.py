@@ -16,6 +16,7 @@ from flax import nnx
 
 from parity.capture_nnx import Method, aliased, target
 from parity.forced import Array, Listener, by_port_leaf, by_turn, reference, values
+from parity.linen_parts import below
 from parity.metrics import unit_roundoff
 from parity.observe_nnx import Observer, observed
 from parity.recorder import bind, unbind
@@ -69,7 +70,7 @@ def repeat(
     function = target(module, method)
     args, kwargs = unbind(function, rebuild(call.arguments, list(map(aliased, given))))
     objects = [value for _, value in flatten((args, kwargs)).statics]
-    with kept_port(module, *objects, streams=streams):
+    with kept_port(module, *objects, streams=streams), below(call.path):
         return function(*args, **kwargs)
 
 

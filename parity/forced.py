@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -66,8 +66,9 @@ class Sides:
     def value(self, name: str) -> Array | None:
         """The values of the port's tensor of that full name; `None` if it is no module's own."""
         path, _, own = name.rpartition(".")
-        held = vars(self.nnx_modules[path]).get(own) if path in self.nnx_modules else None
-        return np.asarray(held[...]) if isinstance(held, nnx.Variable) else None
+        module = self.nnx_modules.get(path)
+        held = None if module is None else capture_nnx.own_variables(module).get(own)
+        return None if held is None else np.asarray(held[...])
 
 
 def by_port_leaf(leaves: Sequence[LeafMatch]) -> dict[str, LeafMatch]:
@@ -103,6 +104,19 @@ def unforced(match: Match) -> str:
         return f"not measured: an input has {problem}"
     both = all(any(leaf.buffer for leaf in call.inputs) for call in (match.ref, match.port))
     return "not measured: no input has a counterpart" if both and not match.inputs else ""
+
+
+def within(calls: Sequence[Call], order: int) -> list[Call]:
+    """One call and those inside it; it is in no other then."""
+    parents = {call.order: call.parent for call in calls}
+
+    def under(one: int) -> bool:
+        while one not in (-1, order):
+            one = parents[one]
+        return one == order
+
+    inside = [call for call in calls if under(call.order)]
+    return [replace(call, parent=-1) if call.order == order else call for call in inside]
 
 
 def by_turn(calls: Sequence[Call]) -> Mapping[tuple[str, int], Call]:

@@ -1,7 +1,7 @@
 """The reference that runs: recorded anew, run in float64, and changed to find out why."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -67,14 +67,24 @@ class Live:
         args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
         return args, {name: convert(name, value) for name, value in case.kwargs.items()}
 
-    def record(self, case: Case, store: Store, layout: Mapping[str, str]) -> Trace:
+    def paths(self) -> Collection[str]:
+        """As they are named in the root."""
+        return [path for path, _ in self._root.named_modules()]
+
+    def record(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
         """Run it, unless what it returns has been shown before."""
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
             method = _returning(case.returned_from(self._before), module, method)
         return capture_torch.record(
             module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, depth=case.depth,
+            store=store, layout=layout, prefix=case.path, inside=inside,
         )  # fmt: skip
 
     def observed(self, case: Case, port: Trace) -> Trace:

@@ -2,24 +2,28 @@
 
 `nnx.capture` records outputs only and skips an inherited `__call__`, so `__call__` of each class is
 wrapped for the run. Inside `jit` modules are clones: each module carries a static stamp, which
-clones keep, which makes `jit` trace anew, and which no later run shares.
+clones keep, which makes `jit` trace anew, and which no later run shares. Modules of Linen inside
+`nnx.bridge.ToNNX` are heard of through Linen's own interceptors.
 """
 
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-from flax import nnx
+from flax import linen, nnx
 
 from parity.errors import InputError
+from parity.linen_parts import Part, below, path_of
 from parity.recorder import bind
 from parity.tree import Flat, flatten
 
-STAMP = "_parity_stamp"
+STAMP = "to_nnx__parity_stamp"
+"""The attribute with the stamp; any other prefix is a variable to `nnx.bridge.ToNNX`."""
+
 _runs = itertools.count()
 _patching = threading.Lock()
 
@@ -71,21 +75,27 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     if not _patching.acquire(blocking=False):
         raise InputError("another comparison is running in this process; run them one by one")
     run = f"{next(_runs)}:"
-    classes = [cls for cls in {type(m): None for m in modules.values()} if can_be_called(cls)]
+    parts = {path: module for path, module in modules.items() if isinstance(module, Part)}
+    stamped = {path: module for path, module in modules.items() if path not in parts}
+    heard = frozenset(stamped)
+    for path, part in parts.items():
+        stamped.setdefault(path.removesuffix(".".join(part.keys)).rstrip("."), part.owner)
+    classes = [cls for cls in {type(m): None for m in stamped.values()} if can_be_called(cls)]
     own = {cls: cls.__dict__.get("__call__") for cls in classes}
     try:
-        for path, module in modules.items():
+        for path, module in stamped.items():
             setattr(module, STAMP, run + path)
         for cls in classes:
-            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer))  # noqa: B010
-        yield
+            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
+        with linen.intercept_methods(_interceptor(parts, observer)):
+            yield
     finally:
         for cls, original in own.items():
             if original is not None:
                 setattr(cls, "__call__", original)  # noqa: B010
             elif "__call__" in cls.__dict__:
                 delattr(cls, "__call__")
-        for module in modules.values():
+        for module in stamped.values():
             if hasattr(module, STAMP):
                 delattr(module, STAMP)
         _patching.release()
@@ -96,16 +106,35 @@ def can_be_called(cls: type) -> bool:
     return any("__call__" in base.__dict__ for base in cls.__mro__)
 
 
-def _wrapper(original: Callable[..., Any], run: str, observer: Observer) -> Callable[..., Any]:
+def _wrapper(
+    original: Callable[..., Any], run: str, observer: Observer, heard: Collection[str]
+) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
         stamp = getattr(self, STAMP, "")
         if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
             return original(self, *args, **kwargs)
         path, kind = stamp.removeprefix(run), type(self).__name__
-        # a profile of the run shows the call by its path
-        with observer.entered(stamp, original), jax.profiler.TraceAnnotation(path):
-            function = functools.partial(original, self)
-            return observer.around(path, kind, function, args, kwargs)
+        function = functools.partial(original, self)
+        with below(path):
+            if path not in heard:
+                return function(*args, **kwargs)
+            # a profile of the run shows the call by its path
+            with observer.entered(stamp, original), jax.profiler.TraceAnnotation(path):
+                return observer.around(path, kind, function, args, kwargs)
 
     return call
+
+
+def _interceptor(parts: Mapping[str, Part], observer: Observer) -> Callable[..., Any]:
+    def intercept(function: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        path = path_of(context.module) if context.method_name == "__call__" else None
+        own = context.orig_method.func
+        if path is None or path not in parts or observer.inside_base_of(path, own):
+            return function(*args, **kwargs)
+        parts[path].hear(context.module)
+        kind = type(context.module).__name__
+        with observer.entered(path, own), jax.profiler.TraceAnnotation(path):
+            return observer.around(path, kind, function, args, kwargs)
+
+    return intercept

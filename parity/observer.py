@@ -97,10 +97,10 @@ def compare_unobserved(
     if size <= FACTOR:
         return Unobserved(fact)
     # once more, watched: the program's calls are not those that were recorded
-    depth = None if len(calls) > 1 else 0
+    inside = None if len(calls) > 1 else ()
     with jax.disable_jit(False):
         again = capture_nnx.record(
-            module, shipped, args, kwargs, store=store, prefix=call.path, depth=depth
+            module, shipped, args, kwargs, store=store, prefix=call.path, inside=inside
         )
     where = _first_difference(calls, again.calls, FACTOR * noise[name], store)
     return Unobserved(

@@ -6,22 +6,23 @@ The stages of one case stand in `case.py`; here are those of a whole comparison 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from flax import nnx
 
-from parity import capture_nnx, capture_torch, environment, memory
+from parity import capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.assemble import Paired, Programs, assembled, paired
-from parity.case import MODES, Outcome, Rules, run_case
+from parity.case import Outcome, Rules, run_case
+from parity.checks import check_arguments, check_choice, check_globs, check_sequences
+from parity.choice import touches
 from parity.errors import InputError
-from parity.globs import check_used
+from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
 from parity.inputs import load_clip
+from parity.judging import MODES
 from parity.live import Live, facts
 from parity.observer import Compiled
-from parity.packed import globs
 from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.report import Report
@@ -48,6 +49,9 @@ def compare(
     emulate: str | None = None,
     disable_jit: bool = False,
     jitted: bool = True,
+    only: Sequence[str] = (),
+    depth: int | None = None,
+    exhibit: bool = False,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -78,12 +82,19 @@ def compare(
             and loops are seen call by call.
         jitted: also run the port's method as one program that nobody records, and say if it
             returns something else; leave it out where that takes too long to compile.
+        only: globs of the reference's modules. Both sides run once as they are; then these modules
+            alone, with what they call, are judged, each call from the state in which the module is
+            now. The report says so, and is at best a WARN.
+        depth: how many levels below the compared module, or below those of `only`, are looked
+            into; deeper ones count with the module around them. Such a report is at best a WARN.
+        exhibit: keep the call of the first fault, for `Report.bundle`.
 
     Raises:
         InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
             `torch_args` after layout.
     """
-    _check_arguments(torch_module, nnx_module, torch_args, nnx_args, ignore, weights)
+    check_arguments(torch_module, nnx_module, torch_args, nnx_args, weights)
+    check_sequences(ignore=ignore, only=only)
     unknown = set(modes) - set(MODES)
     if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
         raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
@@ -113,8 +124,11 @@ def compare(
         leaves=tuple(glob for glob in ignore if "#" in glob),
         emulate=emulate,
         disable_jit=disable_jit,
+        only=tuple(only),
+        depth=depth,
+        exhibit=exhibit,
     )
-    _check_globs(torch_module, nnx_module, rules)
+    check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
@@ -125,6 +139,9 @@ def compare(
             pairs.ledger,
         )  # fmt: skip
     held = {"seconds": round(time.monotonic() - start, 1)}
+    if outcome.exhibit is not None:
+        shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
+        outcome = replace(outcome, exhibit=shown)
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     described = environment.describe(seed, torch_module)
     return assembled(name, [outcome], pairs, rules, held, described)
@@ -133,51 +150,6 @@ def compare(
 def _paired(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Paired:
     tensors = capture_torch.named_tensors(torch_module)
     return paired(capture_torch.modules(torch_module), tensors, nnx_module, rules)
-
-
-def _check_arguments(
-    torch_module: object,
-    nnx_module: object,
-    torch_args: object,
-    nnx_args: object,
-    ignore: object,
-    weights: Sequence[object],
-) -> None:
-    kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
-    if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
-        raise InputError(
-            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
-        )
-    for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
-        if value is not None and not isinstance(value, (tuple, list)):
-            kind = type(value).__name__
-            raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
-    if isinstance(ignore, str):
-        raise InputError(f"ignore: expected a sequence of globs, found the string {ignore!r}")
-    for rule in weights:
-        if not isinstance(rule, (Fused, Stacked)):
-            kind = type(rule).__name__
-            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
-
-
-def _check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> None:
-    """Refuse what names nothing: a mistyped name would be left out without a word."""
-    tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
-    theirs = [path for path, _ in torch_module.named_modules()]
-    leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
-    ours = [*capture_nnx.submodules(nnx_module), *leaves]
-    what = "module or tensor"
-    check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
-    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
-    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
-    check_used("layout", rules.layout or (), theirs, "module of the reference", _of_path)
-    names = [glob for rule in rules.weights for glob in globs(rule)]
-    check_used("weights", names, tensors, "tensor of the reference")
-
-
-def _of_path(path: str, glob: str) -> bool:
-    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
-    return fnmatchcase(path, glob.partition("#")[0])
 
 
 def run_pair(
@@ -191,17 +163,22 @@ def run_pair(
     seed: int = 0,
     emulate: str | None = None,
     disable_jit: bool = False,
+    only: Sequence[str] = (),
+    depth: int | None = None,
+    exhibit: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
-    `weights` and `config` are what the pair takes them for; `emulate` and `disable_jit` are as in
-    `compare`. In a process of its own, what JAX has compiled is dropped before the root is called
+    `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
+    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
+    out. In a process of its own, what JAX has compiled is dropped before the root is called
     with other shapes than the last time: these programs are hardly run again, and hold memory until
     the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
+    check_sequences(only=only)
     progress = progress or Progress()
     pair.prepare()
     start, before = time.monotonic(), memory.resident_memory()
@@ -217,8 +194,10 @@ def run_pair(
     cases = pair.cases(reference, clip, seed)
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit,
+        emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
     )  # fmt: skip
+    check_choice([path for path, _ in reference.named_modules()], rules)
+    cases = _needed(cases, reference, rules)
     progress.stage("comparing the weights")
     pairs = _paired(reference, port, rules)
     outcomes: list[Outcome] = []
@@ -233,8 +212,13 @@ def run_pair(
         shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
         programs.before(case.path, shapes)
         with seeded(seed):
-            outcomes.append(run_case(case, live, port, rules, progress, weights=pairs.ledger))
-        outputs[case.name] = outcomes[-1].outputs
+            outcome = run_case(case, live, port, rules, progress, weights=pairs.ledger)
+        if outcome.exhibit is not None:
+            shown = _with_weights(outcome.exhibit, reference)
+            outcome = replace(outcome, exhibit=made_by_pair(shown, weights, config, seed))
+            rules = replace(rules, exhibit=False)  # of one call the arrays are kept
+        outcomes.append(outcome)
+        outputs[case.name] = outcome.outputs
         done.append(case)
     held = {
         **facts(reference, clip, weights, config, seed),
@@ -247,3 +231,19 @@ def run_pair(
     gaps = tuple(pair.unexercised(reference, done))
     described = environment.describe(seed, reference)
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
+
+
+def _needed(cases: Sequence[Case], reference: torch.nn.Module, rules: Rules) -> tuple[Case, ...]:
+    """The cases that can show what was chosen, and those whose outputs others may be made from."""
+    if not rules.only:
+        return tuple(cases)
+    paths = [path for path, _ in reference.named_modules()]
+    wanted = [touches(rules.only, paths, case.path, case.depth == 0) for case in cases]
+    last = max((i for i, case in enumerate(cases)
+                if wanted[i] and (case.args_from or case.returned_from)), default=0)  # fmt: skip
+    return tuple(case for i, case in enumerate(cases) if wanted[i] or i < last)
+
+
+def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:
+    module = root.get_submodule(exhibit.fault.path)
+    return with_weights(exhibit, capture_torch.named_tensors(module))

@@ -72,11 +72,13 @@ class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
     `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    `linen` are the port's modules of Linen by path, as they can be called again.
     """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
     hidden: frozenset[str] = frozenset()
+    linen: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,19 @@
 """`parity check`: the port of a registered pair against a golden trace."""
 
-import sys
 from pathlib import Path
 
 import click
 
-from parity.cli.options import PROFILE, find_pair, writable
-from parity.emulate import MEANINGS
+from parity.cli.ending import end
+from parity.cli.options import (
+    DISABLE_JIT,
+    EMULATE,
+    JSON,
+    PROFILE,
+    QUIET,
+    find_pair,
+    writable,
+)
 
 
 @click.command()
@@ -17,13 +24,11 @@ from parity.emulate import MEANINGS
     show_default=True,
     help="Whose port to check: a registered name, or module:attribute of one of yours.",
 )
-@click.option(
-    "--emulate",
-    type=click.Choice(list(MEANINGS)),
-    help="Also run the port as hardware with coarser products would, as in `parity run`.",
-)
-@click.option("--disable-jit", is_flag=True, help="Run the port operation by operation.")
+@EMULATE
+@DISABLE_JIT
 @PROFILE
+@QUIET
+@JSON
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR-check]")
 def check(
     trace: Path,
@@ -31,9 +36,14 @@ def check(
     emulate: str | None,
     disable_jit: bool,
     profile: str | None,
+    quiet: bool,
+    as_json: bool,
     out: str | None,
 ) -> None:
-    """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed."""
+    """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed.
+
+    --json prints what report.json holds. Files are written in any case.
+    """
     from rich.console import Console
 
     if out:
@@ -45,9 +55,9 @@ def check(
     from parity.golden.check import check_trace
     from parity.probe import of_jax
     from parity.profile import profiled
-    from parity.report.terminal import show, shown_progress
+    from parity.report.terminal import shown_progress
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=quiet)
     console.print(f"effective precision of float32 products: jax {of_jax()}", highlight=False)
     with shown_progress(console) as progress, profiled(profile_folder):
         report = check_trace(
@@ -58,8 +68,4 @@ def check(
             progress=progress,
             own_process=True,
         )
-    written = report.write(folder)
-    console = Console()
-    show(report, console if console.is_terminal else Console(width=100))
-    click.echo(f"wrote {len(written)} files to {folder}")
-    sys.exit(0 if report else 1)
+    end(report, folder, quiet=quiet, as_json=as_json)

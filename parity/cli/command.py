@@ -6,6 +6,7 @@ import traceback
 import click
 
 from parity.cli.check import check
+from parity.cli.compare import compare
 from parity.cli.diff import diff
 from parity.cli.env import env
 from parity.cli.record import record
@@ -21,7 +22,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, record, check, diff, show, selftest, env):
+for command in (run, compare, record, check, diff, show, selftest, env):
     cli.add_command(command)
 
 

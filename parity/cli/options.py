@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parity.emulate import MEANINGS
 from parity.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,37 @@ JSON = click.option(
 )
 QUIET = click.option(
     "--quiet", is_flag=True, help="No progress; print only what is wrong, and the verdict."
+)
+EMULATE = click.option(
+    "--emulate",
+    type=click.Choice(list(MEANINGS)),
+    help="Also run the port as hardware with coarser products would, and report what that adds; "
+    "verdict and table stay those of the port as it runs here. "
+    + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
+)
+DISABLE_JIT = click.option(
+    "--disable-jit",
+    is_flag=True,
+    help="Run the port operation by operation: modules inside its own programs and loops are seen "
+    "call by call.",
+)
+ONLY = click.option(
+    "--only",
+    metavar="GLOB",
+    multiple=True,
+    help="Record and judge only these modules of the reference, by path, and what they call. The "
+    "report is at best a WARN: it says nothing of the others. May be given several times.",
+)
+DEPTH = click.option(
+    "--depth",
+    type=click.IntRange(0),
+    help="Look so many levels of modules into the model, or into those of --only; deeper ones "
+    "count with the module around them. The report is at best a WARN.",
+)
+BUNDLE = click.option(
+    "--bundle",
+    metavar="DIR",
+    help="Write the call of the first fault there: its arrays, and a script that shows it.",
 )
 
 
@@ -43,30 +75,42 @@ class Size(click.ParamType[tuple[int, int]]):
 
 def find_pair(name: str) -> "Pair":
     """The pair registered under `name`, or the attribute that module:attribute names."""
-    from importlib import import_module
-
     from parity.records import Pair
 
-    registered = {entry.name: entry for entry in entry_points(group=GROUP)}
-    try:
-        if name in registered:
-            found = registered[name].load()
-        else:
-            module, colon, attribute = name.partition(":")
-            if not colon:
-                raise InputError(
-                    f"no pair {name!r}; registered: {', '.join(sorted(registered)) or 'none'}; "
-                    "or give module:attribute"
-                )
-            sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
-            found = getattr(import_module(module), attribute)
-    except InputError:
-        raise
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InputError(f"pair {name!r} cannot be loaded: {error}") from error
+    found = load(place_of(name))
     if not isinstance(found, Pair):
         raise InputError(f"{name!r} is a {type(found).__name__}, expected a parity.Pair")
     return found
+
+
+def place_of(name: str) -> str:
+    """The module:attribute of a registered pair; any other name as it is."""
+    registered = {entry.name: entry.value for entry in entry_points(group=GROUP)}
+    if name not in registered and ":" not in name:
+        raise InputError(
+            f"no pair {name!r}; registered: {', '.join(sorted(registered)) or 'none'}; "
+            "or give module:attribute"
+        )
+    return registered.get(name, name)
+
+
+def load(name: str) -> Any:
+    """The attribute that module:attribute names, also of a module in the current folder."""
+    from importlib import import_module
+
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise InputError(f"{name!r}: expected module:attribute")
+    sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise InputError(f"{name!r} cannot be loaded: {error}") from error
+
+
+def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
+    """Where a report goes: one on a part does not take the place of one on the whole."""
+    return Path(f"reports/{name}{'-part' if only or depth is not None else ''}")
 
 
 def writable(folder: Path, option: str = "--out") -> Path:

@@ -1,12 +1,25 @@
 """`parity run`: the ladder of a registered pair."""
 
-import sys
 from pathlib import Path
 
 import click
 
-from parity.cli.options import JSON, PROFILE, QUIET, Size, find_pair, writable
-from parity.emulate import MEANINGS
+from parity.cli.ending import end
+from parity.cli.options import (
+    BUNDLE,
+    DEPTH,
+    DISABLE_JIT,
+    EMULATE,
+    JSON,
+    ONLY,
+    PROFILE,
+    QUIET,
+    Size,
+    default_folder,
+    find_pair,
+    place_of,
+    writable,
+)
 from parity.errors import InputError
 
 
@@ -18,19 +31,11 @@ from parity.errors import InputError
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
 @click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--emulate",
-    type=click.Choice(list(MEANINGS)),
-    help="Also run the port as hardware with coarser products would, and report what that adds; "
-    "verdict and table stay those of the port as it runs here. "
-    + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
-)
-@click.option(
-    "--disable-jit",
-    is_flag=True,
-    help="Run the port operation by operation: modules inside its own programs and loops are seen "
-    "call by call.",
-)
+@ONLY
+@DEPTH
+@EMULATE
+@DISABLE_JIT
+@BUNDLE
 @PROFILE
 @QUIET
 @JSON
@@ -43,8 +48,11 @@ def run(
     weights: str | None,
     config: str | None,
     seed: int,
+    only: tuple[str, ...],
+    depth: int | None,
     emulate: str | None,
     disable_jit: bool,
+    bundle: str | None,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -57,19 +65,20 @@ def run(
     from rich.console import Console
 
     from parity.profile import profiled
-    from parity.report.as_json import as_json as dumped
-    from parity.report.terminal import output, show, show_verdict, shown_progress
+    from parity.report.terminal import shown_progress
 
     if weights and config:
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
+    if bundle:
+        writable(Path(bundle), "--bundle")
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
         # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
-        folder = writable(Path(out or f"reports/{chosen.name}"))
+        folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
         from parity.environment import effective_precision
         from parity.pipeline import run_pair
 
@@ -86,15 +95,10 @@ def run(
                 seed=seed,
                 emulate=emulate,
                 disable_jit=disable_jit,
+                only=only,
+                depth=depth,
+                exhibit=bundle is not None,
                 progress=progress,
                 own_process=True,
             )
-    written = report.write(folder)
-    if as_json:
-        click.echo(dumped(report), nl=False)
-    elif quiet:
-        show_verdict(report, output())
-    else:
-        show(report, output())
-        click.echo(f"wrote {len(written)} files to {folder}")
-    sys.exit(0 if report else 1)
+    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=place_of(pair))

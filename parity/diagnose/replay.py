@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Shaped
 
 from parity.capture_torch import Method
 from parity.force_torch import Mode, Tensors, force_reference
+from parity.forced import within
 from parity.measure import comparable
 from parity.records import Call, LeafMatch, Match
 from parity.store import Store
@@ -82,7 +83,9 @@ class Operation:
         given = {**self.given, **changes}
         unnamed = [given.pop(key) for key in list(given) if key.isdigit()]
         if not unnamed:
-            return self.function(**given)
+            # a method of tensors takes the tensor itself by position only
+            leading = [given.pop(name) for name in _names(self)[: len(self.args)]]
+            return self.function(*leading, **given)
         named = [given.pop(name) for name in _names(self) if name in given]
         return self.function(*named, *unnamed, **given)
 
@@ -106,9 +109,8 @@ class Replayer:
         self.match, self.store = match, store
         self._module, self._method = module, method
         order = match.ref.order
-        inside = _inside(calls, order)
-        self._calls = [replace(c, parent=-1) if c.order == order else c for c in inside]
-        orders = {call.order for call in inside}
+        self._calls = within(calls, order)
+        orders = {call.order for call in self._calls}
         self._matches = [m for m in matches if m.ref.order in orders]
 
     def run(
@@ -214,17 +216,6 @@ def _signature(function: Any) -> tuple[str, ...]:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return ("input",)
-
-
-def _inside(calls: Sequence[Call], order: int) -> list[Call]:
-    parents = {call.order: call.parent for call in calls}
-
-    def under(one: int) -> bool:
-        while one not in (-1, order):
-            one = parents[one]
-        return one == order
-
-    return [call for call in calls if under(call.order)]
 
 
 def _arrays(

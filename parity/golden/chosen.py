@@ -21,4 +21,4 @@ def chosen(trace: Trace, paths: Collection[str]) -> Trace:
     calls = tuple(replace(call, order=place[call.order], parent=around(call)) for call in kept)
     known = {call.path for call in kept if call.parent == -1} | set(paths)
     modules = {path: info for path, info in trace.modules.items() if path in known}
-    return Trace(calls, modules, trace.hidden & known)
+    return replace(trace, calls=calls, modules=modules, hidden=trace.hidden & known)

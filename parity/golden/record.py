@@ -177,7 +177,7 @@ def _outputs(folder: Path, case: StoredCase) -> Mapping[str, Any]:
     """What the called module returned in a case that was recorded before."""
     with Store() as store:
         trace = adopted(case.calls, case.modules, Reader(folder, case.shards), store)
-        return root_outputs(trace, store)
+        return root_outputs(trace.calls[-1], store)
 
 
 def _tensors(

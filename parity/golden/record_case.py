@@ -46,7 +46,7 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    whole = live.record(case, store, pair.layout)
+    whole = live.record(case, store, pair.layout, () if case.depth == 0 else None)
     paths = {path for path in whole.modules if only is None or fnmatchcase(path, only)}
     trace = chosen(whole, paths)
     forms = _Forms(store)
@@ -84,7 +84,7 @@ def record_case(
         problem=wide.problem,
         shards=(),
     )
-    return Made(stored, root_outputs(whole, store), list(forms.arrays.values()))
+    return Made(stored, root_outputs(whole.calls[-1], store), list(forms.arrays.values()))
 
 
 class _Forms:

@@ -1,7 +1,7 @@
 """The reference of a golden trace, in place of one that runs."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -40,8 +40,18 @@ class Recorded:
         args, kwargs = given
         return tuple(args), dict(kwargs)
 
-    def record(self, case: Case, store: Store, layout: Mapping[str, str]) -> Trace:
-        """As it was recorded."""
+    def paths(self) -> Collection[str]:
+        """Those of the model, recorded or not."""
+        return self._golden.modules.keys()
+
+    def record(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
+        """As it was recorded: of a check all that there is."""
         stored = self._of(case)
         return adopted(stored.calls, stored.modules, self._golden.reader, store)
 

@@ -32,6 +32,7 @@ def as_json(report: Report) -> str:
         "environment": dict(report.environment),
         "faults": [vars(fault) for fault in report.faults],
         "notes": list(report.notes),
+        "partial": report.partial,
         "inputs": list(report.inputs),
         "unexercised": list(report.unexercised),
         "emulations": [asdict(emulation) for emulation in report.emulations],

@@ -31,6 +31,7 @@ class _Document:
     environment: Mapping[str, Any]
     faults: tuple[Fault, ...]
     notes: Any
+    partial: str
     inputs: tuple[str, ...]
     unexercised: tuple[str, ...]
     emulations: tuple[Emulation, ...]
@@ -48,7 +49,7 @@ class _Document:
 def read_report(path: str | Path) -> Report:
     """The report in the file `path`, or in `report.json` of the folder `path`.
 
-    It has everything but `outputs`, the arrays, which no file holds.
+    It has everything but `outputs` and `exhibit`, the arrays, which no file holds.
 
     Raises:
         InputError: no such file, too large, no JSON, cut short, of another format or version, or
@@ -82,6 +83,7 @@ def read_report(path: str | Path) -> Report:
         unexercised=document.unexercised,
         emulations=document.emulations,
         nonfinite=document.nonfinite,
+        partial=document.partial,
     )
     if report.verdict != document.verdict:
         raise InputError(

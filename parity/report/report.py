@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from parity.errors import InputError
 from parity.records import Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict
 from parity.report.table import to_frame, worst_verdict
 from parity.report.weights import to_weight_frame, weight_notes
@@ -14,6 +15,8 @@ from parity.weights import Weight
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from parity.exhibit import Exhibit
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,10 @@ class Report:
     """By case, what emulated hardware would add to the port's error."""
     nonfinite: tuple[NonFinite, ...] = ()
     """By case and side, where the finite numbers are left, if they are."""
+    partial: str = ""
+    """What was left out on purpose, so that this is no report on the whole port."""
+    exhibit: "Exhibit | None" = field(default=None, repr=False)
+    """The call of the first fault, if it was to be kept."""
 
     def __bool__(self) -> bool:
         """True only if every gate held and the coverage is complete."""
@@ -68,8 +75,8 @@ class Report:
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
         loose = weight_notes(self.weights, self.coverage, self.faults)
-        missing = (self._missing(),)
-        return (*filter(None, missing), *ran, *filter(None, lacking), *loose, *self.inputs)
+        first = (self.partial, self._missing())
+        return (*filter(None, first), *ran, *filter(None, lacking), *loose, *self.inputs)
 
     def _missing(self) -> str:
         found = {
@@ -115,7 +122,8 @@ class Report:
 
     @classmethod
     def from_json(cls, path: str | Path) -> "Report":
-        """Read what `to_json` wrote, or `report.json` of a folder; all but `outputs` is there.
+        """Read what `to_json` wrote, or `report.json` of a folder; it has everything but the
+        arrays, `outputs` and `exhibit`.
 
         Raises `InputError` for whatever is no report of this format.
         """
@@ -152,6 +160,23 @@ class Report:
         files["junit.xml"] = as_junit(self)
         write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
+
+    def bundle(self, folder: str | Path, make: str) -> Sequence[Path]:
+        """Write the call of the first fault as arrays and a script that shows the deviation.
+
+        `make` names, as `module:function`, what gives the torch module, the NNX module and the
+        arguments, as for `parity compare`; of a ladder, as `module:attribute`, its `parity.Pair`.
+
+        Raises:
+            InputError: there is no fault, its call was not kept (`exhibit=True`), or it cannot be
+                made again by itself.
+        """
+        from parity.report.bundle import write_bundle
+
+        if self.exhibit is None:
+            why = "the report has no fault" if not self.faults else "compare with exhibit=True"
+            raise InputError(f"bundle: there is no call to write: {why}")
+        return write_bundle(self.exhibit, Path(folder), make)
 
 
 def csv(table: "pd.DataFrame") -> str:

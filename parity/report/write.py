@@ -11,17 +11,17 @@ def write_text(path: Path, text: str) -> None:
     write_all(path.parent, {path.name: text})
 
 
-def write_all(folder: Path, files: Mapping[str, str]) -> None:
+def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
     """Write all files to a temporary folder on the same disk, then move one after another.
 
-    Every file in `folder` is whole at any moment, and all are of one run but for the instant of
-    the moves.
+    Text is written as UTF-8. Every file in `folder` is whole at any moment, and all are of one run
+    but for the instant of the moves.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:
-        for name, text in files.items():
-            with (Path(staging) / name).open("w", encoding="utf-8", newline="") as handle:
-                handle.write(text)
+        for name, content in files.items():
+            with (Path(staging) / name).open("wb") as handle:
+                handle.write(content.encode() if isinstance(content, str) else content)
                 handle.flush()
                 os.fsync(handle.fileno())
         for name in files:

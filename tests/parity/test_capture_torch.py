@@ -79,8 +79,8 @@ def test_a_method_gets_a_root_row(pair, image, store):
                                              "block.conv", ""}  # fmt: skip
 
 
-def test_depth_0_records_the_module_alone(pair, image, store):
-    trace = run(pair[0].stem, image, store=store, prefix="stem", depth=0)
+def test_the_module_alone(pair, image, store):
+    trace = run(pair[0].stem, image, store=store, prefix="stem", inside=())
     assert [call.path for call in trace.calls] == ["stem"]
     assert set(trace.modules) == {"stem"}
 

@@ -34,8 +34,9 @@ def test_help_is_quick_and_names_the_options():
         done = parity("run", "--help")
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
-    options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--emulate",
-               "--disable-jit", "--profile", "--out")  # fmt: skip
+    options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--only",
+               "--depth", "--emulate", "--disable-jit", "--bundle", "--profile",
+               "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout
     assert min(times) < 1.5  # 0.2 s on an idle machine

@@ -49,6 +49,17 @@ def test_an_activation_in_place():
     assert fault.cause == "activation"
 
 
+def test_an_operation_called_as_a_method():
+    def port(x):
+        return jax.nn.softmax(x, 1) + jnp.clip(x, -0.5, 0.5)
+
+    right = compare(lambda x: x.softmax(2) + x.clamp(-0.5, 0.5), port)
+    fault = compare(lambda x: x.softmax(1) + x.clamp(-0.5, 0.5), port)
+    assert right is None
+    assert fault.cause == "norm_axes"
+    assert "softmax over axis 2 explains 100 %" in fault.evidence
+
+
 def test_frames_put_in_front():
     def reference(x):
         return torch.cat([x[:, :, :1], x[:, :, :1], x], 2)

@@ -1,0 +1,74 @@
+"""What a comparison refuses before anything runs, each with one line that says what to do."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import torch
+from flax import nnx
+
+from parity import capture_nnx, capture_torch
+from parity.case import Rules
+from parity.errors import InputError
+from parity.globs import check_used
+from parity.packed import globs
+from parity.weights import Fused, Stacked
+
+
+def check_arguments(
+    torch_module: object,
+    nnx_module: object,
+    torch_args: object,
+    nnx_args: object,
+    weights: Sequence[object],
+) -> None:
+    """Two models in this order, tuples of arguments, rules for weights."""
+    kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
+    if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
+        raise InputError(
+            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
+        )
+    for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
+        if value is not None and not isinstance(value, (tuple, list)):
+            kind = type(value).__name__
+            raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
+    for rule in weights:
+        if not isinstance(rule, (Fused, Stacked)):
+            kind = type(rule).__name__
+            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
+
+
+def check_sequences(**options: object) -> None:
+    """Options that hold several globs."""
+    for name, value in options.items():
+        if isinstance(value, str):
+            raise InputError(f"{name}: expected a sequence of globs, found the string {value!r}")
+
+
+def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> None:
+    """Refuse what names nothing: a mistyped name would be left out without a word."""
+    tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
+    theirs = [path for path, _ in torch_module.named_modules()]
+    leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
+    ours = [*capture_nnx.submodules(nnx_module), *leaves]
+    what = "module or tensor"
+    check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
+    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
+    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
+    check_used("layout", rules.layout or (), theirs, "module of the reference", _of_path)
+    names = [glob for rule in rules.weights for glob in globs(rule)]
+    check_used("weights", names, tensors, "tensor of the reference")
+    check_choice(theirs, rules)
+
+
+def check_choice(theirs: Sequence[str], rules: Rules) -> None:
+    """What `only` chooses of the reference's modules, and what cannot be asked for beside it."""
+    check_used("only", rules.only, theirs, "module of the reference", fnmatchcase)
+    if rules.depth is not None and rules.depth < 0:
+        raise InputError(f"depth {rules.depth}: expected how many levels, from 0")
+    if rules.only and rules.emulate:
+        raise InputError("emulate: it is measured on all calls, and only= leaves some out")
+
+
+def _of_path(path: str, glob: str) -> bool:
+    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
+    return fnmatchcase(path, glob.partition("#")[0])

@@ -1,0 +1,103 @@
+"""`parity compare`: a module and its port, without a ladder."""
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import click
+
+from parity.cli.ending import end
+from parity.cli.making import arguments, find_function
+from parity.cli.options import (
+    BUNDLE,
+    DEPTH,
+    DISABLE_JIT,
+    EMULATE,
+    JSON,
+    ONLY,
+    QUIET,
+    default_folder,
+    writable,
+)
+from parity.errors import InputError
+
+
+@click.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@ONLY
+@DEPTH
+@click.option(
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="What torch's random numbers start from, while the function runs and in the comparison.",
+)
+@click.option(
+    "--device",
+    metavar="PLATFORM[:N]",
+    help="Where the port is made and runs, as in cpu or gpu:1; the reference runs on the CPU.",
+)
+@EMULATE
+@DISABLE_JIT
+@BUNDLE
+@QUIET
+@JSON
+@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/FUNCTION]")
+def compare(
+    function: str,
+    only: tuple[str, ...],
+    depth: int | None,
+    seed: int,
+    device: str | None,
+    emulate: str | None,
+    disable_jit: bool,
+    bundle: str | None,
+    quiet: bool,
+    as_json: bool,
+    out: str | None,
+) -> None:
+    """Compare the module and the port that MODULE:FUNCTION makes.
+
+    The function takes no arguments. It returns (torch_module, nnx_module, args), or a mapping of
+    the arguments of `parity.compare`; options given here replace those. Their types are compared
+    as they are made: float32, bfloat16 or, with JAX's 64-bit types, float64. --json prints what
+    report.json holds; files are written in any case.
+    """
+    if out:
+        writable(Path(out))
+    if bundle:
+        writable(Path(bundle), "--bundle")
+    make = find_function(function)
+    name = function.rpartition(":")[2]
+    folder = writable(Path(out) if out else default_folder(name, only, depth))
+
+    placed = nullcontext() if device is None else _on(device)
+
+    from parity.pipeline import compare as compare_modules
+    from parity.state_torch import seeded
+
+    given: dict[str, Any] = {"seed": seed, "exhibit": bundle is not None}
+    given |= {"only": only} if only else {}
+    given |= {"depth": depth} if depth is not None else {}
+    given |= {"emulate": emulate} if emulate else {}
+    given |= {"disable_jit": True} if disable_jit else {}
+    with placed:
+        with seeded(seed):
+            made = arguments(function, make)
+        report = compare_modules(**{**made, **given})
+    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
+
+
+def _on(text: str) -> AbstractContextManager[Any]:
+    """Where JAX computes unless it is told otherwise, by `PLATFORM[:N]`."""
+    import jax
+
+    platform, _, number = text.partition(":")
+    try:
+        device = jax.devices(platform)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        found = ", ".join(f"{one.platform}:{i}" for i, one in enumerate(jax.devices()))
+        raise InputError(f"--device {text!r}: JAX has {found}") from error
+    placed: AbstractContextManager[Any] = jax.default_device(device)
+    return placed

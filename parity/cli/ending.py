@@ -1,0 +1,52 @@
+"""How a command that makes a report ends: files, what is printed, the exit code."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from parity.errors import InputError
+
+if TYPE_CHECKING:
+    from parity.report import Report
+
+
+def end(
+    report: "Report",
+    folder: Path,
+    *,
+    quiet: bool,
+    as_json: bool,
+    bundle: str | None = None,
+    make: str = "",
+) -> NoReturn:
+    """Write the report, and the call of its first fault to `bundle`, and print what was asked for.
+
+    `make` is what makes the port, as `Report.bundle` takes it. Exits with 1 if a gate did not hold.
+    """
+    from parity.report.as_json import as_json as dumped
+    from parity.report.terminal import output, show, show_verdict
+
+    written = report.write(folder)
+    if as_json:
+        click.echo(dumped(report), nl=False)
+    elif quiet:
+        show_verdict(report, output())
+    else:
+        show(report, output())
+        click.echo(f"wrote {len(written)} files to {folder}")
+    if bundle:
+        _bundle(report, Path(bundle), make, silent=quiet or as_json)
+    sys.exit(0 if report else 1)
+
+
+def _bundle(report: "Report", folder: Path, make: str, *, silent: bool) -> None:
+    """Write the bundle, or say why there is none: the report stands all the same."""
+    try:
+        written = report.bundle(folder, make)
+    except InputError as error:
+        click.echo(f"parity: {error}", err=True)
+        return
+    if not silent:
+        click.echo(f"wrote {len(written)} files to {folder}; run {folder / 'repro.py'}")

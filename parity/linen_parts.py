@@ -1,0 +1,115 @@
+"""Modules of Flax Linen inside a port that wraps them with `nnx.bridge.ToNNX`.
+
+Linen makes them anew for every call, from variables that the wrapper holds in nested dicts: the
+paths of these are the modules' paths. So a Linen module without variables is not known before it
+runs, and what it does counts with the module around it.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import jax
+from flax import linen, nnx
+from flax.nnx.bridge.variables import nnx_attrs_to_linen_vars
+
+_below: ContextVar[str | None] = ContextVar("below", default=None)
+
+
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """In the block, paths of Linen modules count from the port's module at `path`."""
+    token = _below.set(path)
+    try:
+        yield
+    finally:
+        _below.reset(token)
+
+
+def path_of(module: linen.Module) -> str | None:
+    """Where a Linen module that is being called is in the port; `None` of one that has no place.
+
+    The outermost is the wrapper, whose call is heard of anyway.
+    """
+    top = _below.get()
+    if top is None or module.scope is None or not module.path:
+        return None
+    return ".".join([*([top] if top else []), *module.path])
+
+
+class Part(nnx.Module):
+    """A Linen module by the wrapper and the keys that its variables have there."""
+
+    def __init__(self, owner: nnx.bridge.ToNNX, keys: tuple[str, ...]) -> None:
+        self.owner = owner
+        self.keys = keys
+        self._heard = _Heard()
+
+    def hear(self, module: linen.Module) -> None:
+        """Remember how it is made: this is it, in a call."""
+        if self._heard.module is None:
+            self._heard.module = module.unbind()[0]
+
+    def variables(self) -> dict[str, nnx.Variable[Any]]:
+        """Its own, without those of modules inside it."""
+        held = _at(_held(self.owner), self.keys)
+        return {name: value for name, value in held.items() if isinstance(value, nnx.Variable)}
+
+    def function(self) -> Callable[..., Any]:
+        """Its call, with the variables of now; it must have been heard of once."""
+        module = self._heard.module
+        assert module is not None
+
+        @functools.wraps(module.__call__)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            collections = nnx_attrs_to_linen_vars(_held(self.owner))
+            variables = {name: _at(held, self.keys) for name, held in collections.items()}
+            return module.apply(variables, *args, rngs=_keys(self.owner), **kwargs)
+
+        return call
+
+
+class _Heard:
+    """Holds what a call showed; it may show it inside a JAX transformation."""
+
+    module: linen.Module | None = None
+
+
+def parts(owner: nnx.bridge.ToNNX) -> dict[str, Part]:
+    """Every module inside a wrapped one that has variables, by dotted path from there."""
+    found: dict[str, Part] = {}
+
+    def visit(held: Mapping[str, Any], keys: tuple[str, ...]) -> None:
+        for name, value in held.items():
+            if isinstance(value, dict):
+                found[".".join((*keys, name))] = Part(owner, (*keys, name))
+                visit(value, (*keys, name))
+
+    visit(_held(owner), ())
+    return found
+
+
+def _held(owner: nnx.bridge.ToNNX) -> dict[str, Any]:
+    """The variables of the wrapped module."""
+    return {name: value for name, value in vars(owner).items()
+            if not name.startswith(("to_nnx__", "_pytree__"))}  # fmt: skip
+
+
+def _at(held: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Any]:
+    """What nested dicts hold there; nothing if a key is missing."""
+    for key in keys:
+        held = held.get(key, {})
+    return held
+
+
+def _keys(owner: nnx.bridge.ToNNX) -> dict[str, jax.Array]:
+    """A key for each random stream of the wrapper, which does not move on, as it names them."""
+    streams = owner.to_nnx__rngs
+    if streams is None:
+        return {}
+    keys = {name: stream() for name, stream in nnx.clone(streams).items()}
+    if "params" not in keys and "default" in keys:
+        keys["params"] = keys.pop("default")
+    return keys

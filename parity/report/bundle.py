@@ -1,0 +1,103 @@
+"""A fault as a folder that shows it: its call's arrays, and a script that makes the call."""
+
+from pathlib import Path
+
+from safetensors.numpy import save
+
+from parity.errors import InputError
+from parity.exhibit import Exhibit
+from parity.report.write import write_all
+
+SCRIPT = '''\
+"""{title}
+
+Gives the port's module what the reference's was given, and prints how far what it returns is from
+what the reference returned. Run it where `parity` was run: it imports `{home}`.
+
+    python {script}
+
+It needs NumPy, safetensors, JAX, Flax and what that imports.{needs}
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+{torch}from safetensors.numpy import load_file
+
+sys.path.insert(0, os.getcwd())
+from {home} import {name}{imports}
+
+{making}
+
+here = Path(__file__).parent
+given = {{key: jnp.asarray(array) for key, array in load_file(here / "inputs.safetensors").items()}}
+output = {call}
+
+for key, array in load_file(here / "expected.safetensors").items():
+    found = output
+    for part in key.split(".")[1:]:
+        found = (
+            found[part] if isinstance(found, dict)
+            else found[int(part)] if part.isdigit()
+            else getattr(found, part)
+        )
+    wide = np.complex128 if np.iscomplexobj(array) else np.float64
+    want, got = np.asarray(array, wide), np.asarray(found, wide)
+    if want.shape != got.shape:
+        print(f"{{key}}: shape {{got.shape}} instead of {{want.shape}}")
+        continue
+    gap = np.abs(got - want)
+    at = tuple(int(i) for i in np.unravel_index(gap.argmax(), gap.shape))
+    print(f"{{key}}: max {{gap.max():.3e}}, MAE {{gap.mean():.3e}},"
+          f" rel_l2 {{np.linalg.norm(gap) / np.linalg.norm(want):.3e}};"
+          f" the worst at {{at}}: {{got[at]:.6g}} instead of {{want[at]:.6g}}")
+'''
+
+
+def write_bundle(exhibit: Exhibit, folder: Path, make: str) -> list[Path]:
+    """Write the arrays and the script, each file whole or not at all; returns their paths.
+
+    `make` is `module:attribute` of what makes the port.
+
+    Raises:
+        InputError: the call cannot be written down, or `make` is not of that form.
+    """
+    where = f"`{exhibit.fault.path or '<root>'}`, call {exhibit.fault.call}"
+    if exhibit.problem:
+        raise InputError(f"bundle: {where} cannot be made again by itself: {exhibit.problem}")
+    home, colon, name = make.partition(":")
+    if not (colon and name.isidentifier()):
+        raise InputError(f"bundle: make={make!r}: expected module:attribute, what makes the port")
+    arrays = {
+        "inputs": exhibit.given or {},
+        "expected": exhibit.expected or {},
+        "weights": exhibit.weights or {},
+    }
+    files: dict[str, str | bytes] = {f"{key}.safetensors": save(dict(found))
+                                     for key, found in arrays.items()}  # fmt: skip
+    files["repro.py"] = _script(exhibit, folder / "repro.py", home, name)
+    write_all(folder, files)
+    return [folder / key for key in files]
+
+
+def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
+    fault = exhibit.fault
+    torch = "torch.manual_seed" in exhibit.making
+    reference = torch or "reference" in exhibit.making
+    return SCRIPT.format(
+        title=f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}: "
+        f"{fault.cause or 'fault'}.",
+        home=home,
+        name=name,
+        script=place,
+        needs="\nThe port gets its weights from the reference: it needs torch."
+        if reference
+        else "",
+        torch="import torch\n" if torch else "",
+        imports=f"\n{exhibit.imports}" if exhibit.imports else "",
+        making=exhibit.making.format(name=name),
+        call=exhibit.call,
+    )

@@ -1,0 +1,184 @@
+"""The bundle of a fault: arrays, and a script that shows it.
+
+The walk-through of the examples runs one in a process of its own: `test_cli_compare.py`.
+"""
+
+import re
+import runpy
+import sys
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from safetensors.numpy import load_file
+
+import parity
+
+compare = partial(parity.compare, jitted=False)
+
+SOURCE = """
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import nnx
+
+
+class TorchMix(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, pair, scale=1.0):
+        a, b = pair["a"], pair["b"][0]
+        return {"sum": self.linear(a) * scale + b, "plain": a}
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mixes = torch.nn.ModuleList([TorchMix(), TorchMix()])
+
+    def forward(self, x):
+        return self.mixes[1]({"a": x, "b": (x,)}, scale=0.5)["sum"]
+
+
+class Mix(nnx.Module):
+    def __init__(self, reference):
+        self.linear = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
+        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+
+    def __call__(self, pair, scale=1.0):
+        a, b = pair["a"], pair["b"][0]
+        return {"sum": self.linear(a) * scale + 1.1 * b, "plain": a}
+
+
+class Net(nnx.Module):
+    def __init__(self, reference):
+        self.mixes = nnx.List([Mix(mix) for mix in reference.mixes])
+
+    def __call__(self, x):
+        return self.mixes[1]({"a": x, "b": (x,)}, scale=0.5)["sum"]
+
+
+def make_pair():
+    reference = TorchNet()
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    return {"torch_module": reference, "nnx_module": Net(reference), "torch_args": (x,)}
+"""
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with that module, where a script would be run."""
+    (tmp_path / "mixing.py").write_text(SOURCE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("mixing", None)
+
+
+@pytest.fixture
+def shown(home, capsys):
+    """A report with its call, what was written, and what the script printed."""
+    torch.manual_seed(3)
+    report = compare(**import_module("mixing").make_pair(), seed=3, exhibit=True)
+    torch.manual_seed(4)  # the script starts from its own seed
+    written = report.bundle(home / "out", make="mixing:make_pair")
+    runpy.run_path(str(home / "out" / "repro.py"))
+    return report, written, capsys.readouterr().out
+
+
+def test_the_script_shows_the_deviation_of_the_report(shown):
+    report, _, printed = shown
+    fault = report.first_fault
+    assert (fault.path, fault.leaf) == ("mixes.1", "sum")
+    row = report.table[(report.table.path == "mixes.1") & (report.table.leaf == "sum")].iloc[0]
+    lines = dict(line.split(": ", 1) for line in printed.splitlines())
+    assert set(lines) == {"output.sum", "output.plain"}
+    found = re.match(r"max (\S+), MAE (\S+), rel_l2 (\S+);", lines["output.sum"])
+    assert float(found[2]) == pytest.approx(row.incl_mae, rel=1e-3)
+    assert float(found[3]) == pytest.approx(row.incl_rel_l2, rel=1e-3)
+    at = tuple(map(int, row.worst_index.split(",")))
+    assert f"the worst at {at}" in lines["output.sum"]
+    assert "max 0.000e+00" in lines["output.plain"]
+
+
+def test_the_arrays(shown):
+    _, written, _ = shown
+    files = {path.name: path for path in written}
+    assert set(files) == {"inputs.safetensors", "expected.safetensors", "weights.safetensors",
+                          "repro.py"}  # fmt: skip
+    assert set(load_file(files["inputs.safetensors"])) == {"pair.a", "pair.b.0"}
+    assert load_file(files["weights.safetensors"])["linear.weight"].shape == (4, 4)
+    script = files["repro.py"].read_text()
+    assert "port.mixes[1](" in script
+    assert ", 0.5)" in script
+    assert "reference: it needs torch" in script
+
+
+class Scaled(nnx.Module):
+    def __init__(self, factor):
+        self.factor = factor
+
+    def __call__(self, x, rngs=None):
+        return x * self.factor
+
+
+def doubled(module, x):
+    return 2 * module(x)
+
+
+class Same(torch.nn.Module):
+    def forward(self, x, rngs=None):
+        return x
+
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+def test_a_right_port_has_nothing_to_show(tmp_path):
+    report = compare(Same(), Scaled(1.0), (X,), exhibit=True)
+    with pytest.raises(parity.InputError, match="no call to write: the report has no fault"):
+        report.bundle(tmp_path, make="a:b")
+    report = compare(Same(), Scaled(2.0), (X,))
+    with pytest.raises(parity.InputError, match="compare with exhibit=True"):
+        report.bundle(tmp_path, make="a:b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_down_is_said(tmp_path):
+    report = compare(Same(), Scaled(2.0), (X,), exhibit=True)
+    with pytest.raises(parity.InputError, match="expected module:attribute"):
+        report.bundle(tmp_path, make="somewhere")
+    port = {"torch": "__call__", "nnx": lambda module, x: module(x)}
+    report = compare(Same(), Scaled(2.0), (X,), method=port, exhibit=True)
+    with pytest.raises(parity.InputError, match="no function that can be imported"):
+        report.bundle(tmp_path, make="a:b")
+    streams = {"rngs": nnx.Rngs(0)}
+    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, exhibit=True)
+    with pytest.raises(parity.InputError, match="it takes a Rngs"):
+        report.bundle(tmp_path, make="a:b")
+
+
+def test_a_function_that_was_called_is_imported(tmp_path):
+    methods = {"torch": "__call__", "nnx": doubled}
+    report = compare(Same(), Scaled(1.0), (X,), method=methods, exhibit=True)
+    report.bundle(tmp_path, make="a:b")
+    script = (tmp_path / "repro.py").read_text()
+    assert f"from {__name__} import doubled" in script
+    assert 'output = doubled(port, given["x"])' in script.replace("'", '"')
+
+
+def test_how_a_pair_makes_its_port():
+    from parity.exhibit import Exhibit, made_by_pair
+    from parity.records import Fault
+
+    exhibit = Exhibit(Fault("a", 0, "", "forward", "Conv", ""))
+    assert made_by_pair(exhibit, "folder", None, 0).making == (
+        "port = {name}.make_nnx('folder', None, None)"
+    )
+    assert "{name}.make_torch(None, 'small', 7)" in made_by_pair(exhibit, None, "small", 7).making
