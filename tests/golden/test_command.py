@@ -58,13 +58,15 @@ def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     assert report["environment"]["recorded"]["versions"]["torch"]
 
 
-def test_a_right_port_passes(trace, tmp_path, monkeypatch):
-    words = ["parity", "check", str(trace), "--pair", "tiny:PAIR", "--out", str(tmp_path)]
+def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, monkeypatch, capsys):
+    words = ["parity", "check", str(trace), "--pair", "tiny:PAIR", "--out", str(tmp_path), "--json"]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 0
-    assert json.loads((tmp_path / "report.json").read_text())["verdict"] == "PASS"
+    printed = capsys.readouterr().out
+    assert printed == (tmp_path / "report.json").read_text()
+    assert json.loads(printed)["verdict"] == "PASS"
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,10 @@ def test_the_options_on_another_device(home):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = parity(
         "compare", "mine:pair", "--device", "cpu:1", "--seed", 3, "--only", "inner", "--depth", 0,
-        "--disable-jit", "--bundle", "shown", cwd=home, XLA_FLAGS=flags,
+        "--disable-jit", "--bundle", "shown", "--quiet", cwd=home, XLA_FLAGS=flags,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "Outer against OuterPort: WARN\n"
     report = json.loads((home / "reports" / "pair-part" / "report.json").read_text())
     assert report["environment"]["seed"] == 3
     assert report["environment"]["jax_device"].endswith("1")
@@ -176,6 +177,7 @@ def documented():
     return [line.split() for line in text.splitlines() if line.startswith(".venv/bin/")]
 
 
+@pytest.mark.slow
 def test_the_walk_through(tmp_path):
     shutil.copytree(EXAMPLES, tmp_path / "examples")
     found = []

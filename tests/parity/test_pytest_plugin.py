@@ -309,6 +309,7 @@ def test_fixture(unused):
     assert not re.search("=+ parity =+", done.stdout.str())
 
 
+@pytest.mark.slow
 def test_workers_of_xdist(project):
     source = """
 @pytest.mark.parametrize("wrong", [0.0, 0.1], ids=["a/b", "a-b"])

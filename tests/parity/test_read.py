@@ -51,6 +51,7 @@ def wide(report):
         report,
         rows=(*report.rows, hidden),
         rungs=(Rung("conv", ("Conv2d",), 1e-6, free=True), Rung("empty", ("None",), 1.0)),
+        partial="a part only",
         inputs=("an input is zero everywhere",),
         unexercised=("a batch of one",),
         nonfinite=(NonFinite("port", "c", "a", "M", 0, "", 1, 2, 8, math.nan, 0, True),),
