@@ -1,5 +1,6 @@
-"""Why a call goes wrong."""
+"""Why a call goes wrong, and where in its arrays."""
 
 from parity.diagnose.diagnose import HINTS, Scene, diagnose
+from parity.diagnose.portrait import portray
 
-__all__ = ["HINTS", "Scene", "diagnose"]
+__all__ = ["HINTS", "Scene", "diagnose", "portray"]

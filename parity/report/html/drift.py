@@ -1,0 +1,143 @@
+"""How the error grows along the network: four lines over the calls in the order of execution."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from parity.records import Fault, Row
+from parity.report.html.svg import INKS, drawn
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEFT, RIGHT, TOP, BOTTOM = 0.065, 0.995, 0.97, 0.13
+"""Where the axes lie in the figure, as parts of its width and height: the page puts names and a
+cursor over it."""
+
+LOWEST = 1e-12
+"""Errors below this are drawn as this."""
+
+ROOM = 0.06
+"""The part of the width that the name of a case needs."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One call: the worst relative L2 error of its outputs of each sort, NaN if not measured.
+
+    `row` is the first of its rows.
+    """
+
+    row: int
+    case: str
+    path: str
+    call: int
+    free: float
+    inclusive: float
+    exclusive: float
+    floor: float
+
+
+LINES = ("free", "inclusive", "exclusive", "floor")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word over the chart; `at` and `width` are percent of the width of the figure."""
+
+    text: str
+    at: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Drift:
+    """The chart, and what the page puts over it: faults by number, and the names of cases."""
+
+    svg: str
+    points: tuple[Point, ...]
+    faults: tuple[Mark, ...]
+    cases: tuple[Mark, ...]
+    left: float = 100 * LEFT
+    width: float = 100 * (RIGHT - LEFT)
+
+
+def points(rows: Sequence[Row]) -> tuple[Point, ...]:
+    """One per call, in the order of the rows, which is that of execution."""
+    calls: dict[tuple[str, str, int], list[int]] = {}
+    for at, row in enumerate(rows):
+        calls.setdefault((row.case, row.path, row.call), []).append(at)
+    return tuple(_point(found[0], [rows[at] for at in found]) for found in calls.values())
+
+
+def _point(first: int, rows: Sequence[Row]) -> Point:
+    own = [row.exclusive for row in rows if row.exclusive]
+    return Point(
+        first,
+        rows[0].case,
+        rows[0].path,
+        rows[0].call,
+        _worst([row.metrics.rel_l2 for row in rows if row.metrics]),
+        _worst([row.inclusive.rel_l2 for row in rows if row.inclusive]),
+        _worst([error.rel_l2 for error in own]),
+        _worst([error.floor_rel_l2 for error in own]),
+    )
+
+
+def _worst(values: Sequence[float]) -> float:
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
+def drift(rows: Sequence[Row], faults: Sequence[Fault]) -> Drift:
+    """The chart of a report's rows."""
+    found = points(rows)
+    places = {(point.case, point.path, point.call): i for i, point in enumerate(found)}
+    at = [places.get((fault.case, fault.path, fault.call)) for fault in faults]
+    bounds = [i for i, point in enumerate(found) if i == 0 or point.case != found[i - 1].case]
+    shown = [i for i in at if i is not None]
+    svg = drawn("drift", 11, 3.6, lambda figure: _draw(figure, found, bounds, shown))
+    scale = 100 * (RIGHT - LEFT) / max(len(found), 1)
+    cases = [
+        Mark(found[start].case, round(100 * LEFT + scale * start, 3), round(scale * (end - start), 3))
+        for start, end in zip(bounds, [*bounds[1:], len(found)], strict=True)
+    ]
+    marks = [
+        Mark(str(number), round(100 * LEFT + scale * (i + 0.5), 3), 0)
+        for number, i in enumerate(at, 1)
+        if i is not None
+    ]
+    return Drift(svg, found, tuple(marks), tuple(x for x in cases if x.width > 100 * ROOM))
+
+
+def _draw(
+    figure: "Figure", found: Sequence[Point], bounds: Sequence[int], faults: Sequence[int]
+) -> None:
+    axes = figure.add_axes((LEFT, BOTTOM, RIGHT - LEFT, TOP - BOTTOM))
+    errors = [value for point in found for name in LINES
+              if math.isfinite(value := getattr(point, name)) and value > 0]  # fmt: skip
+    low, high = max(min(errors, default=1e-8), LOWEST), max([*errors, 1e-6])
+    bottom, top = 10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** math.ceil(math.log10(high))
+    for name in LINES:
+        values = [_within(getattr(point, name), bottom, top) for point in found]
+        small = len(found) < 60 or name == "floor"
+        axes.semilogy(
+            range(len(found)), values, color=INKS[name], label=name, linewidth=1.1,
+            marker="." if small else None, markersize=3,
+            linestyle=(0, (4, 2)) if name == "floor" else "-",
+            zorder={"floor": 5, "exclusive": 4, "inclusive": 3, "free": 2}[name],
+        )  # fmt: skip
+    for start in bounds[1:]:
+        axes.axvline(start - 0.5, color=INKS["muted"], linewidth=0.8)
+    for call in faults:
+        axes.axvline(call, color=INKS["bad"], linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+    axes.set_xlim(-0.5, max(len(found), 1) - 0.5)
+    axes.set_ylim(bottom, top)
+    axes.set_ylabel("relative L2 error")
+    axes.set_xlabel("calls in the order of execution")
+    axes.grid(axis="y")
+
+
+def _within(value: float, bottom: float, top: float) -> float:
+    """The value as it is drawn: nothing at the lower edge, infinity at the upper one."""
+    return value if math.isnan(value) else min(max(value, bottom), top)
