@@ -1,5 +1,6 @@
 """The frozen records that the stages hand to one another."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -254,6 +255,16 @@ class Row:
     """Whether limits on MAE apply: they do not to inputs of a large mean."""
     one_sided: bool = False
     """Whether only one side returns this leaf."""
+    handed: float = 0.0
+    """The largest relative error of what the call hands to those inside it out of its limit."""
+
+    @property
+    def own(self) -> float:
+        """Relative L2 error of the call's own code, in what it returns or hands on; NaN if that
+        was not measured.
+        """
+        returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
+        return max(returned, self.handed) if self.handed else returned
 
 
 @dataclass(frozen=True)

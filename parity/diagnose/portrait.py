@@ -12,6 +12,7 @@ from parity.records import PORTRAIT_EDGES, Along, LeafMatch, Match, Portrait
 from parity.store import Buffer
 
 Array = Shaped[np.ndarray, "..."]
+Errors = Float[np.ndarray, "..."]
 
 LONGEST = 128
 """Entries that are kept of an axis."""
@@ -84,11 +85,11 @@ def portrait(
     )
 
 
-def _gap(ref: Array, port: Array) -> Float[np.ndarray, "..."]:
+def _gap(ref: Array, port: Array) -> Errors:
     """|port - ref|, infinite where only one of the two is finite or both are not, but unlike."""
     wide = np.complex128 if "c" in (ref.dtype.kind, port.dtype.kind) else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
-        gap: Float[np.ndarray, "..."] = np.abs(port.astype(wide) - ref.astype(wide))
+        gap: Errors = np.abs(port.astype(wide) - ref.astype(wide))
     if not np.isfinite(gap).all():
         alike = (ref == port) | (np.isnan(ref) & np.isnan(port))
         gap[~np.isfinite(gap)] = np.inf
@@ -96,7 +97,7 @@ def _gap(ref: Array, port: Array) -> Float[np.ndarray, "..."]:
     return gap
 
 
-def _counts(gap: Float[np.ndarray, "..."]) -> tuple[int, ...]:
+def _counts(gap: Errors) -> tuple[int, ...]:
     equal = int(gap.size - np.count_nonzero(gap))
     flat, total = gap.reshape(-1), np.zeros(len(PORTRAIT_EDGES) + 1, np.int64)
     for start in range(0, flat.size, BLOCK):  # of every entry there is an index for a moment
@@ -106,15 +107,13 @@ def _counts(gap: Float[np.ndarray, "..."]) -> tuple[int, ...]:
     return (equal, *map(int, total))
 
 
-def _along(squares: Float[np.ndarray, "..."], axis: int, name: str) -> Along:
+def _along(squares: Errors, axis: int, name: str) -> Along:
     others = tuple(i for i in range(squares.ndim) if i != axis)
     errors = _largest(np.sqrt(squares.mean(others)), 0, LONGEST)
     return Along(name, squares.shape[axis], tuple(map(_short, errors)))
 
 
-def _worst_image(
-    squares: Float[np.ndarray, "..."], names: tuple[str, ...]
-) -> tuple[str, tuple[str, str], Float[np.ndarray, "h w"]]:
+def _worst_image(squares: Errors, names: tuple[str, ...]) -> tuple[str, tuple[str, str], Errors]:
     """(which one, the names of its axes, mean squares over channels) of the worst image."""
     if squares.ndim == 1:
         return "", ("", names[0]), squares[None, :]
@@ -128,13 +127,11 @@ def _worst_image(
     return text, axes, squares[at]
 
 
-def _largest(
-    values: Float[np.ndarray, "..."], axis: int, most: int
-) -> Float[np.ndarray, "..."]:
+def _largest(values: Errors, axis: int, most: int) -> Errors:
     """At most `most` entries along an axis, each the largest among neighbours."""
     size = values.shape[axis]
     starts = np.unique(np.arange(most) * size // most) if size > most else np.arange(size)
-    reduced: Float[np.ndarray, "..."] = np.maximum.reduceat(values, starts, axis=axis)
+    reduced: Errors = np.maximum.reduceat(values, starts, axis=axis)
     return reduced
 
 

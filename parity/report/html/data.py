@@ -10,8 +10,8 @@ from parity.report.report import Report
 from parity.report.table import COLUMNS, record
 
 SHOWN = (
-    "case", "path", "kind", "call", "leaf", "rel_l2", "incl_mae", "incl_rel_l2", "excl_rel_l2",
-    "floor_rel_l2", "R", "grade", "verdict",
+    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "R", "incl_mae",
+    "grade", "verdict",
 )  # fmt: skip
 """The columns of the page's table; the others show for a row that is opened."""
 
@@ -23,12 +23,17 @@ TEXT = frozenset(
 
 
 def page_data(report: Report, drift: Drift, root: Module) -> dict[str, Any]:
-    """Columns, rows with the reason of each verdict, calls of the chart, modules of the graph."""
+    """Columns, rows with what they hand on and why they have their verdict, calls of the chart,
+    modules of the flame graph.
+    """
     return {
-        "columns": [*COLUMNS, "reason"],
-        "numeric": [name for name in COLUMNS if name not in TEXT],
+        "columns": [*COLUMNS, "handed", "reason"],
+        "numeric": [*(name for name in COLUMNS if name not in TEXT), "handed"],
         "shown": list(SHOWN),
-        "rows": [[*map(_plain, record(row).values()), row.reason] for row in report.rows],
+        "rows": [
+            [*map(_plain, (*record(row).values(), row.handed or math.nan)), row.reason]
+            for row in report.rows
+        ],
         "calls": [
             [point.row, *map(_plain, (point.free, point.inclusive, point.exclusive, point.floor))]
             for point in drift.points

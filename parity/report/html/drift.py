@@ -3,10 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from parity.metrics import MANTISSA
 from parity.records import Fault, Row
-from parity.report.html.svg import INKS, drawn
+from parity.report.html.svg import INKS, drawn, powers_of_ten
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,6 +20,9 @@ cursor over it."""
 LOWEST = 1e-12
 """Errors below this are drawn as this."""
 
+FEW = 60
+"""Calls of a network so small that each is drawn as a dot as well."""
+
 ROOM = 0.06
 """The part of the width that the name of a case needs."""
 
@@ -26,7 +31,9 @@ ROOM = 0.06
 class Point:
     """One call: the worst relative L2 error of its outputs of each sort, NaN if not measured.
 
-    `row` is the first of its rows.
+    `row` is the first of its rows. `exclusive` counts what it hands on too (see `Row.own`). `floor`
+    is what R is measured in: the distance of the reference from float64, at least four roundings,
+    and `measured` says that it is not just those.
     """
 
     row: int
@@ -37,6 +44,7 @@ class Point:
     inclusive: float
     exclusive: float
     floor: float
+    measured: bool
 
 
 LINES = ("free", "inclusive", "exclusive", "floor")
@@ -72,7 +80,6 @@ def points(rows: Sequence[Row]) -> tuple[Point, ...]:
 
 
 def _point(first: int, rows: Sequence[Row]) -> Point:
-    own = [row.exclusive for row in rows if row.exclusive]
     return Point(
         first,
         rows[0].case,
@@ -80,9 +87,17 @@ def _point(first: int, rows: Sequence[Row]) -> Point:
         rows[0].call,
         _worst([row.metrics.rel_l2 for row in rows if row.metrics]),
         _worst([row.inclusive.rel_l2 for row in rows if row.inclusive]),
-        _worst([error.rel_l2 for error in own]),
-        _worst([error.floor_rel_l2 for error in own]),
+        _worst([row.own for row in rows]),
+        _worst([_floor(row) for row in rows]),
+        any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows),
     )
+
+
+def _floor(row: Row) -> float:
+    name = {"complex64": "float32", "complex128": "float64"}.get(row.dtype, row.dtype)
+    least = 4 * 2.0 ** -MANTISSA[name] if name in MANTISSA else math.nan
+    found = row.exclusive.floor_rel_l2 if row.exclusive else math.nan
+    return least if math.isnan(found) else max(found, least)
 
 
 def _worst(values: Sequence[float]) -> float:
@@ -99,8 +114,10 @@ def drift(rows: Sequence[Row], faults: Sequence[Fault]) -> Drift:
     svg = drawn("drift", 11, 3.6, lambda figure: _draw(figure, found, bounds, shown))
     scale = 100 * (RIGHT - LEFT) / max(len(found), 1)
     cases = [
-        Mark(found[start].case, round(100 * LEFT + scale * start, 3), round(scale * (end - start), 3))
-        for start, end in zip(bounds, [*bounds[1:], len(found)], strict=True)
+        Mark(
+            found[start].case, round(100 * LEFT + scale * start, 3), round(scale * (end - start), 3)
+        )
+        for start, end in pairwise([*bounds, len(found)])
     ]
     marks = [
         Mark(str(number), round(100 * LEFT + scale * (i + 0.5), 3), 0)
@@ -119,18 +136,24 @@ def _draw(
     low, high = max(min(errors, default=1e-8), LOWEST), max([*errors, 1e-6])
     bottom, top = 10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** math.ceil(math.log10(high))
     for name in LINES:
-        values = [_within(getattr(point, name), bottom, top) for point in found]
-        small = len(found) < 60 or name == "floor"
-        axes.semilogy(
-            range(len(found)), values, color=INKS[name], label=name, linewidth=1.1,
-            marker="." if small else None, markersize=3,
+        errors = [(i, getattr(point, name)) for i, point in enumerate(found)]
+        line = [(i, _within(error, bottom, top)) for i, error in errors if error != 0]
+        axes.plot(
+            [i for i, _ in line], [error for _, error in line], color=INKS[name], linewidth=1.2,
             linestyle=(0, (4, 2)) if name == "floor" else "-",
-            zorder={"floor": 5, "exclusive": 4, "inclusive": 3, "free": 2}[name],
+            marker="." if len(found) < FEW else None, zorder=2 + LINES.index(name),
         )  # fmt: skip
+        exact = [i for i, error in errors if error == 0]
+        # one path of short strokes: a marker for each would take more room than all the lines
+        strokes = [(i, bottom * length) for i in exact for length in (1, 2, math.nan)]
+        axes.plot([i for i, _ in strokes], [y for _, y in strokes], color=INKS[name], linewidth=0.8)
     for start in bounds[1:]:
         axes.axvline(start - 0.5, color=INKS["muted"], linewidth=0.8)
     for call in faults:
         axes.axvline(call, color=INKS["bad"], linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(powers_of_ten)
+    axes.minorticks_off()
     axes.set_xlim(-0.5, max(len(found), 1) - 0.5)
     axes.set_ylim(bottom, top)
     axes.set_ylabel("relative L2 error")
@@ -139,5 +162,5 @@ def _draw(
 
 
 def _within(value: float, bottom: float, top: float) -> float:
-    """The value as it is drawn: nothing at the lower edge, infinity at the upper one."""
+    """The value as it is drawn: infinity at the upper edge."""
     return value if math.isnan(value) else min(max(value, bottom), top)

@@ -16,10 +16,11 @@ DECADES = 8
 class Module:
     """A module, by path: its calls, its worst errors, and the modules inside it.
 
-    `own` is the worst exclusive, `whole` the worst inclusive relative L2 error, NaN if not
-    measured. `added` is the sum of the exclusive errors of its calls and of all inside it, each
-    call at most 1. `verdict` is the worst of its own rows, `""` if it has none. `fault` is the
-    number of its fault, 0 if it has none, `faults` how many are inside it.
+    `own` is the worst relative L2 error of its own code (see `Row.own`), `whole` the worst
+    inclusive one, NaN if not measured. `added` is the sum of the own errors of its calls and of
+    those of all inside it, each call at most 1. `verdict` is the worst of its own rows, `""` if it
+    has none. `fault` is the number of its fault, 0 if it has none, `faults` how many are inside it.
+    `heat` is its colour (see `heat`).
     """
 
     path: str
@@ -78,7 +79,7 @@ def _module(
     by_call: dict[tuple[str, int], list[float]] = {}
     for row in own_rows:
         errors = by_call.setdefault((row.case, row.call), [])
-        errors += [row.exclusive.rel_l2] if row.exclusive else []
+        errors.append(row.own)
     errors = [_worst(found) for found in by_call.values()]
     added = sum(min(error, 1.0) for error in errors if not math.isnan(error))
     own = _worst(errors)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from parity.report.html.data import page_data
-from parity.report.html.drift import drift
+from parity.report.html.drift import Point, drift
 from parity.report.html.modules import module_tree
 from parity.report.html.portraits import pictures
 from parity.report.html.words import path_name, plain, words
-from parity.report.markdown import GRADE_KEY, coverage_lines, number
+from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import by_kind, summarise
@@ -38,33 +38,45 @@ def environment() -> "Environment":
 
 
 def as_html(report: Report) -> str:
-    """One document, with its style, script, pictures and data: it opens without a network."""
+    """One document, with its style, script, pictures and data: it opens without a network.
+
+    What is not escaped is our own: style, script, and pictures, which hold no text of a report.
+    """
     env = environment()
     chart = drift(report.rows, report.faults)
     root = module_tree(report)
     script = _source(env, "page.js")
     return env.get_template("page.html").render(
         report=report,
-        style=Markup(_source(env, "page.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
+        style=Markup(_source(env, "page.css")),
+        script=Markup(script),
         script_hash=_hash(script),
         data=page_data(report, chart, root),
         drift=chart,
-        drift_svg=Markup(chart.svg),  # noqa: S704 - holds no text of a report
+        drift_svg=Markup(chart.svg),
         root=root,
         pictures=_pictures(report),
         rungs=summarise(report.rows, report.rungs),
         grade_key=GRADE_KEY,
         kinds=by_kind(report.rows),
         calls=len(chart.points),
-        measured=sum(point.floor == point.floor for point in chart.points),
+        measured=sum(point.measured for point in chart.points),
+        start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
         own=any(row.exclusive is not None for row in report.rows),
-        verdicts=sorted({row.verdict for row in report.rows}),
         doubts=list(doubt_lines(report.doubts)),
         nonfinite=list(nonfinite_lines(report.nonfinite)),
         precision=list(precision_lines(report.emulations)),
-        coverage=coverage_lines(report),
+        coverage=[*count_lines(report), *unmatched_lines(report)],
+        left_out=left_out(report),
         weights=weight_lines(report.weights, report.coverage),
+    )
+
+
+def _is_of(point: Point, report: Report) -> bool:
+    """Whether a call is that of the first fault."""
+    first = report.first_fault
+    return first is not None and (
+        (point.case, point.path, point.call) == (first.case, first.path, first.call)
     )
 
 
@@ -82,7 +94,7 @@ def _hash(script: str) -> str:
 def _pictures(report: Report) -> dict[int, Any]:
     """The pictures of faults by number, as far as they have some."""
     return {
-        at: Markup(pictures(fault.portrait, f"fault-{at}"))  # noqa: S704 - as above
+        at: Markup(pictures(fault.portrait, f"fault-{at}"))
         for at, fault in enumerate(report.faults, 1)
         if fault.portrait is not None
     }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from parity.records import PORTRAIT_EDGES, Along, Portrait
-from parity.report.html.svg import INKS, drawn
+from parity.report.html.svg import INKS, drawn, powers_of_ten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,22 +19,20 @@ COLOURS = "viridis"
 
 def pictures(portrait: Portrait, name: str) -> str:
     """One `<svg>` with all of them; its ids begin with `name`."""
-    return drawn(name, 11, 4.6, lambda figure: _draw(figure, portrait))
+    return drawn(name, 11, 4.2, lambda figure: _draw(figure, portrait))
 
 
 def _draw(figure: "Figure", portrait: Portrait) -> None:
-    long = [along for along in portrait.along if along.size > 1]
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.5))
-    upper.set_facecolor("none")
-    lower.set_facecolor("none")
+    long = [along for along in portrait.along if along.size > 1] or list(portrait.along)
+    sides = figure.add_gridspec(
+        1, 2, width_ratios=(1, 1.7), left=0.04, right=0.985, top=0.93, bottom=0.12, wspace=0.24
+    )
+    right = sides[1].subgridspec(2, 1, height_ratios=(1, 1.15), hspace=0.5)
+    upper = right[0].subgridspec(1, len(long), wspace=0.42)
+    _heat(figure, figure.add_subplot(sides[0]), portrait)
     for at, along in enumerate(long):
-        axes = upper.add_subplot(1, len(long), at + 1)
-        _along(axes, along)
-    upper.subplots_adjust(left=0.06, right=0.985, top=0.86, bottom=0.24, wspace=0.28)
-    left, right = lower.subplots(1, 2)
-    lower.subplots_adjust(left=0.06, right=0.985, top=0.88, bottom=0.17, wspace=0.16)
-    _heat(left, portrait)
-    _histogram(right, portrait.counts)
+        _along(figure.add_subplot(upper[at]), along)
+    _histogram(figure.add_subplot(right[1]), portrait.counts)
 
 
 def _along(axes: "Axes", along: Along) -> None:
@@ -49,7 +47,7 @@ def _along(axes: "Axes", along: Along) -> None:
     axes.grid(axis="y")
 
 
-def _heat(axes: "Axes", portrait: Portrait) -> None:
+def _heat(figure: "Figure", axes: "Axes", portrait: Portrait) -> None:
     height, width = portrait.heat_size
     values = np.ma.masked_invalid(np.array(portrait.heat))
     image = axes.imshow(
@@ -61,7 +59,7 @@ def _heat(axes: "Axes", portrait: Portrait) -> None:
     axes.set_xlabel(second)
     axes.set_ylabel(first)
     axes.locator_params(integer=True, nbins=5)
-    axes.figure.colorbar(image, ax=axes, pad=0.02).outline.set_visible(False)  # type: ignore[operator]
+    figure.colorbar(image, cax=axes.inset_axes((1.03, 0, 0.05, 1)))
 
 
 def _histogram(axes: "Axes", counts: Sequence[int]) -> None:
@@ -76,5 +74,7 @@ def _histogram(axes: "Axes", counts: Sequence[int]) -> None:
     axes.set_title("entries by the size of their error")
     axes.set_xlabel("|port - reference| / rms of the reference")
     axes.set_yscale("symlog", linthresh=1)
+    axes.yaxis.set_major_formatter(powers_of_ten)
+    axes.minorticks_off()
     axes.set_ylim(bottom=0)
     axes.grid(axis="y")

@@ -3,7 +3,7 @@
 import io
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ INKS = {
 }
 """CSS variables of the page, and the colours that stand for them while matplotlib draws."""
 
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it takes the font of the page
     "svg.hashsalt": "parity",  # the same figure has the same ids, and so the same bytes
     "font.size": 9,
@@ -45,6 +45,11 @@ SETTINGS = {
 
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 """What would differ from run to run, or say nothing."""
+
+
+def powers_of_ten(value: float, _: float) -> str:
+    """A tick of a logarithmic axis, as the rest of the report writes it."""
+    return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e") if value else "0"
 
 
 def drawn(name: str, width: float, height: float, draw: Callable[["Figure"], None]) -> str:

@@ -77,17 +77,22 @@
 
   function cell(row, name) {
     const value = row[columnOf.get(name)];
-    const td = make("td", numeric.has(name) ? "number" : name === "path" ? "path" : "");
+    const td = make("td", numeric.has(name) ? "number" : name);
     if (name === "verdict") td.append(make("span", `badge ${value}`, value));
-    else td.textContent = name === "path" ? pathName(value) : written(value, name);
+    else td.textContent = written(value, name);
     return td;
   }
 
   function opener(at, line) {
     const row = rows[at];
     const td = make("td", "path");
-    const button = make("button", "plain", pathName(row[columnOf.get("path")]));
+    const button = make("button", "plain");
     button.type = "button";
+    // lines break between the parts of a path
+    pathName(row[columnOf.get("path")]).split(".").forEach((part, i) => {
+      if (i) button.append(".", make("wbr"));
+      button.append(part);
+    });
     button.setAttribute("aria-expanded", String(view.open.has(at)));
     button.addEventListener("click", () => {
       const open = !view.open.has(at);
@@ -219,6 +224,7 @@
     cursor.hidden = false;
   }
   if (slider) {
+    point();
     slider.addEventListener("input", point);
     slider.addEventListener("focus", point);
     find("chart").addEventListener("pointermove", (event) => {
@@ -267,8 +273,9 @@
       element.setAttribute("aria-level", String(level + 1));
       element.setAttribute("aria-selected", String(at === state.at));
       element.tabIndex = at === state.at ? 0 : -1;
-      const name = pathName(one[PATH].slice(one[PATH].lastIndexOf(".") + 1));
-      const error = one[OWN] === null ? "" : ` ${written(one[OWN], "rel_l2")}`;
+      // a number alone says little: "resnets.0"
+      const name = pathName(/(?:[^.]+\.)?\d+$|[^.]*$/.exec(one[PATH])[0]);
+      const error = one[OWN] ? `: ${written(one[OWN], "rel_l2")}` : "";
       element.textContent = `${one[FAULT] ? "\u2717 " : ""}${name}${error}`;
       element.addEventListener("click", () => zoom(at === state.top && at ? one[PARENT] : at));
       element.addEventListener("focus", () => tell(at));
