@@ -21,14 +21,15 @@ from tools.browser import chromium, missing, prefer
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "images"
 PARTS = {
-    "summary": ("header", "#fault-1"),
+    "summary": ("header", "#summary .scroll"),
+    "fault": ("#fault-1", "#fault-1"),
     "drift": ("#drift-section", "#drift-section"),
     "modules": ("#modules", "#modules .tree"),
     "rows": ("#rows", "#rows"),
 }
 """Pictures by name: the elements that they begin and end with."""
 
-MARGIN = 16
+MARGIN = 8
 """Pixels around a picture."""
 
 LARGEST = 300_000
@@ -53,6 +54,7 @@ def main() -> None:
             prefer(driver, scheme)
             driver.get(page.as_uri())
             driver.find_element("css selector", "#verdict").send_keys("FAIL")
+            driver.execute_script("document.activeElement.blur(); scrollTo(0, 0)")
             for name, (first, last) in PARTS.items():
                 picture = _small(_shot(driver, first, last))
                 (OUT / f"report-{name}-{scheme}.png").write_bytes(picture)

@@ -10,10 +10,11 @@ from parity.report.report import Report
 from parity.report.table import COLUMNS, record
 
 SHOWN = (
-    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "R", "incl_mae",
-    "grade", "verdict",
+    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",
+    "incl_mae", "grade", "verdict",
 )  # fmt: skip
-"""The columns of the page's table; the others show for a row that is opened."""
+"""The columns of the page's table; the others show for a row that is opened. `handed` is there only
+if some call hands on something wrong."""
 
 TEXT = frozenset(
     ("rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype", "grade", "verdict",
@@ -26,10 +27,11 @@ def page_data(report: Report, drift: Drift, root: Module) -> dict[str, Any]:
     """Columns, rows with what they hand on and why they have their verdict, calls of the chart,
     modules of the flame graph.
     """
+    handed = any(row.handed for row in report.rows)
     return {
         "columns": [*COLUMNS, "handed", "reason"],
         "numeric": [*(name for name in COLUMNS if name not in TEXT), "handed"],
-        "shown": list(SHOWN),
+        "shown": [name for name in SHOWN if handed or name != "handed"],
         "rows": [
             [*map(_plain, (*record(row).values(), row.handed or math.nan)), row.reason]
             for row in report.rows

@@ -114,10 +114,8 @@ def drift(rows: Sequence[Row], faults: Sequence[Fault]) -> Drift:
     svg = drawn("drift", 11, 3.6, lambda figure: _draw(figure, found, bounds, shown))
     scale = 100 * (RIGHT - LEFT) / max(len(found), 1)
     cases = [
-        Mark(
-            found[start].case, round(100 * LEFT + scale * start, 3), round(scale * (end - start), 3)
-        )
-        for start, end in pairwise([*bounds, len(found)])
+        Mark(found[a].case, round(100 * LEFT + scale * a, 3), round(scale * (b - a), 3))
+        for a, b in pairwise([*bounds, len(found)])
     ]
     marks = [
         Mark(str(number), round(100 * LEFT + scale * (i + 0.5), 3), 0)

@@ -79,8 +79,17 @@
     const value = row[columnOf.get(name)];
     const td = make("td", numeric.has(name) ? "number" : name);
     if (name === "verdict") td.append(make("span", `badge ${value}`, value));
+    else if (name === "leaf") dotted(td, value);
     else td.textContent = written(value, name);
     return td;
+  }
+
+  /* lines break between the parts of a dotted name */
+  function dotted(element, name) {
+    name.split(".").forEach((part, i) => {
+      if (i) element.append(".", make("wbr"));
+      element.append(part);
+    });
   }
 
   function opener(at, line) {
@@ -88,11 +97,7 @@
     const td = make("td", "path");
     const button = make("button", "plain");
     button.type = "button";
-    // lines break between the parts of a path
-    pathName(row[columnOf.get("path")]).split(".").forEach((part, i) => {
-      if (i) button.append(".", make("wbr"));
-      button.append(part);
-    });
+    dotted(button, pathName(row[columnOf.get("path")]));
     button.setAttribute("aria-expanded", String(view.open.has(at)));
     button.addEventListener("click", () => {
       const open = !view.open.has(at);
