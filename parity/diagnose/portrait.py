@@ -89,7 +89,8 @@ def _gap(ref: Array, port: Array) -> Errors:
     """|port - ref|, infinite where only one of the two is finite or both are not, but unlike."""
     wide = np.complex128 if "c" in (ref.dtype.kind, port.dtype.kind) else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
-        gap: Errors = np.abs(port.astype(wide) - ref.astype(wide))
+        # converted in blocks: arrays may be large
+        gap: Errors = np.abs(np.subtract(port, ref, dtype=wide, casting="unsafe"))
     if not np.isfinite(gap).all():
         alike = (ref == port) | (np.isnan(ref) & np.isnan(port))
         gap[~np.isfinite(gap)] = np.inf

@@ -220,7 +220,7 @@ def test_colours_go_by_powers_of_ten():
 
 
 def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():
-    empty = Page(as_html(report_of()))
+    empty = Page(as_html(report_of(environment={})))
     assert "Nothing was compared." in empty.text
     free = replace(row(), inclusive=None, exclusive=None, verdict="UNKNOWN", reason="why")
     found = Page(as_html(report_of(free)))
