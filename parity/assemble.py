@@ -20,6 +20,9 @@ from parity.report import Report
 from parity.tally import settled, with_weights
 from parity.weights import Tensor, Weight
 
+PORTRAITS = 12
+"""How many faults of a report have a portrait: each takes up to 50 kB of it."""
+
 
 @dataclass(frozen=True)
 class Paired:
@@ -132,9 +135,12 @@ def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     merged: dict[str, Fault] = {}
     for fault in faults:
         first = merged.get(fault.path)
-        merged[fault.path] = (
-            fault if first is None else replace(first, calls=first.calls + fault.calls)
-        )
+        if first is not None:
+            merged[fault.path] = replace(first, calls=first.calls + fault.calls)
+        elif len(merged) < PORTRAITS:
+            merged[fault.path] = fault
+        else:
+            merged[fault.path] = replace(fault, portrait=None)
     return tuple(merged.values())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from parity.diagnose.portrait import portray
 from parity.diagnose.scene import HINTS, Scene
 from parity.errors import first_line
 from parity.grade import Judgement
@@ -51,7 +52,7 @@ def _guilty(one: Found) -> Found:
 def explained(
     fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
 ) -> Fault:
-    """The fault with its cause, the evidence for it, and what to do."""
+    """The fault with its cause, the evidence for it, what to do, and where in its arrays it is."""
     first = next(
         one for one in found
         if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
@@ -59,7 +60,13 @@ def explained(
     result = _why(first, scene, diagnose)
     progress.advance()
     evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
+    return replace(
+        fault,
+        cause=result.cause,
+        hint=result.hint,
+        evidence=evidence,
+        portrait=portray(first, scene),
+    )
 
 
 def _why(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:

@@ -193,4 +193,5 @@ def _row(
         parent=match.parent,
         limited=case.r_limit is None,
         one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
+        handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
     )

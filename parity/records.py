@@ -1,5 +1,6 @@
 """The frozen records that the stages hand to one another."""
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -256,6 +257,60 @@ class Row:
     """Whether limits on MAE apply: they do not to inputs of a large mean."""
     one_sided: bool = False
     """Whether only one side returns this leaf."""
+    handed: float = 0.0
+    """The largest relative error of what the call hands to those inside it out of its limit."""
+
+    @property
+    def own(self) -> float:
+        """Relative L2 error of the call's own code, in what it returns or hands on; NaN if that
+        was not measured.
+        """
+        returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
+        return max(returned, self.handed) if self.handed else returned
+
+
+@dataclass(frozen=True)
+class Along:
+    """The error along one axis of an array: root mean squares over all other axes.
+
+    Of an axis of `size` entries that are too many, each is the largest among neighbours.
+    """
+
+    axis: str
+    size: int
+    errors: tuple[float, ...]
+
+
+PORTRAIT_EDGES = tuple(10.0 ** (half / 2) for half in range(-20, 5))
+"""Where the bins of a portrait's histogram meet: half powers of ten from 1e-10 to 1e2."""
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """Where in one array of a call the error lies, and how large its entries are.
+
+    The array is output `leaf`, or, where `to` is the path of a call inside, that argument of it.
+    `free` says that the port ran alone, so that what went wrong before is part of the error. Errors
+    are those of |port - reference| in units of `unit`, the root mean square of the reference (1
+    where that is 0).
+
+    `along` has the axes, `worst` says which image (the last two axes before the channels) is the
+    worst, such as "item 0, frame 3", and `heat` is this image: the root mean square over channels,
+    of each cell the largest. Its axes are `heat_axes`, its full size `heat_size`. `counts` are how
+    many entries are equal, how many differ by less than the first of `PORTRAIT_EDGES`, between the
+    first and the second, and so on, then how many by the last or more, or in being finite.
+    """
+
+    leaf: str
+    to: str
+    free: bool
+    unit: float
+    along: tuple[Along, ...]
+    worst: str
+    heat_axes: tuple[str, str]
+    heat_size: tuple[int, int]
+    heat: tuple[tuple[float, ...], ...]
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -264,6 +319,8 @@ class Fault:
 
     `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
     the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
+    `portrait` is `None` where the arrays have different shapes, and for all but the first faults of
+    a report.
     """
 
     path: str
@@ -277,6 +334,7 @@ class Fault:
     hint: str = ""
     calls: int = 1
     """How many calls of this module fail so."""
+    portrait: Portrait | None = None
 
 
 @dataclass(frozen=True)

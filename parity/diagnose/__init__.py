@@ -1,1 +1,1 @@
-"""Why a call goes wrong, found by experiment; some of these files need no torch."""
+"""Why a call goes wrong, found by experiment, and where; some of these files need no torch."""

@@ -30,7 +30,7 @@ def as_json(report: Report) -> str:
         "verdict": report.verdict,
         "facts": dict(report.facts),
         "environment": dict(report.environment),
-        "faults": [vars(fault) for fault in report.faults],
+        "faults": [asdict(fault) for fault in report.faults],
         "notes": list(report.notes),
         "partial": report.partial,
         "inputs": list(report.inputs),

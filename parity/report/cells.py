@@ -15,7 +15,7 @@ FREE = (
 )  # fmt: skip
 
 DETAILS = (
-    "order", "parent", "limited", "one_sided", "free_nonfinite", "incl_nonfinite",
+    "order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite",
     "incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem", "excl_nonfinite",
     "excl_bounded", "excl_moved", "excl_problem",
 )  # fmt: skip
@@ -42,6 +42,7 @@ def cells(row: Row) -> dict[str, Any]:
         "parent": row.parent,
         "limited": row.limited,
         "one_sided": row.one_sided,
+        "handed": row.handed,
         "free_nonfinite": free.nonfinite if free else None,
         "incl_nonfinite": inclusive.nonfinite if inclusive else None,
         "incl_floor_rel_l2": inclusive.floor_rel_l2 if inclusive else math.nan,
@@ -78,7 +79,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
             cell["R"], cell["excl_problem"], cell["excl_bounded"], cell["excl_moved"],
         )  # fmt: skip
     same = ("rung", "case", "path", "nnx_path", "kind", "call", "leaf", "dtype", "gain", "grade",
-            "verdict", "order", "parent", "limited", "one_sided")  # fmt: skip
+            "verdict", "order", "parent", "limited", "one_sided",
+            "handed")  # fmt: skip
     return Row(
         **{name: cell[name] for name in same},
         shape=_numbers(cell["shape"], "x", f"{where}.shape"),

@@ -63,23 +63,39 @@ def rung_table(lines: Sequence[RungSummary]) -> str:
 
 def coverage_lines(report: Report) -> list[str]:
     """What was compared and what was not, and why."""
+    left = [f"- {word}, {why}: {', '.join(paths)}" for word, why, paths in left_out(report)]
+    return [*count_lines(report), *left, *unmatched_lines(report)]
+
+
+def count_lines(report: Report) -> list[str]:
+    """How much was compared."""
     c = report.coverage
     elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
     dissolved = f" + {elsewhere} dissolved" if elsewhere else ""
-    lines = [
+    return [
         f"- modules: {len(c.matched)} matched + {len(c.declared)} declared{dissolved} "
         f"of {c.modules}",
         f"- calls: {c.matched_calls} of {c.calls} compared",
         f"- parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"- buffers: {c.matched_buffers} of {c.buffers}",
     ]
-    for word, found in (("declared", c.declared), ("dissolved", c.dissolved)):
-        reasons: dict[str, list[str]] = {}
-        for path, reason in found.items():
-            reasons.setdefault(reason, []).append(path)
-        lines += [f"- {word}, {why}: {', '.join(paths)}" for why, paths in reasons.items()]
+
+
+def left_out(report: Report) -> list[tuple[str, str, list[str]]]:
+    """What needs no counterpart: "declared" or "dissolved", the reason, the paths."""
+    c = report.coverage
+    found: dict[tuple[str, str], list[str]] = {}
+    for word, reasons in (("declared", c.declared), ("dissolved", c.dissolved)):
+        for path, reason in reasons.items():
+            found.setdefault((word, reason), []).append(path)
+    return [(word, reason, paths) for (word, reason), paths in found.items()]
+
+
+def unmatched_lines(report: Report) -> list[str]:
+    """What lacks a counterpart, which fails."""
+    c = report.coverage
     hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
-    lines += [f"- **unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched]
+    lines = [f"- **unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched]
     lines += [f"- **unmatched call**: {text}" for text in c.unmatched_calls[:WORST]]
     lines += [f"- **unmatched tensors**: {text}" for text in c.unmatched_tensors[:WORST]]
     return lines

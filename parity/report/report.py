@@ -143,11 +143,24 @@ class Report:
 
         write_text(Path(path), as_junit(self))
 
+    def to_html(self, path: str | Path) -> None:
+        """Write everything as one page for browsers, which needs no network."""
+        from parity.report.html import as_html
+
+        write_text(Path(path), as_html(self))
+
+    def _repr_html_(self) -> str:
+        """Verdict, ladder and faults, as a notebook shows them."""
+        from parity.report.html import as_notebook
+
+        return as_notebook(self)
+
     def write(self, folder: str | Path) -> Sequence[Path]:
-        """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md` and
-        `junit.xml`.
+        """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md`,
+        `report.html` and `junit.xml`.
         """
         from parity.report.as_json import as_json
+        from parity.report.html import as_html
         from parity.report.junit import as_junit
         from parity.report.markdown import as_markdown
 
@@ -157,6 +170,7 @@ class Report:
         files["weights.csv"] = csv(to_weight_frame(self.weights))
         files["report.md"] = as_markdown(self)
         files["report.json"] = as_json(self)
+        files["report.html"] = as_html(self)
         files["junit.xml"] = as_junit(self)
         write_all(Path(folder), files)
         return [Path(folder) / name for name in files]

@@ -25,6 +25,9 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_pat
     done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
+    page = (tmp_path / "report.html").read_text()
+    assert 'id="fault-2"' in page
+    assert "Where in the array the error lies" in page
     table = pd.read_csv(tmp_path / "layers.csv", keep_default_na=False, na_values=[""])
     table = table.fillna({"path": "", "leaf": ""})
     faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]

@@ -51,7 +51,7 @@ def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     assert [line.split()[1] for line in faults] == ["stem", "block", "<root>"]
     tables = {"layers.csv", "conv.csv", "net.csv", "weights.csv"}
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == tables | {"report.json", "report.md", "junit.xml"}
+    assert names == tables | {"report.json", "report.md", "report.html", "junit.xml"}
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["emulations"]
     assert report["environment"]["versions"]["jax"]

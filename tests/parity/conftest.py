@@ -110,6 +110,25 @@ def new_pair():
     return make_pair
 
 
+class WrongBlock(NnxBlock):
+    """Hands its first call an input that is upside down."""
+
+    def __call__(self, x, scale=1.0):
+        h = self.conv(self.act(self.norm(x[:, ::-1]))) * scale + x
+        return h, {"mean": h.mean((1, 2)), "none": None}
+
+
+@pytest.fixture(scope="session")
+def faulty(image):
+    """The report of a port with two faults: a bias in `stem`, and what `blocks.0` hands on."""
+    reference, port = make_pair()
+    port.blocks[0] = WrongBlock(8, nnx.Rngs(0))
+    copy_weights(reference, port)
+    port.stem.bias[...] = port.stem.bias[...] + 1
+    port.eval()
+    return parity.compare(reference, port, (image,), jitted=False)
+
+
 @pytest.fixture
 def pair():
     """A PyTorch net and its correct port."""

@@ -140,7 +140,8 @@ def test_the_folder(tmp_path):
     report = report_of(some_row())
     names = {path.name for path in report.write(tmp_path / "new" / "run")}
     assert names == {
-        "layers.csv", "conv.csv", "weights.csv", "report.json", "report.md", "junit.xml"
+        "layers.csv", "conv.csv", "weights.csv", "report.json", "report.md", "report.html",
+        "junit.xml",
     }  # fmt: skip
     assert {path.name for path in (tmp_path / "new" / "run").iterdir()} == names
 

@@ -1,0 +1,66 @@
+"""What the page's script gets: rows, calls and modules as plain values."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from parity.report.html.drift import Drift
+from parity.report.html.modules import Module
+from parity.report.report import Report
+from parity.report.table import COLUMNS, record
+
+SHOWN = (
+    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",
+    "incl_mae", "grade", "verdict",
+)  # fmt: skip
+"""The columns of the page's table; the others show for a row that is opened. `handed` is there only
+if some call hands on something wrong."""
+
+TEXT = frozenset(
+    ("rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype", "grade", "verdict",
+     "worst_index")
+)  # fmt: skip
+"""The columns that hold no numbers."""
+
+
+def page_data(report: Report, drift: Drift, root: Module) -> dict[str, Any]:
+    """Columns, rows with what they hand on and why they have their verdict, calls of the chart,
+    modules of the flame graph.
+    """
+    handed = any(row.handed for row in report.rows)
+    return {
+        "columns": [*COLUMNS, "handed", "reason"],
+        "numeric": [*(name for name in COLUMNS if name not in TEXT), "handed"],
+        "shown": [name for name in SHOWN if handed or name != "handed"],
+        "rows": [
+            [*map(_plain, (*record(row).values(), row.handed or math.nan)), row.reason]
+            for row in report.rows
+        ],
+        "calls": [
+            [point.row, *map(_plain, (point.free, point.inclusive, point.exclusive, point.floor))]
+            for point in drift.points
+        ],
+        "modules": list(_modules(root, -1, 0)),
+    }
+
+
+def _modules(module: Module, parent: int, at: int) -> Iterator[list[Any]]:
+    """A module and those inside it, each with the place of the one around it in this list."""
+    yield [
+        module.path, module.kind, parent, module.calls, _plain(module.own), _plain(module.added),
+        module.heat, module.verdict, module.fault,
+    ]  # fmt: skip
+    place = at + 1
+    for child in module.inside:
+        inside = list(_modules(child, at, place))
+        yield from inside
+        place += len(inside)
+
+
+def _plain(value: Any) -> Any:
+    """Four digits, and words for what JSON has no number for."""
+    if not isinstance(value, float):
+        return value
+    if math.isnan(value):
+        return None
+    return float(f"{value:.4g}") if math.isfinite(value) else ("inf" if value > 0 else "-inf")

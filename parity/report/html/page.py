@@ -1,0 +1,100 @@
+"""The page: everything in it comes from the report, and nothing is fetched."""
+
+import base64
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup
+
+from parity.report.html.data import page_data
+from parity.report.html.drift import Point, drift
+from parity.report.html.modules import module_tree
+from parity.report.html.portraits import pictures
+from parity.report.html.words import path_name, plain, words
+from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
+from parity.report.report import Report
+from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
+from parity.report.table import by_kind, summarise
+from parity.report.weights import weight_lines
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+def environment() -> "Environment":
+    """Templates that escape whatever is put into them, and refuse what they do not know."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    found = Environment(
+        loader=PackageLoader("parity.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
+    return found
+
+
+def as_html(report: Report) -> str:
+    """One document, with its style, script, pictures and data: it opens without a network.
+
+    What is not escaped is our own: style, script, and pictures, which hold no text of a report.
+    """
+    env = environment()
+    chart = drift(report.rows, report.faults)
+    root = module_tree(report)
+    script = _source(env, "page.js")
+    return env.get_template("page.html").render(
+        report=report,
+        style=Markup(_source(env, "page.css")),
+        script=Markup(script),
+        script_hash=_hash(script),
+        data=page_data(report, chart, root),
+        drift=chart,
+        drift_svg=Markup(chart.svg),
+        root=root,
+        pictures=_pictures(report),
+        rungs=summarise(report.rows, report.rungs),
+        grade_key=GRADE_KEY,
+        kinds=by_kind(report.rows),
+        calls=len(chart.points),
+        measured=sum(point.measured for point in chart.points),
+        start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
+        own=any(row.exclusive is not None for row in report.rows),
+        doubts=list(doubt_lines(report.doubts)),
+        nonfinite=list(nonfinite_lines(report.nonfinite)),
+        precision=list(precision_lines(report.emulations)),
+        coverage=[*count_lines(report), *unmatched_lines(report)],
+        left_out=left_out(report),
+        weights=weight_lines(report.weights, report.coverage),
+    )
+
+
+def _is_of(point: Point, report: Report) -> bool:
+    """Whether a call is that of the first fault."""
+    first = report.first_fault
+    return first is not None and (
+        (point.case, point.path, point.call) == (first.case, first.path, first.call)
+    )
+
+
+def _source(env: "Environment", name: str) -> str:
+    assert env.loader is not None
+    text, _, _ = env.loader.get_source(env, name)
+    return f"\n{text}"
+
+
+def _hash(script: str) -> str:
+    """What the page's policy knows its script by: no other runs."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _pictures(report: Report) -> dict[int, Any]:
+    """The pictures of faults by number, as far as they have some."""
+    return {
+        at: Markup(pictures(fault.portrait, f"fault-{at}"))
+        for at, fault in enumerate(report.faults, 1)
+        if fault.portrait is not None
+    }

@@ -1,0 +1,358 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const find = (id) => document.getElementById(id);
+  const numeric = new Set(data.numeric);
+  const columnOf = new Map(data.columns.map((name, at) => [name, at]));
+
+  function make(tag, className, text) {
+    const element = document.createElement(tag);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+
+  const asNumber = (value) =>
+    value === null ? NaN : value === "inf" ? Infinity : value === "-inf" ? -Infinity : value;
+
+  function written(value, name) {
+    if (!numeric.has(name)) return String(value);
+    const number = asNumber(value);
+    if (Number.isNaN(number)) return "\u2013";
+    if (!Number.isFinite(number)) return number > 0 ? "\u221e" : "-\u221e";
+    if (Number.isInteger(number) && Math.abs(number) < 1e6) return String(number);
+    const size = Math.abs(number);
+    return size >= 1e-2 && size < 1e4 ? String(Number(number.toPrecision(3))) : number.toExponential(2);
+  }
+
+  const pathName = (path) => path || "<root>";
+
+  /* ---- the table of rows: filtered and sorted as a whole, and a page of it in the document ---- */
+
+  const PAGE = 100;
+  const rows = data.rows;
+  const searched = ["path", "nnx_path", "kind", "case", "leaf", "rung", "grade", "verdict"];
+  const texts = rows.map((row) =>
+    searched.map((name) => row[columnOf.get(name)]).join("\n").toLowerCase()
+  );
+  const everything = rows.map((_, at) => at);
+  const view = { found: everything, column: null, down: false, page: 0, open: new Set() };
+
+  function filtered() {
+    const wanted = find("search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const verdict = find("verdict").value;
+    const kind = find("kind").value;
+    const [verdictAt, kindAt] = [columnOf.get("verdict"), columnOf.get("kind")];
+    return everything.filter(
+      (at) =>
+        (!verdict || rows[at][verdictAt] === verdict) &&
+        (!kind || rows[at][kindAt] === kind) &&
+        wanted.every((word) => texts[at].includes(word))
+    );
+  }
+
+  function sorted(found) {
+    if (view.column === null) return found;
+    const column = columnOf.get(view.column);
+    const sign = view.down ? -1 : 1;
+    if (!numeric.has(view.column))
+      return found.sort((a, b) => {
+        const [x, y] = [rows[a][column], rows[b][column]];
+        return (x < y ? -sign : x > y ? sign : 0) || a - b;
+      });
+    const values = rows.map((row) => asNumber(row[column]));
+    return found.sort((a, b) => {
+      const [x, y] = [values[a], values[b]];
+      // what was not measured comes last, whichever way
+      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y) || a - b;
+      return (x < y ? -sign : x > y ? sign : 0) || a - b;
+    });
+  }
+
+  function refresh() {
+    view.found = sorted(filtered());
+    view.page = 0;
+    draw();
+  }
+
+  function cell(row, name) {
+    const value = row[columnOf.get(name)];
+    const td = make("td", numeric.has(name) ? "number" : name);
+    if (name === "verdict") td.append(make("span", `badge ${value}`, value));
+    else if (name === "leaf") dotted(td, value);
+    else td.textContent = written(value, name);
+    return td;
+  }
+
+  /* lines break between the parts of a dotted name */
+  function dotted(element, name) {
+    name.split(".").forEach((part, i) => {
+      if (i) element.append(".", make("wbr"));
+      element.append(part);
+    });
+  }
+
+  function opener(at, line) {
+    const row = rows[at];
+    const td = make("td", "path");
+    const button = make("button", "plain");
+    button.type = "button";
+    dotted(button, pathName(row[columnOf.get("path")]));
+    button.setAttribute("aria-expanded", String(view.open.has(at)));
+    button.addEventListener("click", () => {
+      const open = !view.open.has(at);
+      if (open) {
+        view.open.add(at);
+        line.after(more(at));
+      } else {
+        view.open.delete(at);
+        line.nextElementSibling.remove();
+      }
+      button.setAttribute("aria-expanded", String(open));
+    });
+    td.append(button);
+    return td;
+  }
+
+  function more(at) {
+    const line = make("tr", "more");
+    const td = make("td");
+    td.colSpan = data.shown.length;
+    const list = make("dl", "facts");
+    for (const name of data.columns) {
+      const value = rows[at][columnOf.get(name)];
+      if (data.shown.includes(name) || value === "" || value === null) continue;
+      const pair = make("div");
+      pair.append(make("dt", "", name), make("dd", "", written(value, name)));
+      list.append(pair);
+    }
+    td.append(list);
+    line.append(td);
+    return line;
+  }
+
+  function draw() {
+    const body = make("tbody");
+    const start = view.page * PAGE;
+    const shown = view.found.slice(start, start + PAGE);
+    for (const at of shown) {
+      const line = make("tr");
+      for (const name of data.shown)
+        line.append(name === "path" ? opener(at, line) : cell(rows[at], name));
+      body.append(line);
+      if (view.open.has(at)) body.append(more(at));
+    }
+    find("table").tBodies[0].replaceWith(body);
+    const count = view.found.length;
+    find("count").textContent = `${count.toLocaleString("en")} of ${rows.length.toLocaleString("en")} rows`;
+    const last = Math.max(Math.ceil(count / PAGE), 1);
+    find("page").textContent = `page ${view.page + 1} of ${last}`;
+    find("previous").disabled = view.page === 0;
+    find("next").disabled = view.page + 1 >= last;
+    for (const th of find("table").tHead.rows[0].cells) {
+      const order = th.dataset.name !== view.column ? "none" : view.down ? "descending" : "ascending";
+      th.setAttribute("aria-sort", order);
+    }
+  }
+
+  function head() {
+    const line = find("table").tHead.rows[0];
+    for (const name of data.shown) {
+      const th = make("th", numeric.has(name) ? "number" : "");
+      th.scope = "col";
+      th.dataset.name = name;
+      const button = make("button", "plain", name);
+      button.type = "button";
+      button.addEventListener("click", () => {
+        // the worst first, then the best, then as the model runs
+        const first = numeric.has(name);
+        if (view.column !== name) [view.column, view.down] = [name, first];
+        else if (view.down === first) view.down = !first;
+        else view.column = null;
+        refresh();
+      });
+      th.append(button);
+      line.append(th);
+    }
+  }
+
+  function options(id, name) {
+    const values = [...new Set(rows.map((row) => row[columnOf.get(name)]))].sort();
+    for (const value of values) {
+      const option = make("option", "", value);
+      option.value = value;
+      find(id).append(option);
+    }
+  }
+
+  function showRows(path) {
+    find("search").value = path;
+    find("verdict").value = "";
+    find("kind").value = "";
+    view.column = null;
+    refresh();
+    find("rows").scrollIntoView();
+    find("search").focus({ preventScroll: true });
+  }
+
+  head();
+  options("verdict", "verdict");
+  options("kind", "kind");
+  draw();
+  for (const id of ["search", "verdict", "kind"]) find(id).addEventListener("input", refresh);
+  find("filter").addEventListener("submit", (event) => event.preventDefault());
+  for (const [id, step] of [["previous", -1], ["next", 1]])
+    find(id).addEventListener("click", () => {
+      view.page += step;
+      draw();
+      find("table-region").scrollTop = 0;
+    });
+  for (const button of document.querySelectorAll("button[data-path]"))
+    button.addEventListener("click", () => showRows(button.dataset.path));
+
+  /* ---- the cursor of the chart ---- */
+
+  const slider = find("call");
+  function point() {
+    const at = Number(slider.value);
+    const [row, ...errors] = data.calls[at];
+    const [name, call, kase] = ["path", "call", "case"].map((c) => rows[row][columnOf.get(c)]);
+    const figures = ["free-running", "inclusive", "exclusive", "noise floor"].map(
+      (word, i) => `${word} ${written(errors[i], "rel_l2")}`
+    );
+    const text = `${pathName(name)}, call ${call} of ${kase}: ${figures.join(", ")}`;
+    find("call-text").textContent = text;
+    slider.setAttribute("aria-valuetext", text);
+    const cursor = find("cursor");
+    const [left, width] = [Number(cursor.dataset.left), Number(cursor.dataset.width)];
+    cursor.style.left = `${left + (width * (at + 0.5)) / data.calls.length}%`;
+    cursor.hidden = false;
+  }
+  if (slider) {
+    point();
+    slider.addEventListener("input", point);
+    slider.addEventListener("focus", point);
+    find("chart").addEventListener("pointermove", (event) => {
+      const box = find("chart").getBoundingClientRect();
+      const { left, width } = find("cursor").dataset;
+      const part = (100 * (event.clientX - box.left) / box.width - left) / width;
+      if (part < 0 || part > 1) return;
+      slider.value = Math.floor(part * data.calls.length);
+      point();
+    });
+  }
+
+  /* ---- the flame graph ---- */
+
+  const flame = find("flame");
+  if (flame) {
+    const NARROW = 0.2; // percent of the width: what is narrower cannot be seen
+    const [PATH, KIND, PARENT, CALLS, OWN, ADDED, HEAT, VERDICT, FAULT] = data.modules[0].keys();
+    const modules = data.modules;
+    const inside = modules.map(() => []);
+    modules.forEach((one, at) => at && inside[one[PARENT]].push(at));
+    const calls = modules.map((one) => one[CALLS]);
+    for (let at = modules.length - 1; at > 0; at--) calls[modules[at][PARENT]] += calls[at];
+    const added = modules.map((one) => one[ADDED]);
+    const state = { top: 0, at: 0, by: added };
+    const frames = new Map();
+
+    function tell(at) {
+      const one = modules[at];
+      const part = added[0] > 0 ? `, ${written((100 * added[at]) / added[0], "R")} % of all` : "";
+      const own = `own code ${written(one[OWN], "rel_l2")}`;
+      const all = `with what is inside it ${written(added[at], "rel_l2")} in sum${part}`;
+      const kind = one[KIND] ? ` (${one[KIND]})` : "";
+      const fault = one[FAULT] ? `, fault ${one[FAULT]}` : "";
+      find("flame-text").textContent =
+        `${pathName(one[PATH])}${kind}${fault}: ${own}; ${all}; ${calls[at]} calls`;
+    }
+
+    function frame(at, level, left, width) {
+      const one = modules[at];
+      const element = make("div", `frame heat-${one[HEAT]}${one[FAULT] ? " faulty" : ""}`);
+      element.style.left = `${left}%`;
+      element.style.width = `${width}%`;
+      element.style.top = `${level * 1.7}rem`;
+      element.setAttribute("role", "treeitem");
+      element.setAttribute("aria-level", String(level + 1));
+      element.setAttribute("aria-selected", String(at === state.at));
+      element.tabIndex = at === state.at ? 0 : -1;
+      // a number alone says little: "resnets.0"
+      const name = pathName(/(?:[^.]+\.)?\d+$|[^.]*$/.exec(one[PATH])[0]);
+      const error = one[OWN] ? `: ${written(one[OWN], "rel_l2")}` : "";
+      element.textContent = `${one[FAULT] ? "\u2717 " : ""}${name}${error}`;
+      element.addEventListener("click", () => zoom(at === state.top && at ? one[PARENT] : at));
+      element.addEventListener("focus", () => tell(at));
+      element.addEventListener("pointerenter", () => tell(at));
+      frames.set(at, { element, level, left });
+      flame.append(element);
+    }
+
+    function layout(at, level, left, width) {
+      frame(at, level, left, width);
+      let [next, deepest] = [left, level];
+      for (const child of inside[at]) {
+        const share = (width * state.by[child]) / (state.by[at] || 1);
+        if (share >= NARROW) deepest = Math.max(deepest, layout(child, level + 1, next, share));
+        next += share;
+      }
+      return deepest;
+    }
+
+    function zoom(at) {
+      const focused = flame.contains(document.activeElement);
+      [state.top, state.at] = [at, at];
+      flame.replaceChildren();
+      frames.clear();
+      flame.style.height = `${(layout(at, 0, 0, 100) + 1) * 1.7}rem`;
+      find("flame-out").disabled = at === 0;
+      tell(at);
+      if (focused) frames.get(at).element.focus();
+    }
+
+    function move(at) {
+      if (at === undefined || !frames.has(at)) return;
+      frames.get(state.at).element.tabIndex = -1;
+      frames.get(state.at).element.setAttribute("aria-selected", "false");
+      state.at = at;
+      frames.get(at).element.tabIndex = 0;
+      frames.get(at).element.setAttribute("aria-selected", "true");
+      frames.get(at).element.focus();
+    }
+
+    flame.addEventListener("keydown", (event) => {
+      const at = state.at;
+      const level = [...frames].filter(([, f]) => f.level === frames.get(at).level);
+      level.sort(([, a], [, b]) => a.left - b.left);
+      const place = level.findIndex(([other]) => other === at);
+      const shown = inside[at].filter((child) => frames.has(child));
+      const steps = {
+        ArrowLeft: () => move(level[place - 1]?.[0]),
+        ArrowRight: () => move(level[place + 1]?.[0]),
+        ArrowUp: () => at !== state.top && move(modules[at][PARENT]),
+        ArrowDown: () => move(shown[0]),
+        Home: () => move(state.top),
+        Enter: () => zoom(at),
+        " ": () => zoom(at),
+        Escape: () => state.top && zoom(modules[state.top][PARENT]),
+      };
+      if (!(event.key in steps)) return;
+      event.preventDefault();
+      steps[event.key]();
+    });
+
+    for (const [id, by] of [["by-error", added], ["by-calls", calls]])
+      find(id).addEventListener("change", () => {
+        state.by = by;
+        zoom(state.top);
+      });
+    find("flame-out").addEventListener("click", () => zoom(0));
+    find("flame-rows").addEventListener("click", () => showRows(modules[state.at][PATH]));
+    if (!(added[0] > 0)) {
+      find("by-calls").checked = true;
+      state.by = calls;
+    }
+    zoom(0);
+  }
+})();

@@ -1,0 +1,308 @@
+"""The page as a file: complete, escaped, self-contained, readable in both colour schemes."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib.resources import files
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+import parity
+from parity.assemble import PORTRAITS, _merged_faults
+from parity.records import Coverage, Exclusive, Fault, Inclusive, Metrics, Row, Rung
+from parity.report import Report
+from parity.report.as_json import as_json
+from parity.report.html import as_html, as_notebook
+from parity.report.html.data import page_data
+from parity.report.html.drift import drift, points
+from parity.report.html.modules import heat, module_tree
+from parity.weights import Weight
+
+EVIL = "a</script><script>alert(1)</script>\"><img src=x onerror='alert(1)'>`{{ 7 * 7 }}`&amp;"
+CSS = files("parity.report.html").joinpath("templates/page.css").read_text()
+
+
+class Page(HTMLParser):
+    """Tags with their attributes, the text of scripts, and all other text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.scripts, self.text = [], [], ""
+        self._inside = False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag in ("script", "style")
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self._inside = False
+
+    def handle_data(self, data):
+        if self._inside and self.tags[-1][0] == "script":
+            self.scripts[-1] += data
+        elif not self._inside:
+            self.text += data
+
+    def data(self):
+        return json.loads(self.scripts[0], parse_constant=pytest.fail)
+
+
+def row(path="a", error=1e-7, verdict="PASS", **other):
+    free = Metrics(error, error, error, error, error, error, error, 0, 1, 1, (0, 1), 0)
+    given = {"order": 0, "call": 0, "case": "c", "leaf": "", "kind": "M", "reason": ""} | other
+    return Row(
+        "conv", given["case"], path, path, given["kind"], given["call"], given["leaf"], (2, 3),
+        "float32", free, Inclusive(error, error, 0), Exclusive(error, error, 0, 1e-8, 1.0), 2.0,
+        "perfect", verdict, given["reason"], given["order"], -1,
+    )  # fmt: skip
+
+
+def report_of(*rows, **options):
+    coverage = Coverage(1, ("a",), {}, (), {}, len(rows), len(rows))
+    given = {"coverage": coverage, "faults": (), "environment": {"command": "parity run",
+             "commit": None}, "facts": {}} | options  # fmt: skip
+    return Report("r", tuple(rows), rungs=(Rung("conv", ("M",), 1e-6),), **given)
+
+
+@pytest.fixture(scope="module")
+def text(faulty):
+    return as_html(faulty)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return Page(text)
+
+
+def test_the_page_says_what_the_report_says(faulty, page):
+    sections = {attrs["id"] for tag, attrs in page.tags if tag == "section"}
+    assert sections == {"summary", "faults", "drift-section", "modules", "rows", "coverage",
+                        "weights", "environment"}  # fmt: skip
+    text = re.sub(r"\s+", " ", page.text)
+    assert f"{faulty.verdict}{faulty.name}" in text
+    first = faulty.first_fault
+    assert f"First fault: {first.cause}" in text
+    assert f"1. {first.path}: {first.cause}" in text
+    assert first.evidence.replace("`", "") in text
+    assert first.hint in text
+    assert faulty.environment["command"] in text
+    assert faulty.environment["versions"]["torch"] in text
+    assert "What it hands to blocks.0.norm, argument input, given the reference's inputs" in text
+    for weight in faulty.weights:
+        assert weight.name in text
+
+
+def test_the_table_has_every_row(faulty, page):
+    data = page.data()
+    assert len(data["rows"]) == len(faulty.rows)
+    columns = {name: at for at, name in enumerate(data["columns"])}
+    for found, expected in zip(data["rows"], faulty.rows, strict=True):
+        assert found[columns["path"]] == expected.path
+        assert found[columns["verdict"]] == expected.verdict
+        assert found[columns["reason"]] == expected.reason
+        if expected.inclusive and not math.isnan(expected.inclusive.mae):
+            assert found[columns["incl_mae"]] == pytest.approx(expected.inclusive.mae, rel=1e-3)
+    assert set(data["shown"]) < set(data["columns"])
+
+
+def test_the_same_report_gives_the_same_file(faulty, text):
+    assert as_html(faulty) == text
+
+
+def test_what_is_not_finite_or_not_measured_is_json():
+    values = page_data(report_of(row(error=math.inf), row(error=math.nan)), *_parts())
+    columns = values["columns"]
+    assert [line[columns.index("mae")] for line in values["rows"]] == ["inf", None]
+    json.dumps(values, allow_nan=False)
+
+
+def _parts():
+    report = report_of(row())
+    return drift(report.rows, ()), module_tree(report)
+
+
+def test_hostile_names_stay_text():
+    hostile = row(path=EVIL, kind=EVIL, case=EVIL, leaf=EVIL, reason=EVIL, verdict="FAIL")
+    fault = Fault(EVIL, 0, EVIL, EVIL, EVIL, EVIL, EVIL, EVIL, EVIL)
+    weight = Weight(EVIL, EVIL, "parameter", (1,), (1,), "", EVIL, EVIL)
+    report = report_of(
+        hostile,
+        faults=(fault,),
+        inputs=(EVIL,),
+        unexercised=(EVIL,),
+        weights=(weight,),
+        coverage=Coverage(2, (EVIL,), {EVIL: EVIL}, (EVIL,), {EVIL: EVIL}, 1, 1,
+                          unmatched_calls=(EVIL,), unmatched_tensors=(EVIL,)),
+        environment={"command": EVIL, "commit": EVIL, EVIL: {EVIL: EVIL}},
+        facts={EVIL: EVIL},
+    )  # fmt: skip
+    report = replace(report, name=EVIL, rungs=(Rung("conv", (EVIL,), 1e-6),))
+    text = as_html(report)
+    found = Page(text)
+    assert len(found.scripts) == 2
+    assert found.data()["rows"][0][found.data()["columns"].index("path")] == EVIL
+    for tag, attrs in found.tags:
+        assert tag != "img"
+        assert not [name for name in attrs if name.startswith("on")]
+    assert found.text.count("{{ 7 * 7 }}") > 10  # no template of its own either
+    piece = Page(as_notebook(report))
+    assert "script" not in {tag for tag, _ in piece.tags}
+    assert "img" not in {tag for tag, _ in piece.tags}
+    assert EVIL.replace("`", "") in piece.text
+
+
+def test_nothing_is_fetched(page):
+    for tag, attrs in page.tags:
+        assert tag not in ("link", "iframe", "object", "embed", "base")
+        for name in ("src", "href", "xlink:href", "action", "srcset"):
+            assert attrs.get(name, "#")[:1] == "#" or attrs[name].startswith("data:image/png")
+    assert "@import" not in CSS
+    assert "url(" not in CSS
+    policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'")
+
+
+def test_ids_are_of_one_element_each(page):
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    targets = [a.get("href") or a.get("xlink:href") for _, a in page.tags]
+    targets = {target[1:] for target in targets if target and target.startswith("#")}
+    assert targets <= set(ids)
+
+
+def test_pictures_take_the_colours_of_the_page(text, faulty):
+    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
+    assert len(pictures) == 1 + len(faulty.faults)
+    for picture in pictures:
+        assert "var(--ink)" in picture
+        assert not re.search(r"#0[1-8]0[1-8]0[1-8]|#000000|#ffffff", picture)
+
+
+def test_points_are_the_worst_of_a_call():
+    rows = [row("a", 1e-7), row("a", 3e-7, leaf="x"), row("b", 2e-7)]
+    rows.append(replace(row("b", 2e-7, call=1), handed=0.5, exclusive=Exclusive(0, 0, 0)))
+    found = points(rows)
+    assert [(p.path, p.call, p.row) for p in found] == [("a", 0, 0), ("b", 0, 2), ("b", 1, 3)]
+    assert [p.free for p in found] == [3e-7, 2e-7, 2e-7]
+    assert [p.exclusive for p in found] == [3e-7, 2e-7, 0.5]
+    assert [p.measured for p in found] == [True, True, False]
+    assert [p.floor for p in found] == [2**-22] * 3
+
+
+def test_the_tree_adds_up():
+    rows = [row("a.b", 1e-3), row("a.b", 1e-3, call=1), row("a.c", 5.0), row("", 1e-9)]
+    fault = Fault("a.b", 0, "", "c", "M", "")
+    coverage = Coverage(4, ("",), {}, ("a.d",), {}, 4, 4)
+    root = module_tree(report_of(*rows, faults=(fault,), coverage=coverage))
+    (a,) = root.inside
+    assert [(m.path, m.calls, m.verdict) for m in a.inside] == [
+        ("a.b", 2, "PASS"), ("a.c", 1, "PASS"), ("a.d", 0, "FAIL")
+    ]  # fmt: skip
+    assert a.added == pytest.approx(2e-3 + 1.0)  # a call that is all wrong counts as 1
+    assert root.added == pytest.approx(a.added + 1e-9)
+    assert (root.total, root.faults, a.inside[0].fault) == (4, 1, 1)
+    assert (a.verdict, math.isnan(a.own)) == ("", True)
+
+
+def test_colours_go_by_powers_of_ten():
+    errors = [math.nan, 0, 5e-9, 2e-8, 0.5e-6, 0.02, 0.1, 7.0, math.inf]
+    assert [heat(error) for error in errors] == [0, 0, 0, 1, 2, 7, 8, 8, 8]
+
+
+def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():
+    empty = Page(as_html(report_of(environment={})))
+    assert "Nothing was compared." in empty.text
+    free = replace(row(), inclusive=None, exclusive=None, verdict="UNKNOWN", reason="why")
+    found = Page(as_html(report_of(free)))
+    assert "Exclusive errors were not measured." in found.text
+
+
+def test_few_faults_have_portraits(faulty):
+    shown = replace(faulty.faults[0], portrait=faulty.faults[0].portrait)
+    many = _merged_faults([replace(shown, path=f"m{i}") for i in range(PORTRAITS + 5)])
+    assert [fault.portrait is not None for fault in many] == [True] * PORTRAITS + [False] * 5
+
+
+def test_json_has_the_portraits(faulty):
+    schema = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+    document = json.loads(as_json(faulty))
+    jsonschema.validate(document, schema)
+    assert document["faults"][0]["portrait"]["unit"] > 0
+
+
+def test_a_piece_of_a_notebook(faulty):
+    text = faulty._repr_html_()
+    piece = Page(text)
+    assert "script" not in {tag for tag, _ in piece.tags}
+    words = re.sub(r"\s+", " ", piece.text)
+    assert faulty.verdict in words
+    for fault in faulty.faults:
+        assert f"{fault.path} ({fault.kind})" in words
+        assert fault.cause in words
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
+    for selectors in re.findall(r"^([^{\n]+)\{", style, re.MULTILINE):
+        assert all(one.strip().startswith(".parity-report") for one in selectors.split(","))
+    assert len(text) < 20_000
+
+
+def variables(scheme):
+    """The CSS variables of a colour scheme."""
+    blocks = re.findall(r":root \{(.*?)\}", CSS, re.DOTALL)
+    found = {}
+    for block in blocks[: 1 if scheme == "light" else 2]:
+        found |= dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6});", block))
+    return found
+
+
+def luminance(colour):
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4 for x in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_black_on_white_has_the_contrast_that_it_has():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_is_that_of_wcag_aa(scheme):
+    colour = variables(scheme)
+    texts = [(text, ground) for text in ("ink", "muted", "link") for ground in ("page", "panel")]
+    for at in range(9):
+        texts.append(("on-low" if at < 4 else "on-middle" if at < 6 else "on-high", f"heat-{at}"))
+    for text, ground in texts:
+        assert contrast(colour[text], colour[ground]) >= 4.5, (text, ground)
+    for line in ("free", "inclusive", "exclusive", "floor", "bad", "link"):
+        for ground in ("page", "panel"):
+            assert contrast(colour[line], colour[ground]) >= 3, (line, ground)
+    for badge in re.findall(r"background: (#[0-9a-f]{6})", CSS):
+        assert contrast("#ffffff", badge) >= 4.5, badge
+
+
+def test_the_wheel_holds_the_templates(tmp_path):
+    pytest.importorskip("hatchling")
+    root = Path(parity.__file__).parent.parent
+    if not (root / "pyproject.toml").is_file():
+        pytest.skip("needs the checkout")
+    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
+    subprocess.run(words, cwd=root, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    expected = ("page.html", "page.css", "page.js", "notebook.html")
+    assert {f"parity/report/html/templates/{name}" for name in expected} <= set(names)
