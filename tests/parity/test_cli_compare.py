@@ -147,6 +147,7 @@ def test_what_it_may(name, beside):
     assert sorted(made) == ["nnx_module", "torch_args", "torch_module"]
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_shows_why(home):
     done = parity("compare", "broken:make", cwd=home)
     assert done.returncode == 2
