@@ -107,6 +107,13 @@ def test_a_part_is_never_a_pass(pair, image):
     assert report.facts["only"] == ["block", "head"]
 
 
+def test_of_another_method_the_parts_are_called_as_they_were(pair, image):
+    report = compare(*pair, (image,), method="features", only=["block"])
+    assert set(report.table.path) == {"block", "block.norm", "block.conv", "block.act"}
+    assert set(report.table.verdict) == {"PASS"}
+    assert report.table.R.notna().any()
+
+
 def test_the_glob_of_everything_is_the_whole(pair, image):
     report = compare(*pair, (image,), only=["*"])
     assert report.verdict == "PASS"
