@@ -8,7 +8,8 @@ from parity.forced import reference
 from parity.layout import AXES
 from parity.localise import Found
 from parity.metrics import BLOCK, rms
-from parity.records import PORTRAIT_EDGES, Along, LeafMatch, Match, Portrait
+from parity.portrait import EDGES, Along, Portrait
+from parity.records import LeafMatch, Match
 from parity.store import Buffer
 
 Array = Shaped[np.ndarray, "..."]
@@ -100,9 +101,9 @@ def _gap(ref: Array, port: Array) -> Errors:
 
 def _counts(gap: Errors) -> tuple[int, ...]:
     equal = int(gap.size - np.count_nonzero(gap))
-    flat, total = gap.reshape(-1), np.zeros(len(PORTRAIT_EDGES) + 1, np.int64)
+    flat, total = gap.reshape(-1), np.zeros(len(EDGES) + 1, np.int64)
     for start in range(0, flat.size, BLOCK):  # of every entry there is an index for a moment
-        at = np.searchsorted(PORTRAIT_EDGES, flat[start : start + BLOCK], side="right")
+        at = np.searchsorted(EDGES, flat[start : start + BLOCK], side="right")
         total += np.bincount(at, minlength=total.size)
     total[0] -= equal
     return (equal, *map(int, total))

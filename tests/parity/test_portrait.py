@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from parity.diagnose.portrait import portrait
-from parity.records import PORTRAIT_EDGES
+from parity.portrait import EDGES
 
 REF = np.random.default_rng(0).standard_normal((2, 5, 8, 9, 6)).astype(np.float32)
 
@@ -32,7 +32,7 @@ def test_an_error_in_one_column_of_one_frame():
     assert not heat[:, :8].any()
     assert found.counts[0] == REF.size - 8 * 6
     assert sum(found.counts) == REF.size
-    bin_of_all = 2 + int(np.searchsorted(PORTRAIT_EDGES, 0.5 / found.unit)) - 1
+    bin_of_all = 2 + int(np.searchsorted(EDGES, 0.5 / found.unit)) - 1
     assert found.counts[bin_of_all] == 8 * 6
 
 

@@ -23,6 +23,9 @@ LOWEST = 1e-12
 FEW = 60
 """Calls of a network so small that each is drawn as a dot as well."""
 
+MANY = 1000
+"""Calls of a network so large that its lines are thin."""
+
 ROOM = 0.06
 """The part of the width that the name of a case needs."""
 
@@ -137,7 +140,8 @@ def _draw(
         errors = [(i, getattr(point, name)) for i, point in enumerate(found)]
         line = [(i, _within(error, bottom, top)) for i, error in errors if error != 0]
         axes.plot(
-            [i for i, _ in line], [error for _, error in line], color=INKS[name], linewidth=1.2,
+            [i for i, _ in line], [error for _, error in line], color=INKS[name],
+            linewidth=1.2 if len(found) < MANY else 0.6,
             linestyle=(0, (4, 2)) if name == "floor" else "-",
             marker="." if len(found) < FEW else None, zorder=2 + LINES.index(name),
         )  # fmt: skip

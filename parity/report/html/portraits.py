@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parity.records import PORTRAIT_EDGES, Along, Portrait
+from parity.portrait import EDGES, Along, Portrait
 from parity.report.html.svg import INKS, drawn, powers_of_ten
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def _heat(figure: "Figure", axes: "Axes", portrait: Portrait) -> None:
 
 def _histogram(axes: "Axes", counts: Sequence[int]) -> None:
     """Entries by the size of their error; those that are equal stand apart on the left."""
-    first, last = math.log10(PORTRAIT_EDGES[0]), math.log10(PORTRAIT_EDGES[-1])
-    edges = [first - 0.5, *map(math.log10, PORTRAIT_EDGES), last + 0.5]
+    first, last = math.log10(EDGES[0]), math.log10(EDGES[-1])
+    edges = [first - 0.5, *map(math.log10, EDGES), last + 0.5]
     axes.stairs(counts[1:], edges, fill=True, color=INKS["free"])
     axes.bar(first - 1.5, counts[0], width=0.5, color=INKS["floor"])
     axes.set_xlim(first - 2, last + 0.5)
