@@ -70,7 +70,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         "- a product of two matrices of float32, operations a second: "
         + ", ".join(f"{name} {value / 1e9:.0f} G" for name, value in peaks.items()),
         "",
-        "Seconds are medians of runs in turn, after one that is not counted; full size, float32.",
+        "Seconds are medians of runs in turn, after one that is not counted; the model's",
+        f"configuration is `{report['config']}`, in float32.",
         "The ratio is that of PyTorch's fastest to the port, turn by turn, and its median: above 1",
         "the port is faster. GFLOP/s count the convolutions as they are written, also where fewer",
         "operations do. GiB are the process's memory at its highest point.",
@@ -132,6 +133,7 @@ def main(rounds: int, tiny: bool, out: Path) -> None:
     report: Record = {
         "command": shlex.join(["python", "-m", "bench.cpu", *sys.argv[1:]]),
         "environment": about,
+        "config": config,
         "products": products,
         "rows": [],
     }

@@ -109,10 +109,16 @@ def load(vae: AutoencoderKLCogVideoX, path: str | Path) -> None:
     expected = _environment(vae, "aot.load")
     for name, value in expected.items():
         if header.get(name) != value:
+            theirs, ours = _unlike(header.get(name), value)
             raise ProgramsError(
-                f"{file}: made for {name} {header.get(name)}, expected {value}; save it again with"
-                " this model, on this kind of machine"
+                f"{file}: made for {name} {theirs!r}, expected {ours!r}; save it again with this"
+                " model, on this kind of machine"
             )
+    if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(vae)):
+        raise ProgramsError(
+            "aot.load: expected parameters that lie on a device, found NumPy arrays;"
+            " put them there with nnx.update(vae, jax.device_put(nnx.state(vae)))"
+        )
     (device,) = _devices(vae)
     found = []
     for program in header["programs"]:
@@ -129,8 +135,8 @@ def load(vae: AutoencoderKLCogVideoX, path: str | Path) -> None:
         tree = jax.tree.structure((arguments, {}))
         if _digest(str(tree)) != program["structure"]:
             raise ProgramsError(
-                f"{file}: made for a model in another state; expected the same switches, such as"
-                " gradient checkpointing and training mode, as when it was saved"
+                f"{file}: made for a model in another state; expected the same precision and"
+                " switches (gradient checkpointing, training mode) as when it was saved"
             )
         found.append((key_of(_STEPS[program["step"]], *arguments), tree, next_cache))
     loaded = []
@@ -194,6 +200,14 @@ def _environment(vae: AutoencoderKLCogVideoX, name: str) -> dict[str, Any]:
         "dtype": str(vae.dtype),
         "param_dtype": str(vae.param_dtype),
     }
+
+
+def _unlike(theirs: Any, ours: Any) -> tuple[Any, Any]:
+    """Of two mappings what differs in them, of anything else all."""
+    if not isinstance(theirs, dict) or not isinstance(ours, dict):
+        return theirs, ours
+    names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
+    return tuple({name: side.get(name) for name in names} for side in (theirs, ours))
 
 
 def _devices(vae: AutoencoderKLCogVideoX) -> set[jax.Device]:

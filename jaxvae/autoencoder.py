@@ -4,7 +4,8 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from numbers import Integral
 from pathlib import Path
 
 import jax
@@ -155,6 +156,11 @@ class AutoencoderKLCogVideoX(Modes):
         not a chunk size of 1 either, which as in diffusers doubles no frame in time: 13 give 13.
         """
         self._check_stream("decode_stream")
+        if single_latents and self.sharding is not None and self.sharding.time is not None:
+            raise ValueError(
+                "decode_stream: single_latents gives chunks of one frame, which time cannot split"
+                " over devices; shard something else, or leave single_latents out"
+            )
         latent = self._check_input("decode_stream", z, self.config.latent_channels)
         size = 1 if single_latents else self.num_latent_frames_batch_size
         bounds = self._bounds(latent.shape[1], size)
@@ -223,6 +229,12 @@ class AutoencoderKLCogVideoX(Modes):
         """
         if video is None and latent is None:
             raise ValueError("expected the shape of a video or a latent, found none")
+        for name, shape in (("video", video), ("latent", latent)):
+            if shape is not None and not _is_shape(shape):
+                raise ValueError(
+                    f"{name}: expected a shape, five integers, found a {type(shape).__name__} that"
+                    " is none; an array's is its .shape"
+                )
         wanted: list[Iterator[Program]] = []
         if video is not None:
             self._check_shape("video", video, self.config.in_channels)
@@ -291,3 +303,7 @@ class AutoencoderKLCogVideoX(Modes):
                 f"{field}: expected out_channels ({out}) equal to latent_channels ({latent}), since"
                 f" the layer is built for out_channels, as in diffusers; set {field} to false"
             )
+
+
+def _is_shape(shape: object) -> bool:
+    return isinstance(shape, Sequence) and all(isinstance(n, Integral) for n in shape)

@@ -47,8 +47,9 @@ def use_default_cache() -> None:
 
     Several processes may use the folder: JAX locks it whenever its size is limited, as here. The
     key of an entry holds the program, the version and the flags of the compiler, and the device,
-    so that none is used where it does not belong; an entry that cannot be read is compiled again,
-    with a warning of JAX's. Entries are code: the folder must be writable by its owner alone.
+    so that none is used where it does not belong. An entry that cannot be read is compiled again by
+    every process, with a warning of JAX's, until its file is deleted. Entries are code: the folder
+    must be writable by its owner alone.
 
     A folder that cannot be written, or that others may write to, is warned about, and programs are
     not kept.

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax import lax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxvae.chunks import Bounds
 from jaxvae.convolution import Cache
@@ -45,10 +45,18 @@ class Layout:
 
     def __post_init__(self) -> None:
         """Check the names against the mesh."""
+        if not isinstance(self.mesh, Mesh | AbstractMesh):
+            raise ValueError(
+                f"enable_sharding: expected a jax.sharding.Mesh, found a {type(self.mesh).__name__}"
+            )
         given = {axis: name for axis, name in self._names().items() if name is not None}
         found = ", ".join(f"{axis}={name!r}" for axis, name in given.items()) or "none"
         names, known = list(given.values()), self.mesh.axis_names
-        if not names or len(set(names)) < len(names) or not set(names) <= set(known):
+        if (
+            not names
+            or len(set(map(str, names))) < len(names)
+            or any(n not in known for n in names)
+        ):
             raise ValueError(
                 "enable_sharding: expected batch, height, width, time or tiles, each with another"
                 f" of the mesh's axes {known}, found {found}"

@@ -130,6 +130,7 @@ def run_windows(
     memory. Statistics are those of a sample, so values change by rounding only. A stack that is not
     full repeats its last window, and what comes out of that is dropped.
     """
+    use_default_cache()  # also for a program of the caller's, which is compiled after this
     if not coder.traced(x):
         stacks = {
             window: group[i : i + at_once]

@@ -1,6 +1,7 @@
 """Programs compiled ahead are those that the calls run: nothing is left to compile."""
 
 import jax
+import numpy as np
 import pytest
 from jax import monitoring
 
@@ -39,5 +40,8 @@ def test_nothing_is_left_to_compile(make_pair, bridge, compiled):
 def test_shapes_that_cannot_be(pair):
     with pytest.raises(ValueError, match=r"video: .* channels are last"):
         pair.ours.compile_ahead(video=(1, 3, 9, 16, 16))
+    for shape in (np.zeros((1, 3, 16, 16, 3)), (1, 3.0, 16, 16, 3)):
+        with pytest.raises(ValueError, match=r"video: .* five integers, .*\.shape"):
+            pair.ours.compile_ahead(video=shape)
     with pytest.raises(ValueError, match="expected the shape of a video or a latent"):
         pair.ours.compile_ahead()

@@ -11,6 +11,7 @@ import sys
 import jax
 import numpy as np
 import pytest
+from flax import nnx
 
 from jaxvae import aot, steps
 from jaxvae.aot import MAGIC, ProgramsError
@@ -101,10 +102,16 @@ def changed(data, change):
         (lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:], "by its digest"),
         (lambda data: data[:30], "fetch it again"),
         (lambda data: b"", "expected a file that aot.save wrote"),
-        (lambda data: changed(data, lambda h: h.update(jax="0.1")), "jax 0.1, expected 0"),
-        (lambda data: changed(data, lambda h: h.update(device="TPU 0")), "device TPU 0, expected"),
+        (lambda data: changed(data, lambda h: h.update(jax="0.1")), "jax '0.1', expected '0"),
+        (
+            lambda data: changed(data, lambda h: h.update(device="TPU 0")),
+            "device 'TPU 0', expected",
+        ),
         (lambda data: changed(data, lambda h: h.pop("machine")), "machine None, expected"),
-        (lambda data: changed(data, lambda h: h["config"].update(norm_eps=1)), "config {"),
+        (
+            lambda data: changed(data, lambda h: h["config"].update(norm_eps=1)),
+            "config {'norm_eps': 1}, ",
+        ),
         (lambda data: changed(data, lambda h: h["programs"][0].update(structure="")), "in another"),
     ],
 )
@@ -135,6 +142,10 @@ def test_another_model_is_refused(saved, make_pair, objective, bridge, tmp_path)
         aot.save(objective.ours, tmp_path / "none" / "programs", latent=LATENT)
     with pytest.raises(ValueError, match="expected the shape of a video or a latent"):
         aot.save(objective.ours, tmp_path / "programs")
+    on_host = bridge.clone(objective.ours)
+    nnx.update(on_host, jax.tree.map(np.asarray, nnx.state(on_host)))
+    with pytest.raises(ProgramsError, match=r"aot.load: .* found NumPy arrays; .*device_put"):
+        aot.load(on_host, saved / "programs")
     vae = bridge.clone(objective.ours)
     axes = (jax.sharding.AxisType.Auto,)
     vae.enable_sharding(jax.make_mesh((1,), ("t",), axis_types=axes), time="t")

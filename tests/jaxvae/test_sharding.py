@@ -141,6 +141,7 @@ def mesh(size, kind=AxisType.Auto):
         ({}, r"expected batch, .* of the mesh's axes \('x', 'y'\), found none"),
         ({"width": "z"}, "found width='z'"),
         ({"batch": "x", "time": "x"}, "found batch='x', time='x'"),
+        ({"batch": ["x"]}, r"found batch=\['x'\]"),
     ],
 )
 def test_names_that_cannot_be(objective, bridge, axes, message):
@@ -148,6 +149,11 @@ def test_names_that_cannot_be(objective, bridge, axes, message):
     with pytest.raises(ValueError, match=f"enable_sharding: .*{message}"):
         vae.enable_sharding(mesh(8), **axes)
     assert vae.sharding is None
+
+
+def test_what_is_no_mesh(objective, bridge):
+    with pytest.raises(ValueError, match=r"expected a jax.sharding.Mesh, found a str"):
+        bridge.clone(objective.ours).enable_sharding("x", batch="x")
 
 
 def test_a_mesh_of_explicit_axes(objective, bridge):
@@ -200,6 +206,8 @@ def test_chunks_too_short_to_be_split(objective, bridge):
     vae.num_latent_frames_batch_size = 1
     axes = (AxisType.Auto,)
     vae.enable_sharding(jax.make_mesh((1,), ("t",), axis_types=axes), time="t")
+    with pytest.raises(ValueError, match=r"decode_stream: single_latents .* leave .* out"):
+        next(vae.decode_stream(bridge.normal(1, 3, 4, 6, 2), single_latents=True))
     latent = jax.ShapeDtypeStruct((1, 3, 4, 6, 2), np.float32)
     with pytest.raises(ValueError, match=r"over time: expected chunks of at least 2 .* one of 1"):
         jax.eval_shape(vae.decode, latent)
