@@ -1,0 +1,5 @@
+"""`python -m parity` is the command `parity`."""
+
+from parity.cli import main
+
+main()
