@@ -207,7 +207,7 @@ def _unlike(theirs: Any, ours: Any) -> tuple[Any, Any]:
     if not isinstance(theirs, dict) or not isinstance(ours, dict):
         return theirs, ours
     names = [name for name in {**theirs, **ours} if theirs.get(name) != ours.get(name)]
-    return tuple({name: side.get(name) for name in names} for side in (theirs, ours))
+    return {name: theirs.get(name) for name in names}, {name: ours.get(name) for name in names}
 
 
 def _devices(vae: AutoencoderKLCogVideoX) -> set[jax.Device]:
