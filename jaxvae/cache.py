@@ -71,7 +71,7 @@ def use_default_cache() -> None:
             with tempfile.TemporaryFile(dir=folder):
                 pass
             _check_owner(folder)
-            _drop_halves(folder)
+            _mend(folder)
         except (OSError, RuntimeError) as error:  # RuntimeError: there is no home
             warnings.warn(
                 f"jaxvae: compiled programs are not kept, expected a folder to write to ({error});"
@@ -94,17 +94,24 @@ def _check_owner(folder: Path) -> None:
         )
 
 
-def _drop_halves(folder: Path) -> None:
-    """Delete entries whose time of use is missing: JAX writes it last, and cannot do without.
+def _mend(folder: Path) -> None:
+    """See to entries whose time of use is missing: JAX with a limit cannot write beside them.
 
-    A process that was killed between the two would keep all others from writing, for ever (jax
-    0.10.2, `LRUCache._evict_if_needed`).
+    JAX writes that time last (jax 0.10.2, `LRUCache.put`), so in a folder that has such times, an
+    entry without one is half of what a killed process was writing, and is deleted. A folder without
+    any was kept by JAX without a limit: its entries are whole, and get one.
     """
     try:
         with filelock.FileLock(folder / ".lockfile", timeout=1):
+            limited = any(folder.glob("*-atime"))
             for entry in folder.glob("*-cache"):
-                if not entry.with_name(entry.name.removesuffix("-cache") + "-atime").exists():
+                used = entry.with_name(entry.name.removesuffix("-cache") + "-atime")
+                if used.exists():
+                    continue
+                if limited:
                     entry.unlink()
+                else:
+                    used.write_bytes(entry.stat().st_mtime_ns.to_bytes(8, "little"))
     except filelock.Timeout:
         pass  # somebody is writing: the next process will look
 

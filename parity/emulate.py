@@ -53,13 +53,14 @@ def emulated(mode: str) -> Iterator[None]:
     from jax.extend.core import primitives
 
     check(mode)
+    products = (primitives.dot_general_p, primitives.conv_general_dilated_p)
     if not _patching.acquire(blocking=False):
         raise InputError("another emulation is running in this process; run them one by one")
-    products = (primitives.dot_general_p, primitives.conv_general_dilated_p)
-    platform = _platform_primitive()
-    binds = {primitive: _bind(primitive.bind, mode) for primitive in products}
-    binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
+    binds: dict[Any, Callable[..., Any]] = {}
     try:
+        platform = _platform_primitive()
+        binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
+        binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
         for primitive, bind in binds.items():
             setattr(primitive, "bind", bind)  # noqa: B010
         # Metadata is part of the key of every cache of traced and compiled programs.

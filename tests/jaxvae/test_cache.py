@@ -129,6 +129,18 @@ def test_half_an_entry_does_not_stay(undecided, tmp_path):
     assert {file.name for file in folder.glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
+def test_entries_of_a_folder_without_a_limit_stay(undecided, tmp_path):
+    folder = tmp_path / "caches" / "jaxvae"
+    folder.mkdir(parents=True, mode=0o700)
+    for name in ("one", "two"):
+        (folder / f"{name}-cache").write_bytes(bytes(8))
+    cache.use_default_cache()
+    names = {f"{name}-{kind}" for name in ("one", "two") for kind in ("cache", "atime")}
+    assert {file.name for file in folder.glob("*-*")} == names
+    used = int.from_bytes((folder / "one-atime").read_bytes(), "little")
+    assert used == (folder / "one-cache").stat().st_mtime_ns
+
+
 @pytest.mark.parametrize("limit", [-1, 1000])
 def test_the_folder_has_a_limit(undecided, tmp_path, limit):
     jax.config.update("jax_compilation_cache_max_size", limit)
