@@ -82,7 +82,7 @@ def read_config(config: str | None) -> CogVideoXVAEConfig:
 
 
 def encode_nnx(model: Any, x: Any) -> dict[str, Any]:
-    """The same of the port's."""
+    """Mean and clamped log-variance of the port's posterior."""
     posterior = model.encode(x, compiled=False)
     return {"mean": posterior.mean, "logvar": posterior.logvar}
 

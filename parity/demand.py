@@ -70,9 +70,15 @@ def assess(report: Report, wanted: str | None = None) -> Outcome:
 
 
 def _mae(row: Row) -> float:
-    """The error that is graded; NaN, which misses no grade, where there is nothing to measure."""
-    figures = row.inclusive or row.exclusive or row.metrics
-    return figures.mae if figures is not None and row.limited else math.nan
+    """The error that is graded: infinite where it could not be measured, and NaN, which misses no
+    grade, where there is nothing to measure.
+    """
+    if not row.limited:
+        return math.nan
+    found = [figures for figures in (row.inclusive, row.exclusive, row.metrics) if figures]
+    measured = (figures.mae for figures in found if not math.isnan(figures.mae))
+    failed = any(one and one.problem for one in (row.inclusive, row.exclusive))
+    return next(measured, math.inf if failed else math.nan)
 
 
 def _worst(report: Report) -> Row | None:

@@ -155,13 +155,15 @@ def _access(root: nnx.Module, path: str) -> str:
     value: Any = root
     text = "port"
     for name in path.split(".") if path else []:
-        if isinstance(value, (list, tuple, nnx.List)):
+        if isinstance(value, (list, tuple, nnx.List)) and name.isdecimal():
             value, text = value[int(name)], f"{text}[{name}]"
-        elif isinstance(value, (dict, nnx.Dict)):
+        elif isinstance(value, (dict, nnx.Dict)) and name in map(str, value):
             key = next(key for key in value if str(key) == name)
             value, text = value[key], f"{text}[{key!r}]"
-        else:
+        elif name.isidentifier() and hasattr(value, name):
             value, text = getattr(value, name), f"{text}.{name}"
+        else:
+            raise Unshowable(f"no expression leads from `{text}` to `{path}`")
     return text
 
 

@@ -72,8 +72,6 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     Raises:
         InputError: another comparison is running in this process.
     """
-    if not _patching.acquire(blocking=False):
-        raise InputError("another comparison is running in this process; run them one by one")
     run = f"{next(_runs)}:"
     parts = {path: module for path, module in modules.items() if isinstance(module, Part)}
     stamped = {path: module for path, module in modules.items() if path not in parts}
@@ -81,8 +79,11 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     for path, part in parts.items():
         stamped.setdefault(path.removesuffix(".".join(part.keys)).rstrip("."), part.owner)
     classes = [cls for cls in {type(m): None for m in stamped.values()} if can_be_called(cls)]
-    own = {cls: cls.__dict__.get("__call__") for cls in classes}
+    if not _patching.acquire(blocking=False):
+        raise InputError("another comparison is running in this process; run them one by one")
+    own: dict[type, Any] = {}
     try:
+        own |= {cls: cls.__dict__.get("__call__") for cls in classes}
         for path, module in stamped.items():
             setattr(module, STAMP, run + path)
         for cls in classes:

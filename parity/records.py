@@ -267,7 +267,9 @@ class Row:
         was not measured.
         """
         returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
-        return max(returned, self.handed) if self.handed else returned
+        if not self.handed:
+            return returned
+        return self.handed if math.isnan(returned) else max(returned, self.handed)
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,8 @@ from parity.errors import InputError
 @click.option(
     "--seed",
     type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    help="What torch's random numbers start from, while the function runs and in the comparison.",
+    help="What torch's random numbers start from, while the function runs and in the comparison  "
+    "[default: 0, and in the comparison what the function says]",
 )
 @click.option(
     "--device",
@@ -48,7 +47,7 @@ def compare(
     function: str,
     only: tuple[str, ...],
     depth: int | None,
-    seed: int,
+    seed: int | None,
     device: str | None,
     emulate: str | None,
     disable_jit: bool,
@@ -77,13 +76,14 @@ def compare(
     from parity.pipeline import compare as compare_modules
     from parity.state_torch import seeded
 
-    given: dict[str, Any] = {"seed": seed, "exhibit": bundle is not None}
+    given: dict[str, Any] = {"seed": seed} if seed is not None else {}
+    given |= {"exhibit": True} if bundle else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
     given |= {"disable_jit": True} if disable_jit else {}
     with placed:
-        with seeded(seed):
+        with seeded(seed or 0):
             made = arguments(function, make)
         report = compare_modules(**{**made, **given})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
@@ -95,8 +95,8 @@ def _on(text: str) -> AbstractContextManager[Any]:
 
     platform, _, number = text.partition(":")
     try:
-        device = jax.devices(platform)[int(number or 0)]
-    except (RuntimeError, ValueError, IndexError) as error:
+        device = {str(i): one for i, one in enumerate(jax.devices(platform))}[number or "0"]
+    except (RuntimeError, KeyError) as error:
         found = ", ".join(f"{one.platform}:{i}" for i, one in enumerate(jax.devices()))
         raise InputError(f"--device {text!r}: JAX has {found}") from error
     placed: AbstractContextManager[Any] = jax.default_device(device)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from parity.cli.options import JSON
+from parity.errors import InputError
 
 
 class Factor(click.ParamType[float]):
@@ -34,7 +35,7 @@ class Factor(click.ParamType[float]):
     "--fail-if-worse",
     type=Factor(),
     help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
-    "or if a new one fails.",
+    "or if a new one fails; with 2 if the two runs had other inputs.",
 )
 @JSON
 def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) -> None:
@@ -52,6 +53,11 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
     from parity.report.terminal import WIDE, output
 
     found = compare(read_report(before), read_report(after))
+    if fail_if_worse is not None and found.other_inputs:
+        raise InputError(
+            f"--fail-if-worse: {before} and {after} are of other inputs"
+            f" ({'; '.join(found.other_inputs)}), so errors cannot be compared; run both alike"
+        )
     if as_json:
         click.echo(to_json(found, fail_if_worse))
     else:

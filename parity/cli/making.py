@@ -26,7 +26,8 @@ def find_function(name: str) -> Callable[[], Any]:
     if not callable(found):
         kind = type(found).__name__
         raise InputError(f"{name!r} is a {kind}, expected a function that returns {FORM}")
-    return found  # type: ignore[no-any-return]
+    function: Callable[[], Any] = found
+    return function
 
 
 def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:

@@ -56,6 +56,16 @@ BUNDLE = click.option(
 )
 
 
+VIDEO = click.option(
+    "--video", metavar="FILE", help="Clip to use: a video or an .npy (T, H, W, 3)."
+)
+FRAMES = click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
+CONFIG = click.option(
+    "--config", metavar="NAME_OR_FILE", help="Random weights of this configuration."
+)
+SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+
+
 class Size(click.ParamType[tuple[int, int]]):
     """Height and width in pixels, as in 64x64."""
 
@@ -71,6 +81,11 @@ class Size(click.ParamType[tuple[int, int]]):
         if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
             self.fail(f"{value!r} is not HEIGHTxWIDTH, as in 64x64", param, ctx)
         return int(parts[0]), int(parts[1])
+
+
+SIZE = click.option(
+    "--size", type=Size(), default="64x64", show_default=True, help="Window, in pixels."
+)
 
 
 def find_pair(name: str) -> "Pair":

@@ -4,18 +4,18 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import Size, find_pair, writable
+from parity.cli.options import CONFIG, FRAMES, SEED, SIZE, VIDEO, find_pair, writable
 from parity.errors import InputError
 
 
 @click.command()
 @click.argument("pair", default="cogvideox")
-@click.option("--video", metavar="FILE", help="Clip to use: a video or an .npy (T, H, W, 3).")
-@click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
-@click.option("--size", type=Size(), default="64x64", show_default=True, help="Window, in pixels.")
+@VIDEO
+@FRAMES
+@SIZE
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint of the reference.")
-@click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@CONFIG
+@SEED
 @click.option(
     "--only",
     metavar="GLOB",

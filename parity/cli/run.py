@@ -7,14 +7,18 @@ import click
 from parity.cli.ending import end
 from parity.cli.options import (
     BUNDLE,
+    CONFIG,
     DEPTH,
     DISABLE_JIT,
     EMULATE,
+    FRAMES,
     JSON,
     ONLY,
     PROFILE,
     QUIET,
-    Size,
+    SEED,
+    SIZE,
+    VIDEO,
     default_folder,
     find_pair,
     place_of,
@@ -25,12 +29,12 @@ from parity.errors import InputError
 
 @click.command()
 @click.argument("pair", default="cogvideox")
-@click.option("--video", metavar="FILE", help="Clip to use: a video or an .npy (T, H, W, 3).")
-@click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
-@click.option("--size", type=Size(), default="64x64", show_default=True, help="Window, in pixels.")
+@VIDEO
+@FRAMES
+@SIZE
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
-@click.option("--config", metavar="NAME_OR_FILE", help="Random weights of this configuration.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@CONFIG
+@SEED
 @ONLY
 @DEPTH
 @EMULATE

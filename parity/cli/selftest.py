@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import JSON, PROFILE, QUIET, find_pair, writable
+from parity.cli.options import JSON, PROFILE, QUIET, SEED, find_pair, writable
 
 
 @click.command()
@@ -18,7 +18,7 @@ from parity.cli.options import JSON, PROFILE, QUIET, find_pair, writable
     show_default=True,
     help="Each draws new weights, and for each mistake a module to make it in.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@SEED
 @click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
 @PROFILE
 @QUIET

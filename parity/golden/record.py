@@ -3,7 +3,10 @@
 A recording that was killed goes on with the first case that is not whole in the folder.
 """
 
+import hashlib
 import itertools
+import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +28,7 @@ from parity.golden.index import (
     read_index,
     write_index,
 )
+from parity.golden.plain import encode_skeleton
 from parity.golden.record_case import record_case
 from parity.golden.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.golden.trace import adopted
@@ -34,6 +38,7 @@ from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.state_torch import seeded
 from parity.store import Store, digest
+from parity.tree import flatten
 
 SHARD_SIZE = 1 << 30
 
@@ -84,6 +89,8 @@ def record_pair(
     cases = _of_these(pair.cases(reference, clip, seed), reference, only)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
+    settings = dict(pair.offline.settings(reference))
+    about = dict(environment.describe(seed, reference))
     index = Index(
         pair=pair.name,
         request={
@@ -91,13 +98,15 @@ def record_pair(
             "only": only,
             "clip": [clip.source, digest(clip.frames).hex()],
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
-            "cases": [[case.name, case.path] for case in cases],
-            "commit": environment.commit(),
-            "torch": torch.__version__,
+            "cases": [[case.name, case.path, _given(case)] for case in cases],
+            "settings": _digest(settings),
+            "code": _code(reference),
+            "commit": about["commit"],
+            "versions": dict(about["versions"]),
         },
         layout=dict(pair.layout),
-        settings=dict(pair.offline.settings(reference)),
-        environment=dict(environment.describe(seed, reference)),
+        settings=settings,
+        environment=about,
         facts={
             **facts(reference, clip, weights, config, seed),
             **({"only": only} if only is not None else {}),
@@ -112,7 +121,9 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     before = _before(folder, index)
     names = _free_names(before)
-    if before and _whole(folder, before.weights):
+    if before is None:
+        write_index(folder, index)  # from now on the files in the folder are this trace's
+    if before and before.weights and _whole(folder, before.weights):
         index = replace(index, weights=before.weights)
     else:
         index = replace(index, weights=tuple(write(folder, names, arrays, shard_size)))
@@ -210,9 +221,15 @@ def _tensors(
 
 def _before(folder: Path, index: Index) -> Index | None:
     """What an earlier recording of the same left in the folder."""
-    if not (folder / NAME).exists():
-        return None
     elsewhere = "choose another --out, or remove it"
+    if not (folder / NAME).exists():
+        others = [path.name for path in folder.iterdir() if PATTERN.fullmatch(path.name)]
+        if others:
+            raise InputError(
+                f"{folder}: has {min(others)}, named like a file of a trace, and no {NAME};"
+                f" {elsewhere}"
+            )
+        return None
     try:
         before = read_index(folder)
     except InputError as error:
@@ -224,6 +241,27 @@ def _before(folder: Path, index: Index) -> Index | None:
     if differ:
         raise InputError(f"{folder}: has a trace of something else ({differ} differ); {elsewhere}")
     return before
+
+
+def _given(case: Case) -> str:
+    """A digest of the arguments; of those that the cases before decide on, of none."""
+    flat = flatten((case.args, dict(case.kwargs)))
+    arrays = [
+        capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
+        for _, array in flat.arrays
+    ]
+    return _digest([encode_skeleton(flat.skeleton), *(digest(array).hex() for array in arrays)])
+
+
+def _code(reference: torch.nn.Module) -> str:
+    """A digest of the files that the reference's classes are written in."""
+    homes = {sys.modules.get(type(module).__module__) for module in reference.modules()}
+    files = sorted({file for home in homes if (file := getattr(home, "__file__", None))})
+    return _digest([hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files])
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _whole(folder: Path, shards: tuple[Shard, ...]) -> bool:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.numpy import save
 
 from parity.errors import InputError
@@ -76,8 +77,12 @@ def write_bundle(exhibit: Exhibit, folder: Path, make: str) -> list[Path]:
         "expected": exhibit.expected or {},
         "weights": exhibit.weights or {},
     }
-    files: dict[str, str | bytes] = {f"{key}.safetensors": save(dict(found))
-                                     for key, found in arrays.items()}  # fmt: skip
+    try:
+        files: dict[str, str | bytes] = {
+            f"{key}.safetensors": save(dict(found)) for key, found in arrays.items()
+        }
+    except (SafetensorError, KeyError) as error:  # KeyError: a type that it has no name for
+        raise InputError(f"bundle: {where} has arrays that no file can hold: {error}") from error
     files["repro.py"] = _script(exhibit, folder / "repro.py", home, name)
     write_all(folder, files)
     return [folder / key for key in files]
@@ -98,6 +103,6 @@ def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
         else "",
         torch="import torch\n" if torch else "",
         imports=f"\n{exhibit.imports}" if exhibit.imports else "",
-        making=exhibit.making.format(name=name),
+        making=exhibit.making.replace("{name}", name),
         call=exhibit.call,
     )

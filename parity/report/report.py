@@ -170,9 +170,11 @@ class Report:
         files["weights.csv"] = csv(to_weight_frame(self.weights))
         files["report.md"] = as_markdown(self)
         files["report.json"] = as_json(self)
-        files["report.html"] = as_html(self)
         files["junit.xml"] = as_junit(self)
-        write_all(Path(folder), files)
+        try:
+            files["report.html"] = as_html(self)
+        finally:  # a picture that cannot be drawn loses no figure
+            write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
 
     def bundle(self, folder: str | Path, make: str) -> Sequence[Path]:

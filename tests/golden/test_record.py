@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+import tiny_torch
 
 from parity.errors import InputError
 from parity.golden import index
@@ -46,9 +47,7 @@ def killed_after(cases):
                 if len(ran) > cases:
                     raise Killed
 
-        for module in (reference, reference.block):
-            if module is reference:
-                module.register_forward_pre_hook(count)
+        reference.register_forward_pre_hook(count)
         return reference
 
     return replace(tiny.PAIR, make_torch=make_torch), ran
@@ -98,6 +97,55 @@ def test_a_trace_of_something_else_is_not_overwritten(trace, options):
     with pytest.raises(InputError, match="has a trace of something else"):
         record_pair(tiny.PAIR, trace, **(ASKED | options))
     assert (trace / index.NAME).read_bytes() == before
+
+
+class OtherNet(tiny_torch.Net):
+    """As its parent, but for the file that it is written in."""
+
+
+def other_net(*asked):
+    reference = tiny.make_torch(*asked)
+    reference.__class__ = OtherNet
+    return reference
+
+
+def other_cases(*asked):
+    first, *others = tiny.cases(*asked)
+    return (replace(first, args=tuple(2 * array for array in first.args)), *others)
+
+
+@pytest.mark.parametrize(
+    ("what", "change"),
+    [
+        (
+            "settings",
+            {"offline": replace(tiny.PAIR.offline, settings=lambda reference: {"eps": 1})},
+        ),
+        ("cases", {"cases": other_cases}),
+        ("code", {"make_torch": other_net}),
+    ],
+)
+def test_nor_is_one_of_another_reference_gone_on_with(trace, what, change):
+    """Tensors and names of cases are the same: its outputs would be taken for this one's."""
+    before = (trace / index.NAME).read_bytes()
+    with pytest.raises(InputError, match=rf"has a trace of something else \({what} differ\)"):
+        record_pair(replace(tiny.PAIR, **change), trace, **ASKED)
+    assert (trace / index.NAME).read_bytes() == before
+
+
+def test_files_of_others_stay(tmp_path):
+    (tmp_path / "00000.safetensors").write_bytes(b"a model")
+    with pytest.raises(InputError, match=r"has 00000.safetensors, named like .* no trace.json"):
+        record_pair(tiny.PAIR, tmp_path, **ASKED)
+    assert (tmp_path / "00000.safetensors").read_bytes() == b"a model"
+
+
+def test_a_recording_killed_before_its_first_case_goes_on(tmp_path, recorded):
+    pair, _ = killed_after(0)
+    with pytest.raises(Killed):
+        record_pair(pair, tmp_path, **ASKED)
+    assert record_pair(tiny.PAIR, tmp_path, **ASKED).kept == 0
+    assert same(tmp_path, recorded)
 
 
 @pytest.mark.parametrize(

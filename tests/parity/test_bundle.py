@@ -16,6 +16,10 @@ from flax import nnx
 from safetensors.numpy import load_file
 
 import parity
+from parity import InputError
+from parity.exhibit import Exhibit, Unshowable, _access, made_by_pair
+from parity.records import Fault
+from parity.report.bundle import write_bundle
 
 compare = partial(parity.compare, jitted=False)
 
@@ -174,11 +178,31 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 
 
 def test_how_a_pair_makes_its_port():
-    from parity.exhibit import Exhibit, made_by_pair
-    from parity.records import Fault
-
     exhibit = Exhibit(Fault("a", 0, "", "forward", "Conv", ""))
     assert made_by_pair(exhibit, "folder", None, 0).making == (
         "port = {name}.make_nnx('folder', None, None)"
     )
     assert "{name}.make_torch(None, 'small', 7)" in made_by_pair(exhibit, None, "small", 7).making
+
+
+def test_braces_in_what_was_asked_for_are_text(tmp_path):
+    array = {"x": np.ones(2, np.float32)}
+    bare = Exhibit(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
+    made = made_by_pair(bare, None, "{size}.json", 0)
+    write_bundle(made, tmp_path, "mine:PAIR")
+    assert "PAIR.make_torch(None, '{size}.json', 0)" in (tmp_path / "repro.py").read_text()
+
+
+def test_arrays_that_no_file_holds_are_said(tmp_path):
+    array = {"x": np.ones(2, np.longdouble)}
+    bare = Exhibit(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
+    with pytest.raises(InputError, match="bundle: `a`, call 0 has arrays that no file can hold"):
+        write_bundle(bare, tmp_path, "mine:PAIR")
+
+
+@pytest.mark.parametrize("path", ["layers.first.one", "layers.7", "gone"])
+def test_a_path_that_no_expression_leads_to(path):
+    root = nnx.Module()
+    root.layers = nnx.Dict({"first": nnx.Linear(1, 1, rngs=nnx.Rngs(0))})
+    with pytest.raises(Unshowable, match="no expression leads from `port"):
+        _access(root, path)

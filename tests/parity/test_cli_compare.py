@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
+from parity.cli import cli
 from parity.cli.making import arguments, find_function
 from parity.errors import InputError
 
@@ -71,6 +73,10 @@ def strange():
     return {"torch_module": Outer(), "nnx_module": OuterPort(), "torch_args": (X,), "args": (X,)}
 
 
+def seeded():
+    return {"torch_module": Outer(), "nnx_module": OuterPort(), "torch_args": (X,), "seed": 5}
+
+
 def short():
     return {"torch_module": Outer(), "nnx_module": OuterPort()}
 
@@ -108,6 +114,7 @@ def home(tmp_path_factory):
         (["json:loads", "--dtype", "float64"], "No such option"),
         (["math:pi"], "'math:pi' is a float, expected a function that returns"),
         (["json:loads", "--device", "cpu:7"], "--device 'cpu:7': JAX has cpu:0"),
+        (["json:loads", "--device", "cpu:-1"], "--device 'cpu:-1': JAX has cpu:0"),
     ],
 )
 def test_wrong_usage(words, part, home):
@@ -145,6 +152,14 @@ def test_what_a_function_may_not_return(name, text, beside):
 def test_what_it_may(name, beside):
     made = arguments(f"mine:{name}", find_function(f"mine:{name}"))
     assert sorted(made) == ["nnx_module", "torch_args", "torch_module"]
+
+
+@pytest.mark.parametrize(("words", "seed"), [([], 5), (["--seed", "0"], 0)])
+def test_the_seed_is_the_functions_unless_one_is_given(words, seed, beside, tmp_path):
+    words = ["compare", "mine:seeded", *words, "--only", "inner", "--out", str(tmp_path), "--json"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["environment"]["seed"] == seed
 
 
 @pytest.mark.slow

@@ -62,6 +62,8 @@ def folders(report, tmp_path_factory):
     )
     report.write(folder / "wrong")
     replace(report, rows=right, faults=(), weights=()).write(folder / "right")
+    seed = {**report.environment, "seed": 7}
+    replace(report, rows=right, faults=(), weights=(), environment=seed).write(folder / "seed 7")
     return folder
 
 
@@ -102,6 +104,8 @@ def test_diff_and_its_ratchet(folders):
         words = ("diff", "right", "wrong", "--fail-if-worse", factor)
         refused(parity(*words, cwd=folders), "is not a factor of at least 1, as in 2x")
     refused(parity("diff", "right", "gone", cwd=folders), "gone: no such file")
+    words = ("diff", "right", "seed 7", "--fail-if-worse", "2x")
+    refused(parity(*words, cwd=folders), "right and seed 7 are of other inputs (seed: 0, then 7)")
 
 
 def test_run_prints_the_report_as_json_and_nothing_else(tmp_path):

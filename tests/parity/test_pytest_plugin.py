@@ -1,6 +1,7 @@
 """The pytest plugin in projects of others: pytest is run on them, with real comparisons."""
 
 import json
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -10,6 +11,11 @@ import pytest
 
 import parity
 import parity.pipeline  # in this process: torch and jax cannot be imported again in each run
+from parity.demand import assess
+from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row
+from parity.report import Report
+
+NAN = math.nan
 
 ROOT = Path(parity.__file__).parents[1]
 
@@ -231,6 +237,21 @@ def test_grades(run):
         r"PASS +R [\d.]+ +test_port.py::test_argument$",
         r"FAIL +R [\d.]+ +test_port.py::test_option  `first`: grade \w+, not excellent",
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("problem", "free", "verdict"),
+    [("", NAN, "PASS"), ("not measured: no input", 1e-9, "PASS"), ("not measured", 0.5, "FAIL"),
+     ("not measured: no input has a counterpart", NAN, "FAIL")],
+)  # fmt: skip
+def test_what_could_not_be_measured_has_no_grade(problem, free, verdict):
+    row = Row(
+        "", "c", "a", "a", "M", 0, "", (2,), "float32", Metrics(*[free] * 10, (), 0),
+        Inclusive(NAN, NAN, 0, problem=problem), Exclusive(NAN, NAN, 0, problem=problem), 1.0, "",
+        "PASS", "", 0, -1,
+    )  # fmt: skip
+    coverage = Coverage(1, ("a",), {}, (), {}, 1, 1)
+    assert assess(Report("r", (row,), (), coverage, {}, {}), "perfect").verdict == verdict
 
 
 def test_without_a_grade_r_decides(run):
