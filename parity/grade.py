@@ -66,6 +66,16 @@ def grade(mae: float) -> str:
     return next((name for name, limit in GRADES if mae < limit), "severe")
 
 
+def graded_mae(errors: Sequence[Inclusive | Exclusive | Metrics | None]) -> float:
+    """The first MAE that was measured of the inclusive, exclusive and free-running one, in this
+    order; infinite if none was because a call could not be made again, NaN if there is none.
+    """
+    found = [one for one in errors if one is not None]
+    failed = any(isinstance(one, (Inclusive, Exclusive)) and one.problem for one in found)
+    measured = (one.mae for one in found if not math.isnan(one.mae))
+    return next(measured, math.inf if failed else math.nan)
+
+
 def fail_limit(kind: str) -> float:
     """R above this fails."""
     return limit_of(kind).fail
@@ -91,13 +101,14 @@ def judge(
         return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
     figures = inclusive or free
+    limited = rung if r_limit is None else None
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         # from before, which takes nothing from what the call's own code does to right inputs
         own = None if exclusive is None else _own(kind, errors, r_limit)
         text = f"{free.nonfinite} entries differ in being finite, free-running"
         return own if own is not None and own.blame else Judgement("FAIL", text)
-    if rung is not None and r_limit is None and figures is not None:
-        failure = _over_rung(rung, figures, free)
+    if limited is not None:
+        failure = _over_rung(limited, errors)
         if failure is not None:
             own = _own(kind, errors, None) if exclusive is not None else None
             return own if own is not None and own.blame == "exclusive" else failure
@@ -189,9 +200,14 @@ def _nothing(figures: object) -> str:
     return problem or "nothing to compare: no entry is finite, or there is none"
 
 
-def _over_rung(rung: Rung, figures: Inclusive | Metrics, free: Metrics | None) -> Judgement | None:
-    if figures.mae > rung.limit:
-        text = f"MAE {figures.mae:.1e} > {rung.limit:g}, rung {rung.name}"
+def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
+    free = errors.free
+    measured = (errors.inclusive, errors.exclusive, free)
+    mae = graded_mae(measured)
+    if math.isinf(mae) and not any(one and one.nonfinite for one in measured):
+        return Judgement("UNKNOWN", _nothing(errors.inclusive or errors.exclusive))
+    if mae > rung.limit:
+        text = f"MAE {mae:.1e} > {rung.limit:g}, rung {rung.name}"
         return Judgement("FAIL", text, "inclusive")
     if rung.free and free is not None and free.mae > rung.limit:
         text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}, rung {rung.name}"

@@ -99,6 +99,19 @@ def test_a_rung_limits_the_inclusive_error():
     assert verdict(mae=9e-7, free_mae=1.0, rung=rung) == ("PASS", "")
 
 
+def test_a_rung_is_not_held_by_what_could_not_be_measured():
+    rung = Rung("conv", ("M",), 1e-6)
+    unmade = {"problem": "not measured: no input has a counterpart"}
+    errors = Errors(None, Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
+    judged = judge("M", match(), errors, rung=rung)
+    assert (judged.verdict, judged.reason) == ("UNKNOWN", unmade["problem"])
+    known = Errors(free(2e-6), Inclusive(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
+    assert judge("M", match(), known, rung=rung).verdict == "FAIL"
+    assert judge("M", match(), known).verdict == "PASS"
+    lost = Errors(free(math.inf, 2), Inclusive(math.inf, math.inf, 2), exclusive(0))
+    assert judge("M", match(), lost, rung=rung).verdict == "FAIL"
+
+
 def test_a_rung_may_limit_the_free_running_error_which_is_no_fault_of_its_own():
     rung = Rung("encoder", ("E",), 1e-2, free=True)
     assert verdict(mae=1e-7, free_mae=0.5, rung=rung) == ("FAIL", "")
