@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from jaxvae.cli.coding import decoded, encoded
 from jaxvae.cli.options import (
     JSON,
     QUIET,
@@ -69,6 +68,7 @@ def reconstruct(
     left_out = clip.frames - kept
     clip = replace(clip, frames=kept)
 
+    from jaxvae.cli.coding import decoded, encoded
     from jaxvae.quality import Gathered
 
     began = time.monotonic()
