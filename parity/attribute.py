@@ -50,6 +50,8 @@ def measure_inclusive(
     containers = {match.parent for match in matches}
     waiting: list[Match] = []
     for match in matches:
+        if match.ref.tapped or match.port.tapped:
+            continue  # no call that could be made by itself
         alone = {} if match.ref.order in containers else _as_exclusive(match, exclusives)
         found |= alone
         if not alone:

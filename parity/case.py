@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from flax import nnx
 
-from parity import capture_nnx
+from parity import capture_nnx, taps
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
 from parity.align import Alignment, align, match_inputs, same_value
@@ -20,6 +20,7 @@ from parity.errors import InputError
 from parity.exclusive import SLACK
 from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
+from parity.functional import Functional
 from parity.globs import check_used, renamed
 from parity.grade import fail_limit
 from parity.judging import MODES, Part, faults_of, judge_part, split
@@ -46,6 +47,12 @@ from parity.records import (
 )
 from parity.store import Store
 from parity.weights import Fused, Stacked, Weight
+
+
+NO_TAPS = (
+    "the port is a function without taps, seen as a whole: name what the reference's modules return,"
+    " as in parity.tap('layers.0.attn', y)"
+)
 
 
 @dataclass(frozen=True)
@@ -164,11 +171,12 @@ def run_case(
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
-            port = capture_nnx.record(
+            port = _recorded(
                 nnx_module,
                 case.nnx,
                 given if nnx_args is None else nnx_args,
                 given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                ref=ref,
                 store=store,
                 prefix=renamed(case.path, rename),
                 inside=choice.ours,
@@ -228,6 +236,9 @@ def run_case(
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = root_outputs(called, store)
         notes = (*reference.notes(case), *_weak_inputs(called, store))
+        notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
+        if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
+            notes += (f"{case.name}: {NO_TAPS}",)
     rows = tuple(one.row for one in found)
     coverage = with_deeper(alignment.coverage, choice.deeper)
     if unobserved is not None and unobserved.note:
@@ -236,6 +247,21 @@ def run_case(
     return Outcome(
         rows, faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
     )
+
+
+def _recorded(
+    module: nnx.Module, method: Any, args: Any, kwargs: Any, *, ref: Trace, **settings: Any
+) -> Trace:
+    """The port's calls; operation by operation if there are taps, which programs may hide."""
+    paths = {call.path for call in ref.calls if call.tapped} | set(ref.modules)
+    eager = isinstance(module, Functional) or any(call.tapped for call in ref.calls)
+    eager |= any(f".{path}".endswith(f".{name}") for name in taps.called() for path in paths)
+    if not eager:
+        port = capture_nnx.record(module, method, args, kwargs, **settings)
+        if not port.untapped:
+            return port
+    with jax.disable_jit():
+        return capture_nnx.record(module, method, args, kwargs, **settings)
 
 
 def root_outputs(called: Call, store: Store) -> dict[str, Any]:

@@ -57,6 +57,11 @@ class Call:
     returned: Skeleton | None = None
     in_place: bool = False
 
+    @property
+    def tapped(self) -> bool:
+        """Whether it is a tap and no call: then nothing was called, and it has no inputs."""
+        return not self.method
+
 
 @dataclass(frozen=True)
 class ModuleInfo:
@@ -73,13 +78,15 @@ class ModuleInfo:
 class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
-    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded;
+    `untapped` are the paths of the port's taps under any transformation, compilation among them.
     `linen` are the port's modules of Linen by path, as they can be called again.
     """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
     hidden: frozenset[str] = frozenset()
+    untapped: frozenset[str] = frozenset()
     linen: Mapping[str, Any] = field(default_factory=dict)
 
 
