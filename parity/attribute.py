@@ -58,6 +58,9 @@ def measure_inclusive(
             waiting.append(match)
     progress.stage("inclusive error", len(waiting))
     failing = exclusives.failing(matches, limit)
+    # whether the code around a tap makes up for it is for what it returns to tell
+    failing |= {match.parent for match in matches
+                if match.ref.tapped and match.ref.order in failing}  # fmt: skip
     with Background() as background:
         run = _Run(
             _Waiting(waiting), sides, store, limit, failing, _around(matches, failing), background,

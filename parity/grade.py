@@ -109,6 +109,17 @@ def judge(
     return _own(kind, errors, r_limit) or _inside(kind, leaf, errors, r_limit)
 
 
+def excused(judged: Judgement, around: Sequence[Inclusive], limit: float) -> Judgement:
+    """A tap's judgement, given what the call around it returns with all that is inside it.
+
+    Code that stands before the tap on one side and after it on the other is no mistake.
+    """
+    holds = all(one.mae == 0 or (one.r <= limit and _steady(one)) for one in around)
+    if judged.blame != "exclusive" or not around or not holds:
+        return judged
+    return Judgement("WARN", f"{judged.reason}, but what the call around it returns holds")
+
+
 def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
     """The call's own code, by what it returns and hands on; `None` if nothing is wrong with it."""
     limit = fail_limit(kind) if r_limit is None else r_limit
@@ -128,9 +139,8 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
             return Judgement(
                 "UNKNOWN", f"{failure}{where}; what the call returns: {inclusive.problem}"
             )
-        holds = inclusive is not None and not _fails(inclusive, limit)
-        steady = inclusive is not None and not inclusive.floor_rel_l2 > UNSTEADY
-        if errors.container and holds and steady:
+        holds = inclusive is not None and _steady(inclusive) and not _fails(inclusive, limit)
+        if errors.container and holds:
             return Judgement("WARN", f"{failure}{where}, but what the call returns holds")
         return Judgement("FAIL", failure + where, "exclusive")
     return None
@@ -148,6 +158,10 @@ def _failure(error: Exclusive, limit: float) -> str:
 
 def _fails(inclusive: Inclusive, limit: float) -> bool:
     return inclusive.r > limit or inclusive.nonfinite > 0 or inclusive.problem.startswith("shape")
+
+
+def _steady(inclusive: Inclusive) -> bool:
+    return not inclusive.floor_rel_l2 > UNSTEADY
 
 
 def _unknown(inclusive: Inclusive) -> bool:

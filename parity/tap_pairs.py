@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from parity.folding import Folding
 from parity.globs import renamed
-from parity.records import Call, Trace
+from parity.records import Call, Match, Trace
 
 SHOWN = 5
 """How many paths a note names."""
@@ -46,6 +46,30 @@ def tap_notes(lacking: Iterable[str], spare: Iterable[str], port: Trace) -> tupl
         f"{start} tap {_named(list(dict.fromkeys(paths)))}: {end}"
         for start, paths, end in found if list(paths)
     )  # fmt: skip
+
+
+def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, str]:
+    """Where the code of each tap of the port lies, by the `order` of the reference's call.
+
+    It begins where a call or a tap before it hands back the reference's values. `calls` are all
+    that the port made.
+    """
+    found: dict[int, str] = {}
+    last: dict[int, str] = {}
+    parents = {call.order: call.parent for call in calls}
+    paths = {match.port.order: match.ref.path for match in matches}
+    for match in sorted(matches, key=lambda match: match.port.order):
+        around = match.port.parent
+        while around != -1 and around not in paths:
+            around = parents[around]
+        path = match.ref.path
+        if match.port.tapped:
+            owner = paths.get(around, "")
+            prefix = f"{owner}." if owner else ""
+            start = f"`{last[around].removeprefix(prefix)}`" if around in last else "its input"
+            found[match.ref.order] = f"between {start} and `{path.removeprefix(prefix)}`"
+        last[around] = path
+    return found
 
 
 def _named(paths: Sequence[str]) -> str:
