@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from parity.weights import Fused, Stacked
 
 __all__ = [
-    "Case", "Clip", "Functional", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report", "Rung",
-    "Stacked", "compare", "run_pair", "tap",
+    "Case", "Clip", "Functional", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report",
+    "Rung", "Stacked", "compare", "run_pair", "tap",
 ]  # fmt: skip
 
 _HOMES = {

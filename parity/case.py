@@ -14,14 +14,14 @@ from parity import capture_nnx, taps
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
 from parity.align import Alignment, align, match_inputs, same_value
-from parity.choice import Choice, choose, opened, with_deeper
+from parity.choice import DEEPER, Choice, choose, opened, with_deeper
 from parity.diagnose.scene import Scene
 from parity.errors import InputError
 from parity.exclusive import SLACK
 from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
 from parity.functional import Functional
-from parity.globs import check_used, renamed
+from parity.globs import Pending, check_used, renamed
 from parity.grade import fail_limit
 from parity.judging import MODES, Part, faults_of, judge_part, split
 from parity.localise import Found
@@ -48,10 +48,9 @@ from parity.records import (
 from parity.store import Store
 from parity.weights import Fused, Stacked, Weight
 
-
 NO_TAPS = (
-    "the port is a function without taps, seen as a whole: name what the reference's modules return,"
-    " as in parity.tap('layers.0.attn', y)"
+    "the port is a function without taps, seen as a whole: name what the reference's modules"
+    " return, as in parity.tap('layers.0.attn', y)"
 )
 
 
@@ -67,6 +66,8 @@ class Rules:
     weights: tuple[Fused | Stacked, ...] = ()
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
+    pending: tuple[Pending, ...] = ()
+    """Globs that must match a tap."""
     emulate: str | None = None
     disable_jit: bool = False
     """Whether the port runs operation by operation, not in the programs that it compiles."""
@@ -161,6 +162,8 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     nnx_module = _called(case, nnx_root, rename)
+    if rules.only and isinstance(nnx_module, Functional):
+        raise InputError("only: a port that is a function runs as a whole; leave it out")
     choice = _chosen(case, reference.paths(), nnx_root, rules)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
@@ -168,6 +171,7 @@ def run_case(
         progress.stage("reference")
         ref = reference.record(case, store, layout, choice.theirs)
         called, port = ref.calls[-1], Trace((), {})
+        _check_pending(rules.pending, ref, port, early=True)
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
@@ -183,9 +187,14 @@ def run_case(
             )
             port = reference.observed(case, port)
             _check_inputs(called, port.calls[-1], store)
+        _check_pending(rules.pending, ref, port, early=False)
         if not choice.whole:
             ref, port = opened(ref), opened(port)
-        alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
+        deeper = {glob: DEEPER for path in choice.deeper for name in [renamed(path, rename)]
+                  for glob in (name, f"{name}.*")}  # fmt: skip
+        alignment = align(
+            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights
+        )
         if not rules.only:
             check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)
@@ -247,6 +256,14 @@ def run_case(
     return Outcome(
         rows, faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
     )
+
+
+def _check_pending(pending: Sequence[Pending], ref: Trace, port: Trace, *, early: bool) -> None:
+    """Refuse globs that match no tap: of what concerns the reference alone before the port runs."""
+    found = [call.path for call in (*ref.calls, *port.calls) if call.tapped]
+    for one in pending:
+        if early == (one.option != "ignore"):
+            one.check(found)
 
 
 def _recorded(

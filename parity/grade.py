@@ -49,7 +49,8 @@ class Judgement:
 class Errors:
     """What was measured of one output leaf; `handed` is what its call handed on otherwise.
 
-    `container` says that calls inside it were compared too.
+    `container` says that calls inside it were compared too, `tapped` that there is no inclusive
+    error: it is a tap of the port.
     """
 
     free: Metrics | None = None
@@ -57,6 +58,7 @@ class Errors:
     exclusive: Exclusive | None = None
     handed: Sequence[Handed] = ()
     container: bool = False
+    tapped: bool = False
 
 
 def grade(mae: float) -> str:
@@ -90,7 +92,7 @@ def judge(
     if leaf.ref.buffer is not None and 0 in leaf.ref.buffer.shape and not errors.handed:
         return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
-    figures = inclusive or free
+    figures = (exclusive if errors.tapped else inclusive) or free
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         # from before, which takes nothing from what the call's own code does to right inputs
         own = None if exclusive is None else _own(kind, errors, r_limit)
@@ -203,7 +205,9 @@ def _nothing(figures: object) -> str:
     return problem or "nothing to compare: no entry is finite, or there is none"
 
 
-def _over_rung(rung: Rung, figures: Inclusive | Metrics, free: Metrics | None) -> Judgement | None:
+def _over_rung(
+    rung: Rung, figures: Exclusive | Inclusive | Metrics, free: Metrics | None
+) -> Judgement | None:
     if figures.mae > rung.limit:
         text = f"MAE {figures.mae:.1e} > {rung.limit:g}, rung {rung.name}"
         return Judgement("FAIL", text, "inclusive")

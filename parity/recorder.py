@@ -67,9 +67,7 @@ class Recorder:
             )
         )
 
-    def point(
-        self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None
-    ) -> None:
+    def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""
         self.begin(path, (), None)
         self.end(KIND, "", outputs, returned=returned)

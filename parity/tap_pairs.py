@@ -43,7 +43,7 @@ def tap_notes(lacking: Iterable[str], spare: Iterable[str], port: Trace) -> tupl
         ("the port has under a JAX transformation", sorted(port.untapped), "not recorded"),
     )
     return tuple(
-        f"{start} tap {_named(list(dict.fromkeys(paths)))}: {end}"
+        f"{start} tap {named(list(dict.fromkeys(paths)))}: {end}"
         for start, paths, end in found if list(paths)
     )  # fmt: skip
 
@@ -72,7 +72,8 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
     return found
 
 
-def _named(paths: Sequence[str]) -> str:
+def named(paths: Sequence[str]) -> str:
+    """Some paths in a sentence."""
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
     return ", ".join(f"`{path}`" for path in paths[:SHOWN]) + more
 
