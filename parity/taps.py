@@ -57,11 +57,11 @@ def heard(hear: Hear) -> Iterator[None]:
             _hearing[thread] = before
 
 
-def _heard(name: str, x: T) -> T:
+def _heard(name: Any, x: T) -> T:
     hear = _hearing.get(threading.get_ident())
     if hear is None:
         return x
-    if "#" in name or not all(name.split(".")):
+    if not isinstance(name, str) or "#" in name or not all(name.split(".")):
         raise InputError(f"tap {name!r}: expected a name such as 'scores' or 'layers.0.attn'")
     value: T = hear(name, x)
     return value
