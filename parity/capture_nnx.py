@@ -96,6 +96,8 @@ def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
             return
         seen.add(id(value))
         yield path, value
+        if isinstance(value, Functional):
+            value = value.held
         if isinstance(value, nnx.Module):
             items: Any = vars(value).items()  # List and Dict keep their items as attributes too
         else:
@@ -123,7 +125,8 @@ def own_variables(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:
     """Variables of a module by name, without those of modules inside it."""
     if isinstance(module, Part):
         return module.variables()
-    return {name: one for name, one in vars(module).items() if isinstance(one, nnx.Variable)}
+    held = module.held if isinstance(module, Functional) else module
+    return {name: one for name, one in vars(held).items() if isinstance(one, nnx.Variable)}
 
 
 def named_tensors(root: nnx.Module) -> list[Tensor]:

@@ -10,15 +10,12 @@ from flax import nnx
 from parity.errors import InputError
 from parity.tree import flatten, rebuild
 
-OWN = "parity__"
-"""Begins the names of the attributes that are no parameters."""
-
 
 class Params(nnx.Module):
     """The parameters under one name, and those nested below it; it never runs."""
 
 
-class Functional(Params):
+class Functional(nnx.Module):
     """`function(params, *args, **kwargs)` with its parameters, for `parity.compare`.
 
     `params` is an array or nests arrays in dicts, lists, tuples or dataclasses. Each has the keys
@@ -37,28 +34,28 @@ class Functional(Params):
         if not flat.arrays:
             kind = type(params).__name__
             raise InputError(f"Functional: expected parameters that hold arrays, found a {kind}")
-        setattr(self, f"{OWN}function", function)
-        setattr(self, f"{OWN}skeleton", flat.skeleton)
-        setattr(self, f"{OWN}names", tuple(name or "params" for name, _ in flat.arrays))
-        for name, array in flat.arrays:
-            self._add(name or "params", array)
+        self._function = function
+        self._skeleton = flat.skeleton
+        self._names = tuple(name or "params" for name, _ in flat.arrays)
+        self.held = Params()
+        for name, (_, array) in zip(self._names, flat.arrays, strict=True):
+            self._add(name, array)
 
     @property
     def params(self) -> Any:
         """The parameters, nested as they were given, with their values of now."""
-        values = [self._at(name.split("."))[...] for name in getattr(self, f"{OWN}names")]
-        return rebuild(getattr(self, f"{OWN}skeleton"), values)
+        return rebuild(self._skeleton, [self._at(name.split("."))[...] for name in self._names])
 
     def function(self) -> Callable[..., Any]:
         """The function of the arguments alone: its signature names them."""
-        return functools.partial(getattr(self, f"{OWN}function"), self.params)
+        return functools.partial(self._function, self.params)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on these arguments, with the parameters before them."""
         return self.function()(*args, **kwargs)
 
     def _add(self, name: str, array: Any) -> None:
-        holder: Any = self
+        holder: Any = self.held
         *path, own = name.split(".")
         for i, part in enumerate(path):
             if part not in vars(holder):
@@ -74,4 +71,4 @@ class Functional(Params):
         setattr(holder, own, nnx.Param(jnp.asarray(array)))
 
     def _at(self, keys: list[str]) -> Any:
-        return functools.reduce(lambda holder, key: vars(holder)[key], keys, self)
+        return functools.reduce(lambda holder, key: vars(holder)[key], keys, self.held)

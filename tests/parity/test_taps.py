@@ -88,7 +88,9 @@ class Attention(nnx.Module):
         cos, sin = (f(angles(x.shape[-2], 2))[None, None] for f in (jnp.cos, jnp.sin))
         a, b = (x[..., ::2], x[..., 1::2]) if self.interleaved else jnp.split(x, 2, -1)
         pair = a * cos - b * sin, b * cos + a * sin
-        return jnp.stack(pair, -1).reshape(x.shape) if self.interleaved else jnp.concat(pair, axis=-1)
+        return (
+            jnp.stack(pair, -1).reshape(x.shape) if self.interleaved else jnp.concat(pair, axis=-1)
+        )
 
 
 class Block(nnx.Module):
@@ -195,7 +197,9 @@ class MovedScale(Attention):
         q, k, v = jnp.moveaxis(self.qkv(x).reshape(*x.shape[:2], 3, HEADS, -1), (2, 3), (0, 2))
         q, k = parity.tap("rotated", (self.rotated(q), self.rotated(k)))
         scores = parity.tap("scores", q @ jnp.swapaxes(k, 2, 3))
-        scores = jnp.where(np.triu(np.ones((5, 5), bool), 1)[None, None], -1e9, scores / math.sqrt(4))
+        scores = jnp.where(
+            np.triu(np.ones((5, 5), bool), 1)[None, None], -1e9, scores / math.sqrt(4)
+        )
         weights = nnx.softmax(scores)
         return self.out(jnp.swapaxes(weights @ v, 1, 2).reshape(x.shape))
 
