@@ -68,7 +68,7 @@ def record(
     info = {path: module_info(path, child) for path, child in ({prefix: module} | inner).items()}
     linen = {path: child for path, child in inner.items() if isinstance(child, Part)}
     hidden, untapped = frozenset(observer.hidden), frozenset(observer.untapped)
-    return Trace(observer.recorder.finish(), info, hidden, untapped, linen)
+    return Trace(observer.recorder.finish(), info, hidden, linen, untapped)
 
 
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:

@@ -181,6 +181,7 @@ def run_case(
                 given if nnx_args is None else nnx_args,
                 given_kwargs if nnx_kwargs is None else nnx_kwargs,
                 ref=ref,
+                rename=rename,
                 store=store,
                 prefix=renamed(case.path, rename),
                 inside=choice.ours,
@@ -267,18 +268,35 @@ def _check_pending(pending: Sequence[Pending], ref: Trace, port: Trace, *, early
 
 
 def _recorded(
-    module: nnx.Module, method: Any, args: Any, kwargs: Any, *, ref: Trace, **settings: Any
+    module: nnx.Module,
+    method: Any,
+    args: Any,
+    kwargs: Any,
+    *,
+    ref: Trace,
+    rename: Mapping[str, str],
+    **settings: Any,
 ) -> Trace:
     """The port's calls; operation by operation if there are taps, which programs may hide."""
-    paths = {call.path for call in ref.calls if call.tapped} | set(ref.modules)
-    eager = isinstance(module, Functional) or any(call.tapped for call in ref.calls)
-    eager |= any(f".{path}".endswith(f".{name}") for name in taps.called() for path in paths)
-    if not eager:
-        port = capture_nnx.record(module, method, args, kwargs, **settings)
-        if not port.untapped:
-            return port
+    compiled: Trace | None = None
+    if not isinstance(module, Functional) and not any(call.tapped for call in ref.calls):
+        compiled = capture_nnx.record(module, method, args, kwargs, **settings)
+        if not compiled.untapped and not _may_hide_taps(ref, compiled, rename):
+            return compiled
     with jax.disable_jit():
-        return capture_nnx.record(module, method, args, kwargs, **settings)
+        port = capture_nnx.record(module, method, args, kwargs, **settings)
+    if compiled is None or any(call.tapped for call in port.calls):
+        return port
+    return replace(compiled, untapped=port.untapped)
+
+
+def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
+    """Whether what was compiled before the run may have a tap where the port makes no call."""
+    made = {call.path for call in port.calls}
+    lacking = {f".{renamed(call.path, rename)}" for call in ref.calls if call.path} - {
+        f".{path}" for path in made
+    }
+    return any(path.endswith(f".{name}") for name in taps.called() for path in lacking)
 
 
 def root_outputs(called: Call, store: Store) -> dict[str, Any]:

@@ -78,16 +78,16 @@ class ModuleInfo:
 class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
-    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded;
-    `untapped` are the paths of the port's taps under any transformation, compilation among them.
-    `linen` are the port's modules of Linen by path, as they can be called again.
+    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    `linen` are the port's modules of Linen by path, as they can be called again. `untapped` are the
+    paths of the port's taps under any transformation, compilation among them.
     """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
     hidden: frozenset[str] = frozenset()
-    untapped: frozenset[str] = frozenset()
     linen: Mapping[str, Any] = field(default_factory=dict)
+    untapped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
