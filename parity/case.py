@@ -277,9 +277,9 @@ def _recorded(
     rename: Mapping[str, str],
     **settings: Any,
 ) -> Trace:
-    """The port's calls; operation by operation if there are taps, which programs may hide."""
+    """The port's calls; operation by operation if it has taps that its programs may hide."""
     compiled: Trace | None = None
-    if not isinstance(module, Functional) and not any(call.tapped for call in ref.calls):
+    if not isinstance(module, Functional):
         compiled = capture_nnx.record(module, method, args, kwargs, **settings)
         if not compiled.untapped and not _may_hide_taps(ref, compiled, rename):
             return compiled

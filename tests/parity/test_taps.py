@@ -372,6 +372,42 @@ def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, w
     compiled_scores(X, X * 2)
 
 
+class Scale(nnx.Module):
+    def __call__(self, x):
+        return x * 2
+
+
+class Untapped(nnx.Module):
+    """Compiles itself, and what it calls there has no tap."""
+
+    def __init__(self):
+        self.scale = Scale()
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.scale(x) + 1
+
+
+class TorchScale(torch.nn.Module):
+    def forward(self, x):
+        return parity.tap("product", x * 2)
+
+
+class TorchUntapped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = TorchScale()
+
+    def forward(self, x):
+        return self.scale(x) + 1
+
+
+def test_a_tap_of_the_reference_leaves_a_compiled_port_what_it_was():
+    report = compare(TorchUntapped(), Untapped(), (X[0],))
+    assert [(row.path, row.verdict) for row in report.rows] == [("scale", "PASS"), ("", "PASS")]
+    assert report.notes == ("__call__: only the reference has tap `scale.product`: not compared",)
+
+
 def test_the_port_alone_names_a_module_in_its_first_compiled_run(monkeypatch):
     monkeypatch.setattr(taps, "_called", set())
     compiled_scores.clear_cache()
