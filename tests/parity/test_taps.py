@@ -172,7 +172,7 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
         ({"scaled": False}, [("attn.scores", "between `rotated` and `scores`", "scale_or_offset")]),
         ({"masked": 2}, [("attn.scores", "between `rotated` and `scores`", "glue")]),
         ({"axis": -2}, [("attn.weights", "between `scores` and `weights`", "norm_axes")]),
-        ({"interleaved": True}, [("attn.rotated", "between `qkv` and `rotated`", "glue")]),
+        ({"interleaved": True}, [("attn.rotated", "between `qkv` and `rotated`", "reshape_order")]),
         (
             {"scaled": False, "axis": -2},
             [
