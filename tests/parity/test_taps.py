@@ -372,6 +372,26 @@ def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, w
     compiled_scores(X, X * 2)
 
 
+class Product(nnx.Module):
+    def __call__(self, x):
+        return x[:, :4] @ jnp.swapaxes(x * 2, 1, 2)
+
+
+class NamedPort(nnx.Module):
+    def __init__(self):
+        self.scores = Product()
+
+    def __call__(self, x):
+        return self.scores(x)
+
+
+def test_a_module_of_the_port_stands_for_a_tap_of_the_reference():
+    report = compare(TorchCompiled(), NamedPort(), (X,))
+    row = next(row for row in report.rows if row.path == "scores")
+    assert (row.kind, row.verdict, row.inclusive) == ("tap", "PASS", None)
+    assert report.verdict == "PASS", report.notes
+
+
 class Scale(nnx.Module):
     def __call__(self, x):
         return x * 2
@@ -470,6 +490,13 @@ def test_a_part_has_the_taps_of_its_modules_only():
     shallow = compare(reference, port, (X,), depth=1)  # whose code a tap is in is not known
     assert not [row for row in shallow.rows if row.kind == "tap"]
     assert [fault.path for fault in shallow.faults] == ["attn"]
+
+
+def test_coarser_products_are_seen_at_taps():
+    emulated = compare(*make_block(), (X,), emulate="bf16").emulations[0]
+    assert {(loss.path, loss.kind) for loss in emulated.losses} >= {
+        ("attn.scores", "tap"), ("attn.qkv", "Linear"),
+    }  # fmt: skip
 
 
 def test_no_call_can_be_written_of_a_tap(tmp_path):
