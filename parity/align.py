@@ -96,6 +96,8 @@ def align(
     spare = [path for (path, _), call in by_key.items()
              if call.tapped and call.parent != -1 and why(path, declared) is None]  # fmt: skip
     matches = [_adopt(match, ref.calls, kept) for match in matches]
+    # a tap in a part whose outermost call was not matched is in the code of no call
+    matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
     return Alignment(tuple(matches), coverage, tap_notes(lacking, spare, port))

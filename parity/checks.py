@@ -25,8 +25,10 @@ def check_arguments(
     """Two models in this order, tuples of arguments, rules for weights."""
     kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
     if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
+        wrap = "; wrap a function: parity.Functional(function, params)"
+        hint = wrap if callable(nnx_module) and not isinstance(nnx_module, torch.nn.Module) else ""
         raise InputError(
-            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
+            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}{hint}"
         )
     for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
         if value is not None and not isinstance(value, (tuple, list)):

@@ -149,7 +149,8 @@ class _Investigation:
     def _place(self, plain: Result) -> str:
         key, port = next(iter(self._targets.items()))
         ref = plain.get(key)
-        return where(ref, port) if ref is not None else ""
+        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._scene.matches)
+        return where(ref, port, named=named) if ref is not None else ""
 
     @cached_property
     def _plain(self) -> Result:

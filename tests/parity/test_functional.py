@@ -200,6 +200,11 @@ def test_what_is_no_function_over_parameters(function, params, message):
         parity.Functional(function, params)
 
 
+def test_a_bare_function_is_refused_with_what_to_do():
+    with pytest.raises(parity.InputError, match=r"wrap a function: parity\.Functional\("):
+        parity.compare(make_reference(), gpt, (IDS,))
+
+
 class Stacks(torch.nn.Module):
     def __init__(self):
         super().__init__()

@@ -188,6 +188,7 @@ def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected):
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"
+    assert report.first_fault.portrait.along[1].axis == "axis 1"  # heads are no rows of an image
 
 
 class MovedScale(Attention):
