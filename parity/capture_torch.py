@@ -225,6 +225,8 @@ class _Observer:
         )
 
     def tap(self, name: str, value: Any) -> Any:
+        if "*" in name:
+            raise InputError(f"tap {name!r}: a loop of the reference is Python's; write its number")
         running = self.recorder.running
         if running is not None and running not in self._without_taps:
             path, given = join(running, name), flatten(value)

@@ -21,7 +21,7 @@ from parity.exclusive import SLACK
 from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
 from parity.functional import Functional
-from parity.globs import Pending, check_used, renamed
+from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
 from parity.judging import MODES, Part, faults_of, judge_part, split
 from parity.localise import Found
@@ -296,7 +296,7 @@ def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
     lacking = {f".{renamed(call.path, rename)}" for call in ref.calls if call.path} - {
         f".{path}" for path in made
     }
-    return any(path.endswith(f".{name}") for name in taps.called() for path in lacking)
+    return any(captured(f"*.{name}", path) for name in taps.called() for path in lacking)
 
 
 def root_outputs(called: Call, store: Store) -> dict[str, Any]:

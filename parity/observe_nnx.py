@@ -38,6 +38,7 @@ class Observer:
     def __init__(self, root: str = "") -> None:
         self._root = root
         self._stack: list[tuple[str, Callable[..., Any], str]] = []
+        self._turns_of_taps = taps.Turns()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -59,7 +60,7 @@ class Observer:
     def tap(self, name: str, value: Any) -> Any:
         """A tap in the code of the module that is running: what that goes on with."""
         running = self._stack[-1][2] if self._stack else self._root
-        return self.tapped(running, join(running, name), value)
+        return self.tapped(running, self._turns_of_taps.path(join(running, name)), value)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         """The tap at `path` in the code of the module `running`; by default it is passed over."""

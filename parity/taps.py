@@ -4,6 +4,7 @@ A tap belongs to the code of the module that is running. It knows no framework: 
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -27,8 +28,9 @@ def tap(name: str, x: T) -> T:
 
     A comparison takes it for the output of a call at `<path of the module that is running>.<name>`,
     of `<name>` in the root, and matches it with the other side's tap or module of that path. The
-    name may have dots: a port that is a function names the reference's modules so. Without a
-    comparison it does nothing.
+    name may have dots: a port that is a function names the reference's modules so. In a loop of the
+    port's that JAX runs, `*` in the name stands for the turn: `layers.*` is `layers.0` at first.
+    Without a comparison a tap does nothing.
     """
     _called.add(name)
     return _heard(name, x) if _hearing else x
@@ -40,6 +42,19 @@ def called() -> frozenset[str]:
     Some may have been compiled since, and are not come by again.
     """
     return frozenset(_called)
+
+
+class Turns:
+    """Counts the turns of loops, for taps with `*` in their names."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def path(self, path: str) -> str:
+        """The path of the tap that is come by now."""
+        turn = self._counts[path]
+        self._counts[path] += 1
+        return path.replace("*", str(turn))
 
 
 @contextmanager

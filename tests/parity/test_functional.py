@@ -219,7 +219,7 @@ class Stacks(torch.nn.Module):
 
 def scanned(params, inputs, scale):
     def step(x, p):
-        return jnp.tanh(parity.tap("step", x @ p["w"] + p["b"][None])) * scale, None
+        return jnp.tanh(parity.tap("layers.*", x @ p["w"] + p["b"][None])) * scale, None
 
     return jax.lax.scan(step, inputs, params["stack"])[0]
 
@@ -238,8 +238,15 @@ def test_stacked_parameters_renamed_arguments_and_a_loop():
     report = parity.compare(reference, port, (x,), **given)
     assert report.coverage.complete
     assert report.coverage.matched_parameters == 6
-    assert not report.faults
-    assert report.notes == ("__call__: only the port has tap `step`: not compared",)
+    assert report.verdict == "PASS", report.notes
+    assert [row.path for row in report.rows] == ["layers.0", "layers.1", "layers.2", ""]
+    weights[1, 0, 0] += 1.0
+    port = parity.Functional(scanned, {"stack": {"w": weights, "b": biases}})
+    report = parity.compare(reference, port, (x,), jitted=False, **given)
+    assert faults(report) == [
+        ("layers.1", "between `layers.0` and `layers.1`", "weights_value"),
+    ]
+    assert "layers.1.weight: at [1]" in report.first_fault.evidence
 
 
 def test_a_part_of_a_function_cannot_be_asked_for_but_a_depth_can():

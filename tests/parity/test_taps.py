@@ -462,6 +462,15 @@ def test_other_threads_and_what_fails_leave_no_trace():
     assert not taps._hearing
 
 
+def test_a_loop_of_python_writes_its_numbers():
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return parity.tap("layers.*", x)
+
+    with pytest.raises(parity.InputError, match=r"tap 'layers\.\*': a loop of the reference"):
+        compare(Torch(), Compiled(), (X,))
+
+
 @pytest.mark.parametrize("name", ["", "a..b", "a#0", 3])
 def test_a_name_that_no_path_can_have(name):
     with pytest.raises(parity.InputError, match="expected a name such as"):
