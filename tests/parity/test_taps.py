@@ -124,7 +124,7 @@ def faults(report):
 
 @pytest.fixture(scope="module")
 def healthy():
-    return compare(*make_block(), (X,))
+    return compare(*make_block(), (X,), emulate="bf16")
 
 
 def test_a_tap_returns_its_value_and_leaves_nothing_in_a_program():
@@ -182,13 +182,15 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
         ),
     ],
 )
-def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected):
-    report = compare(*make_block(**mistakes), (X,))
+def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
+    report = compare(*make_block(**mistakes), (X,), exhibit=True)
     assert faults(report) == expected
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"
     assert report.first_fault.portrait.along[1].axis == "axis 1"  # heads are no rows of an image
+    with pytest.raises(parity.InputError, match="a tap cannot be called by itself"):
+        report.bundle(tmp_path, make="a:b")
 
 
 class MovedScale(Attention):
@@ -497,22 +499,15 @@ def test_a_part_has_the_taps_of_its_modules_only():
         "attn.rotated", "attn.rotated", "attn.scores", "attn.weights",
     ]  # fmt: skip
     assert [fault.path for fault in part.faults] == ["attn.scores"]
-    shallow = compare(reference, port, (X,), depth=1)  # whose code a tap is in is not known
-    assert not [row for row in shallow.rows if row.kind == "tap"]
-    assert [fault.path for fault in shallow.faults] == ["attn"]
+    shallow = compare(*make_block(), (X,), depth=1)  # whose code a tap is in is not known
+    assert [row.path for row in shallow.rows] == ["norm", "attn", ""]
+    assert len(shallow.notes) == 1  # that of the depth
 
 
-def test_coarser_products_are_seen_at_taps():
-    emulated = compare(*make_block(), (X,), emulate="bf16").emulations[0]
-    assert {(loss.path, loss.kind) for loss in emulated.losses} >= {
+def test_coarser_products_are_seen_at_taps(healthy):
+    assert {(loss.path, loss.kind) for loss in healthy.emulations[0].losses} >= {
         ("attn.scores", "tap"), ("attn.qkv", "Linear"),
     }  # fmt: skip
-
-
-def test_no_call_can_be_written_of_a_tap(tmp_path):
-    report = compare(*make_block(scaled=False), (X,), exhibit=True)
-    with pytest.raises(parity.InputError, match="at a tap"):
-        report.bundle(tmp_path, make="a:b")
 
 
 def make_torch(weights, config, seed):
