@@ -5,20 +5,24 @@ from typing import TYPE_CHECKING, Any
 from parity.errors import InputError
 
 if TYPE_CHECKING:
+    from parity.functional import Functional
     from parity.pipeline import compare, run_pair
     from parity.records import Case, Clip, Mistake, Offline, Pair, Rung
     from parity.report import Report
+    from parity.taps import tap
     from parity.weights import Fused, Stacked
 
 __all__ = [
-    "Case", "Clip", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report", "Rung",
-    "Stacked", "compare", "run_pair",
+    "Case", "Clip", "Functional", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report",
+    "Rung", "Stacked", "compare", "run_pair", "tap",
 ]  # fmt: skip
 
 _HOMES = {
     "compare": "parity.pipeline",
     "run_pair": "parity.pipeline",
     "Report": "parity.report",
+    "Functional": "parity.functional",
+    "tap": "parity.taps",
     **dict.fromkeys(("Case", "Clip", "Mistake", "Offline", "Pair", "Rung"), "parity.records"),
     **dict.fromkeys(("Fused", "Stacked"), "parity.weights"),
 }
@@ -29,5 +33,6 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
     raise AttributeError(f"module 'parity' has no attribute {name!r}")

@@ -12,6 +12,7 @@ from parity.globs import renamed, why
 from parity.packed import Rule, in_rules
 from parity.recorder import join
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
+from parity.tap_pairs import may_lack, tap_notes, with_taps
 
 CONTAINER = "holds modules and never runs"
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
@@ -22,10 +23,14 @@ REF_LACKS = "only the port returns it"
 
 @dataclass(frozen=True)
 class Alignment:
-    """Matched calls in the order of completion of the reference, and the coverage of calls."""
+    """Matched calls in the order of completion of the reference, and the coverage of calls.
+
+    `notes` are sentences on taps that were not compared.
+    """
 
     matches: tuple[Match, ...]
     coverage: Coverage
+    notes: tuple[str, ...] = ()
 
 
 def align(
@@ -45,16 +50,24 @@ def align(
     arrays, so that it need not have their modules.
     """
     folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
+    folding = with_taps(folding, ref, port, rename)
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []
     missing: list[str] = []
+    lacking: list[str] = []
     dissolved: dict[str, str] = {}
     kept: set[int] = set()
     for call in ref.calls:
+        if call.tapped and call.parent == -1:
+            continue  # in the code of a module that is not judged
         path = folding.partners.get(call.path)
         partner = None if path is None else by_key.pop((path, call.number), None)
         if partner is None:
-            if why(call.path, declared) is None:
+            if why(call.path, declared) is not None:
+                continue
+            if may_lack(call, path, port):
+                lacking.append(call.path)
+            else:
                 missing.append(
                     f"{call.path or '<root>'} call {call.number}: the port made no such call"
                 )
@@ -64,7 +77,9 @@ def align(
         if other and call.parent != -1:
             dissolved.setdefault(call.path, f"receives another {other}")
             continue
-        outputs = match_outputs(call.path, call.outputs, partner.outputs, declared)
+        outputs = match_outputs(
+            call.path, call.outputs, partner.outputs, declared, as_they_are=call.tapped
+        )
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
     inlined = _inlined(ref, port, folding, rules)
@@ -74,13 +89,18 @@ def align(
     inside = {folding.partners.get(path, path) for path in inlined}
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
-        for path, number in by_key
+        for (path, number), call in by_key.items()
         if why(path, declared) is None and path in known and path not in inside
+        if not call.tapped
     ]
+    spare = [path for (path, _), call in by_key.items()
+             if call.tapped and call.parent != -1 and why(path, declared) is None]  # fmt: skip
     matches = [_adopt(match, ref.calls, kept) for match in matches]
+    # a tap in a part whose outermost call was not matched is in the code of no call
+    matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
-    return Alignment(tuple(matches), coverage)
+    return Alignment(tuple(matches), coverage, tap_notes(lacking, spare, port))
 
 
 def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
@@ -108,7 +128,9 @@ def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -
 def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     """Modules that the port calls and the reference does not have."""
     known = set(folding.partners.values())
-    extra = dict.fromkeys(call.path for call in port.calls if call.path not in known)
+    extra = dict.fromkeys(
+        call.path for call in port.calls if call.path not in known and not call.tapped
+    )
     return {
         path: "only the port has it: counted with the module around it"
         for path in extra
@@ -135,11 +157,17 @@ def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, 
 
 
 def match_outputs(
-    path: str, ref: Sequence[Leaf], port: Sequence[Leaf], declared: Mapping[str, str]
+    path: str,
+    ref: Sequence[Leaf],
+    port: Sequence[Leaf],
+    declared: Mapping[str, str],
+    *,
+    as_they_are: bool = False,
 ) -> tuple[LeafMatch, ...]:
     """Pair output leaves by name; if no name is common, arrays pair by order.
 
-    So a bare array stands for the first array of a nested output.
+    So a bare array stands for the first array of a nested output. `as_they_are` says that axis 1 is
+    the channel only where a declaration says so.
     """
     ours = {leaf.name: leaf for leaf in port}
     partners = {leaf.name: ours[leaf.name] for leaf in ref if leaf.name in ours}
@@ -150,7 +178,7 @@ def match_outputs(
     for leaf in ref:
         partner = partners.get(leaf.name)
         if partner is not None and _is_array(partner) == _is_array(leaf):
-            match = _pair(leaf, partner)
+            match = _pair(leaf, partner, as_they_are)
             if match is not None:
                 found.append(match)
         elif _is_array(leaf):
@@ -198,7 +226,7 @@ def _suffix(leaf: Leaf) -> str:
     return leaf.name.partition(".")[2]
 
 
-def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
+def _pair(ref: Leaf, port: Leaf, as_they_are: bool = False) -> LeafMatch | None:
     """Compare what can be told without the values: shape, class of dtype, layout."""
     if ref.buffer is None or port.buffer is None:
         opaque = [x.value for x in (ref, port) if not isinstance(x.value, PLAIN)]
@@ -211,7 +239,7 @@ def _pair(ref: Leaf, port: Leaf) -> LeafMatch | None:
     undo = False
     if not ref.sure:
         other = layout_rules.unmoved(theirs) if ref.moved else layout_rules.moved(theirs)
-        if other == theirs == ours:
+        if other == theirs == ours and not as_they_are:
             problem = f"layout: axis 1 of {theirs} may be the channel or not; {LAYOUT_HINT}"
             return LeafMatch(ref, port, problem=problem)
         if other == ours != theirs:

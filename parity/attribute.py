@@ -50,12 +50,17 @@ def measure_inclusive(
     containers = {match.parent for match in matches}
     waiting: list[Match] = []
     for match in matches:
+        if match.ref.tapped or match.port.tapped:
+            continue  # no call that could be made by itself
         alone = {} if match.ref.order in containers else _as_exclusive(match, exclusives)
         found |= alone
         if not alone:
             waiting.append(match)
     progress.stage("inclusive error", len(waiting))
     failing = exclusives.failing(matches, limit)
+    # whether the code around a tap makes up for it is for what it returns to tell
+    failing |= {match.parent for match in matches
+                if match.ref.tapped and match.ref.order in failing}  # fmt: skip
     with Background() as background:
         run = _Run(
             _Waiting(waiting), sides, store, limit, failing, _around(matches, failing), background,

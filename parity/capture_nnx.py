@@ -17,9 +17,10 @@ from jax.extend.core import (  # type: ignore[attr-defined]
     unsafe_am_i_under_a_vmap_DO_NOT_USE,
 )
 
+from parity.functional import Functional
 from parity.linen_parts import Part, parts
 from parity.observe_nnx import Observer, can_be_called, observed
-from parity.recorder import Recorder, bind, join
+from parity.recorder import Recorder, bind, join, without_taps
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.state import kept_port
 from parity.store import Store
@@ -43,13 +44,16 @@ def record(
 
     `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
     model; `inside` are the paths of the submodules to record, all of them unless it is given. Calls
-    under `jax.vmap` are not recorded: no single call of the reference is one of them.
+    under `jax.vmap` are not recorded: no single call of the reference is one of them. Taps are
+    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
+    traced now would stay in JAX's caches.
 
     Raises:
         InputError: another comparison is running in this process.
     """
     found = submodules(module)
-    observer = _RecordingObserver(store)
+    called = [join(prefix, path) for path, child in found.items() if can_be_called(type(child))]
+    observer = _RecordingObserver(store, prefix, without_taps(called, prefix, inside))
     args, kwargs = arrays(args, kwargs)
     given = flatten(bind(target(module, method), args, kwargs))
     inner = {join(prefix, path): child for path, child in found.items() if path}
@@ -63,7 +67,8 @@ def record(
         observer.end(type(module).__name__, name, flatten(output))
     info = {path: module_info(path, child) for path, child in ({prefix: module} | inner).items()}
     linen = {path: child for path, child in inner.items() if isinstance(child, Part)}
-    return Trace(observer.recorder.finish(), info, frozenset(observer.hidden), linen)
+    hidden, untapped = frozenset(observer.hidden), frozenset(observer.untapped)
+    return Trace(observer.recorder.finish(), info, hidden, linen, untapped)
 
 
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
@@ -91,6 +96,8 @@ def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
             return
         seen.add(id(value))
         yield path, value
+        if isinstance(value, Functional):
+            value = value.held
         if isinstance(value, nnx.Module):
             items: Any = vars(value).items()  # List and Dict keep their items as attributes too
         else:
@@ -118,7 +125,8 @@ def own_variables(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:
     """Variables of a module by name, without those of modules inside it."""
     if isinstance(module, Part):
         return module.variables()
-    return {name: one for name, one in vars(module).items() if isinstance(one, nnx.Variable)}
+    held = module.held if isinstance(module, Functional) else module
+    return {name: one for name, one in vars(held).items() if isinstance(one, nnx.Variable)}
 
 
 def named_tensors(root: nnx.Module) -> list[Tensor]:
@@ -173,7 +181,7 @@ def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
     """What `invoke` calls, as a function of the arguments alone: its signature names them."""
     if not isinstance(method, str):
         return functools.partial(method, module)
-    if isinstance(module, Part):
+    if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):
         return module.function()
     bound: Callable[..., Any] = getattr(module, method)
     return bound
@@ -182,10 +190,12 @@ def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
 class _RecordingObserver(Observer):
     """Turns calls into recorded ones, at once or from inside a compiled program."""
 
-    def __init__(self, store: Store) -> None:
-        super().__init__()
+    def __init__(self, store: Store, root: str, without_taps: Collection[str]) -> None:
+        super().__init__(root)
         self.recorder = Recorder()
         self.hidden: set[str] = set()
+        self.untapped: set[str] = set()
+        self._without_taps = without_taps
         self._store = store
         self._outside = _trace_state()
 
@@ -216,6 +226,17 @@ class _RecordingObserver(Observer):
             self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
 
         self._emit(event, output)
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        if running in self._without_taps:
+            return value
+        if self._tracing():
+            self.untapped.add(path)
+            return value
+        jax.effects_barrier()
+        given = flatten(value)
+        self.recorder.point(path, self._leaves(given, tuple(array for _, array in given.arrays)))
+        return value
 
     def _tracing(self) -> bool:
         return bool(_trace_state() != self._outside)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +11,9 @@ import numpy as np
 import torch
 
 from parity import layout as layout_rules
+from parity import taps
 from parity.errors import InputError
-from parity.recorder import Recorder, bind, join, settle
+from parity.recorder import Recorder, bind, join, settle, without_taps
 from parity.records import Leaf, ModuleInfo, Trace
 from parity.state_torch import kept_reference
 from parity.store import Buffer, Store
@@ -38,9 +39,10 @@ def record(
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
     module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
     module's path in its model; `inside` are the paths of the submodules to record, all of them
-    unless it is given.
+    unless it is given. Taps are recorded as calls are.
     """
-    observer = _Observer(module, store, layout, prefix)
+    paths = [join(prefix, path) for path, _ in module.named_modules()]
+    observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
     handles: list[Any] = []
     try:
         for path, child in module.named_modules():
@@ -50,7 +52,8 @@ def record(
         with torch.no_grad(), kept_reference(module):
             args, kwargs = tensors(args, kwargs)
             observer.begin(module, bind(target(module, method), args, kwargs))
-            output = invoke(module, method, args, kwargs)
+            with taps.heard(observer.tap):
+                output = invoke(module, method, args, kwargs)
             observer.end(module, method if isinstance(method, str) else "__call__", output)
     finally:
         for handle in handles:
@@ -185,11 +188,16 @@ class _Observer:
     """Turns hook events into recorded calls."""
 
     def __init__(
-        self, root: torch.nn.Module, store: Store, layout: Mapping[str, str], prefix: str
+        self,
+        root: torch.nn.Module,
+        store: Store,
+        layout: Mapping[str, str],
+        prefix: str,
+        without_taps: Collection[str],
     ) -> None:
         self.recorder = Recorder()
         self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
-        self._store, self._layout = store, layout
+        self._store, self._layout, self._without_taps = store, layout, without_taps
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
 
@@ -202,7 +210,8 @@ class _Observer:
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
-        self.recorder.begin(self._paths[id(module)], self._leaves(module, given), given.skeleton)
+        path, kinds = self._paths[id(module)], _kinds(module)
+        self.recorder.begin(path, self._leaves(path, kinds, given), given.skeleton)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
         returned = flatten(output)
@@ -210,14 +219,21 @@ class _Observer:
         self.recorder.end(
             type(module).__name__,
             method,
-            self._leaves(module, returned),
+            self._leaves(self._paths[id(module)], _kinds(module), returned),
             returned=returned.skeleton,
             in_place=written,
         )
 
-    def _leaves(self, module: torch.nn.Module, flat: Flat) -> tuple[Leaf, ...]:
-        path = self._paths[id(module)]
-        kinds = [cls.__name__ for cls in type(module).__mro__]
+    def tap(self, name: str, value: Any) -> Any:
+        if "*" in name:
+            raise InputError(f"tap {name!r}: a loop of the reference is Python's; write its number")
+        running = self.recorder.running
+        if running is not None and running not in self._without_taps:
+            path, given = join(running, name), flatten(value)
+            self.recorder.point(path, self._leaves(path, [taps.KIND], given), given.skeleton)
+        return value
+
+    def _leaves(self, path: str, kinds: Sequence[str], flat: Flat) -> tuple[Leaf, ...]:
         leaves = [Leaf(name, value=static) for name, static in flat.statics]
         for name, array in flat.arrays:
             tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
@@ -240,6 +256,10 @@ class _Observer:
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer
+
+
+def _kinds(module: torch.nn.Module) -> list[str]:
+    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def _counts_writes(value: Any) -> bool:

@@ -10,17 +10,18 @@ import jax
 import numpy as np
 from flax import nnx
 
-from parity import capture_nnx
+from parity import capture_nnx, taps
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
 from parity.align import Alignment, align, match_inputs, same_value
-from parity.choice import Choice, choose, opened, with_deeper
+from parity.choice import DEEPER, Choice, choose, opened, with_deeper
 from parity.diagnose.scene import Scene
 from parity.errors import InputError
 from parity.exclusive import SLACK
 from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
-from parity.globs import check_used, renamed
+from parity.functional import Functional
+from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
 from parity.judging import MODES, Part, faults_of, judge_part, split
 from parity.localise import Found
@@ -47,6 +48,11 @@ from parity.records import (
 from parity.store import Store
 from parity.weights import Fused, Stacked, Weight
 
+NO_TAPS = (
+    "the port is a function without taps, seen as a whole: name what the reference's modules"
+    " return, as in parity.tap('layers.0.attn', y)"
+)
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -60,6 +66,8 @@ class Rules:
     weights: tuple[Fused | Stacked, ...] = ()
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
+    pending: tuple[Pending, ...] = ()
+    """Globs that must match a tap."""
     emulate: str | None = None
     disable_jit: bool = False
     """Whether the port runs operation by operation, not in the programs that it compiles."""
@@ -154,6 +162,8 @@ def run_case(
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
     nnx_module = _called(case, nnx_root, rename)
+    if rules.only and isinstance(nnx_module, Functional):
+        raise InputError("only: a port that is a function runs as a whole; leave it out")
     choice = _chosen(case, reference.paths(), nnx_root, rules)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
@@ -161,23 +171,31 @@ def run_case(
         progress.stage("reference")
         ref = reference.record(case, store, layout, choice.theirs)
         called, port = ref.calls[-1], Trace((), {})
+        _check_pending(rules.pending, ref, port, early=True)
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
-            port = capture_nnx.record(
+            port = _recorded(
                 nnx_module,
                 case.nnx,
                 given if nnx_args is None else nnx_args,
                 given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                ref=ref,
+                rename=rename,
                 store=store,
                 prefix=renamed(case.path, rename),
                 inside=choice.ours,
             )
             port = reference.observed(case, port)
             _check_inputs(called, port.calls[-1], store)
+        _check_pending(rules.pending, ref, port, early=False)
         if not choice.whole:
             ref, port = opened(ref), opened(port)
-        alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
+        deeper = {glob: DEEPER for path in choice.deeper for name in [renamed(path, rename)]
+                  for glob in (name, f"{name}.*")}  # fmt: skip
+        alignment = align(
+            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights
+        )
         if not rules.only:
             check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)
@@ -228,6 +246,9 @@ def run_case(
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = root_outputs(called, store)
         notes = (*reference.notes(case), *_weak_inputs(called, store))
+        notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
+        if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
+            notes += (f"{case.name}: {NO_TAPS}",)
     rows = tuple(one.row for one in found)
     coverage = with_deeper(alignment.coverage, choice.deeper)
     if unobserved is not None and unobserved.note:
@@ -236,6 +257,46 @@ def run_case(
     return Outcome(
         rows, faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
     )
+
+
+def _check_pending(pending: Sequence[Pending], ref: Trace, port: Trace, *, early: bool) -> None:
+    """Refuse globs that match no tap: of what concerns the reference alone before the port runs."""
+    found = [call.path for call in (*ref.calls, *port.calls) if call.tapped]
+    for one in pending:
+        if early == (one.option != "ignore"):
+            one.check(found)
+
+
+def _recorded(
+    module: nnx.Module,
+    method: Any,
+    args: Any,
+    kwargs: Any,
+    *,
+    ref: Trace,
+    rename: Mapping[str, str],
+    **settings: Any,
+) -> Trace:
+    """The port's calls; operation by operation if it has taps that its programs may hide."""
+    compiled: Trace | None = None
+    if not isinstance(module, Functional):
+        compiled = capture_nnx.record(module, method, args, kwargs, **settings)
+        if not compiled.untapped and not _may_hide_taps(ref, compiled, rename):
+            return compiled
+    with jax.disable_jit():
+        port = capture_nnx.record(module, method, args, kwargs, **settings)
+    if compiled is None or any(call.tapped for call in port.calls):
+        return port
+    return replace(compiled, untapped=port.untapped)
+
+
+def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
+    """Whether what was compiled before the run may have a tap where the port makes no call."""
+    made = {call.path for call in port.calls}
+    lacking = {f".{renamed(call.path, rename)}" for call in ref.calls if call.path} - {
+        f".{path}" for path in made
+    }
+    return any(captured(f"*.{name}", path) for name in taps.called() for path in lacking)
 
 
 def root_outputs(called: Call, store: Store) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """What a comparison refuses before anything runs, each with one line that says what to do."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import torch
@@ -9,7 +10,7 @@ from flax import nnx
 from parity import capture_nnx, capture_torch
 from parity.case import Rules
 from parity.errors import InputError
-from parity.globs import check_used
+from parity.globs import Pending, check_used, matches
 from parity.packed import globs
 from parity.weights import Fused, Stacked
 
@@ -24,8 +25,10 @@ def check_arguments(
     """Two models in this order, tuples of arguments, rules for weights."""
     kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
     if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
+        wrap = "; wrap a function: parity.Functional(function, params)"
+        hint = wrap if callable(nnx_module) and not isinstance(nnx_module, torch.nn.Module) else ""
         raise InputError(
-            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}"
+            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}{hint}"
         )
     for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
         if value is not None and not isinstance(value, (tuple, list)):
@@ -44,20 +47,37 @@ def check_sequences(**options: object) -> None:
             raise InputError(f"{name}: expected a sequence of globs, found the string {value!r}")
 
 
-def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> None:
-    """Refuse what names nothing: a mistyped name would be left out without a word."""
+def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Rules:
+    """Refuse what names nothing: a mistyped name would be left out without a word.
+
+    Returns the rules, with the globs that only taps can match.
+    """
     tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
     theirs = [path for path, _ in torch_module.named_modules()]
     leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
     ours = [*capture_nnx.submodules(nnx_module), *leaves]
     what = "module or tensor"
-    check_used("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference")
     plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
-    check_used("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase)
-    check_used("layout", rules.layout or (), theirs, "module of the reference", _of_path)
+    found = (
+        _pending("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference"),
+        _pending("layout", rules.layout or (), theirs, "module of the reference", _of_path),
+        _pending("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase),
+    )
     names = [glob for rule in rules.weights for glob in globs(rule)]
     check_used("weights", names, tensors, "tensor of the reference")
     check_choice(theirs, rules)
+    return replace(rules, pending=tuple(one for one in found if one.globs))
+
+
+def _pending(
+    option: str,
+    globs: Iterable[str],
+    names: Sequence[str],
+    what: str,
+    match: Callable[[str, str], bool] = matches,
+) -> Pending:
+    left = tuple(glob for glob in globs if not any(match(name, glob) for name in names))
+    return Pending(option, left, tuple(names), what, match)
 
 
 def check_choice(theirs: Sequence[str], rules: Rules) -> None:

@@ -59,6 +59,8 @@ def take(
     judged = part_of(fault, parts)
     match = next(m for m in judged.part.matches
                  if (m.ref.path, m.ref.number) == (fault.path, fault.call))  # fmt: skip
+    if match.port.tapped:
+        return Exhibit(fault, problem="it is at a tap, and a tap cannot be called by itself")
     method = sides.nnx_method if match.ref.parent == -1 else "__call__"
     try:
         call, imports = _source(match, root, sides.nnx_modules[match.port.path], method)

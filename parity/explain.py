@@ -47,7 +47,7 @@ def settled(
 def _guilty(one: Found) -> Found:
     reason = f"{one.judged.reason}, and one change accounts for it"
     judged = Judgement("FAIL", reason, "exclusive")
-    return Found(replace(one.row, verdict="FAIL", reason=reason), judged, one.handed)
+    return replace(one, row=replace(one.row, verdict="FAIL", reason=reason), judged=judged)
 
 
 def explained(

@@ -44,10 +44,13 @@ def force_port(
     """
     root = matches[-1]
     inner = {match.port.path for match in matches if match is not root}
+    taps = any(call.tapped for call in calls)
+    if taps:  # their paths begin with those of whatever ran around them
+        inner |= {call.path for call in calls if call.parent != -1}
     watched = {path: module for path, module in modules.items() if path in inner}
     forcing = _Forcing(matches, calls, store, listener)
-    traced = any(call.traced for call in calls)
-    with jax.disable_jit() if traced else nullcontext(), observed(watched, forcing):
+    eager = taps or any(call.traced for call in calls)
+    with jax.disable_jit() if eager else nullcontext(), observed(watched, forcing):
         output = flatten(repeat(modules[root.port.path], method, root.port, values(root, store)))
     listener(root, {}, _arrays(output))
     return forcing.problems
@@ -80,7 +83,7 @@ class _Forcing(Observer):
     def __init__(
         self, matches: Sequence[Match], calls: Sequence[Call], store: Store, listener: Listener
     ) -> None:
-        super().__init__()
+        super().__init__(matches[-1].port.path)
         by_order = {match.port.order: match for match in matches}
         turns = by_turn(calls).items()
         self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
@@ -91,8 +94,7 @@ class _Forcing(Observer):
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        match = self._matches.get((path, self._turns[path]))
-        self._turns[path] += 1
+        match = self._next(path)
         given = flatten(bind(function, args, kwargs))
         if match is None:
             return function(*args, **kwargs)
@@ -104,6 +106,22 @@ class _Forcing(Observer):
         output = flatten(function(*args, **kwargs))
         self._listener(match, _arrays(given), _arrays(output))
         return self._replaced(output, by_port_leaf(match.outputs))
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        match, given = self._next(path), flatten(value)
+        if match is None:
+            return value
+        if traced(given):
+            self.problems[match.ref.order] = UNDER_TRANSFORMATION
+            return value
+        self._listener(match, {}, _arrays(given))
+        return self._replaced(given, by_port_leaf(match.outputs))
+
+    def _next(self, path: str) -> Match | None:
+        """The match of the call of `path` that begins now."""
+        turn = self._turns[path]
+        self._turns[path] += 1
+        return self._matches.get((path, turn))
 
     def _replaced(self, flat: Flat, leaves: Mapping[str, LeafMatch]) -> Any:
         arrays = []

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from parity import taps
 from parity.capture_torch import Method, invoke, target
 from parity.errors import first_line
 from parity.forced import by_turn
@@ -95,6 +96,7 @@ class _Run:
         self._wanted = _with_all_around(wanted, calls)
         self._calls = calls
         self._turns: Counter[str] = Counter()
+        self._running = [self._paths[root]]
 
     def __call__(
         self,
@@ -118,7 +120,7 @@ class _Run:
             function = target(self._root, method)
             given: dict[str, Any] = rebuild(match.ref.arguments, wide)
             args, kwargs = unbind(function, change(given) if change else given)
-            with mode or nullcontext():
+            with taps.heard(self._tap), mode or nullcontext():
                 returned = invoke(self._root, method, args, kwargs)
             output = flatten(returned)
             self._listener(match, {}, _tensors(output))
@@ -133,17 +135,35 @@ class _Run:
               **kwargs: Any) -> Any:  # fmt: skip
         """Stands in for the `forward` of one module."""
         path = self._paths[module]
-        match = self._matches.get((path, self._turns[path]))
-        self._turns[path] += 1
+        match = self._next(path)
         with self._unseen():
             undo = [] if self._everything else _widen(self._with_idle(module))
+        self._running.append(path)
         try:
             if match is None:
                 return forward(*args, **kwargs)
             with self._unseen():
                 return self._replaced_call(match, forward, args, kwargs)
         finally:
+            self._running.pop()
             _narrow(undo)
+
+    def _tap(self, name: str, value: Any) -> Any:
+        """Stands in for a tap: it hands back what it recorded."""
+        match = self._next(join(self._running[-1], name))
+        if match is None:
+            return value
+        with self._unseen():
+            given = flatten(value)
+            self._listener(match, {}, _tensors(given))
+            leaves = {leaf.ref.name: leaf.ref for leaf in match.outputs if comparable(leaf)}
+            return rebuild(given.skeleton, self._replaced(given, leaves))
+
+    def _next(self, path: str) -> Match | None:
+        """The match of the call of `path` that begins now."""
+        turn = self._turns[path]
+        self._turns[path] += 1
+        return self._matches.get((path, turn))
 
     @contextmanager
     def _unseen(self) -> Iterator[None]:

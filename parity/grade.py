@@ -49,7 +49,8 @@ class Judgement:
 class Errors:
     """What was measured of one output leaf; `handed` is what its call handed on otherwise.
 
-    `container` says that calls inside it were compared too.
+    `container` says that calls inside it were compared too, `tapped` that there is no inclusive
+    error: it is a tap of the port.
     """
 
     free: Metrics | None = None
@@ -57,6 +58,7 @@ class Errors:
     exclusive: Exclusive | None = None
     handed: Sequence[Handed] = ()
     container: bool = False
+    tapped: bool = False
 
 
 def grade(mae: float) -> str:
@@ -100,7 +102,7 @@ def judge(
     if leaf.ref.buffer is not None and 0 in leaf.ref.buffer.shape and not errors.handed:
         return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
-    figures = inclusive or free
+    figures = (exclusive if errors.tapped else inclusive) or free
     limited = rung if r_limit is None else None
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         # from before, which takes nothing from what the call's own code does to right inputs
@@ -118,6 +120,17 @@ def judge(
         unsure = Judgement("UNKNOWN", "free-running error alone does not tell whose it is")
         return Judgement("PASS") if figures.mae == 0 else unsure
     return _own(kind, errors, r_limit) or _inside(kind, leaf, errors, r_limit)
+
+
+def excused(judged: Judgement, around: Sequence[Inclusive], limit: float) -> Judgement:
+    """A tap's judgement, given what the call around it returns with all that is inside it.
+
+    Code that stands before the tap on one side and after it on the other is no mistake.
+    """
+    holds = all(one.mae == 0 or (one.r <= limit and _steady(one)) for one in around)
+    if judged.blame != "exclusive" or not around or not holds:
+        return judged
+    return Judgement("WARN", f"{judged.reason}, but what the call around it returns holds")
 
 
 def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
@@ -139,9 +152,8 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
             return Judgement(
                 "UNKNOWN", f"{failure}{where}; what the call returns: {inclusive.problem}"
             )
-        holds = inclusive is not None and not _fails(inclusive, limit)
-        steady = inclusive is not None and not inclusive.floor_rel_l2 > UNSTEADY
-        if errors.container and holds and steady:
+        holds = inclusive is not None and _steady(inclusive) and not _fails(inclusive, limit)
+        if errors.container and holds:
             return Judgement("WARN", f"{failure}{where}, but what the call returns holds")
         return Judgement("FAIL", failure + where, "exclusive")
     return None
@@ -159,6 +171,10 @@ def _failure(error: Exclusive, limit: float) -> str:
 
 def _fails(inclusive: Inclusive, limit: float) -> bool:
     return inclusive.r > limit or inclusive.nonfinite > 0 or inclusive.problem.startswith("shape")
+
+
+def _steady(inclusive: Inclusive) -> bool:
+    return not inclusive.floor_rel_l2 > UNSTEADY
 
 
 def _unknown(inclusive: Inclusive) -> bool:
@@ -202,7 +218,7 @@ def _nothing(figures: object) -> str:
 
 def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
     free = errors.free
-    measured = (errors.inclusive, errors.exclusive, free)
+    measured = (None if errors.tapped else errors.inclusive, errors.exclusive, free)
     mae = graded_mae(measured)
     if math.isinf(mae) and not any(one and one.nonfinite for one in measured):
         return Judgement("UNKNOWN", _nothing(errors.inclusive or errors.exclusive))

@@ -9,12 +9,13 @@ from parity.diagnose.scene import Scene
 from parity.exclusive import Exclusives, measure_exclusive
 from parity.explain import Diagnose, explained, settled
 from parity.forced import Sides, within
-from parity.grade import Errors, Judgement, fail_limit, grade, judge
+from parity.grade import Errors, Judgement, excused, fail_limit, grade, judge
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key
 from parity.progress import Progress
 from parity.records import Call, Case, Exclusive, Fault, Inclusive, LeafMatch, Match, Row, Rung
 from parity.store import Store
+from parity.tap_pairs import tap_segments
 from parity.weights import Weight
 
 MODES = ("free", "exclusive", "inclusive")
@@ -85,7 +86,7 @@ def judge_part(
             inclusive = measure_inclusive(
                 part.matches, exclusives, sides, store, fail_limit, progress
             )
-    found = _rows(case, part.matches, free, inclusive, exclusives, rungs)
+    found = _rows(case, part.matches, part.calls[1], free, inclusive, exclusives, rungs)
     scene = None
     if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
         scene = Scene(part.matches, part.calls[0], sides, exclusives, weights, store)
@@ -124,6 +125,7 @@ def part_of(fault: Fault, parts: Sequence[Judged]) -> Judged:
 def _rows(
     case: Case,
     matches: Sequence[Match],
+    calls: Sequence[Call],
     free: Free,
     inclusive: Mapping[Key, Inclusive],
     exclusives: Exclusives | None,
@@ -132,6 +134,7 @@ def _rows(
     found: list[Found] = []
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
+    segments = tap_segments(matches, calls)
     for match in matches:
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
@@ -148,12 +151,16 @@ def _rows(
                 exclusives.errors.get(key) if exclusives else None,
                 handed,
                 container=order in containers,
+                tapped=match.ref.tapped or match.port.tapped,
             )
             if errors.free is None and not leaf.problem:
                 continue  # equal values that are no arrays
             judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
+            if match.ref.tapped and match.port.tapped:
+                around = [error for (one, _), error in inclusive.items() if one == match.parent]
+                judged = excused(judged, around, limit)
             row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
-            found.append(Found(row, judged, handed))
+            found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from parity.errors import InputError
+from parity.taps import KIND
 
 CHANNEL_LAST = frozenset(
     {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
@@ -77,6 +78,8 @@ def reading(
             return Reading(wanted == "move", sure=True)
     if not floating or CHANNEL_LAST.intersection(kinds):
         return Reading(move=False, sure=True)
+    if KIND in kinds:  # scores over queries and keys have four axes too, and none is a channel's
+        return Reading(move=False, sure=False)
     if CHANNEL_FIRST.intersection(kinds):
         return Reading(move=True, sure=True)
     return Reading(move=rank >= 4, sure=False)

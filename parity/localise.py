@@ -10,11 +10,15 @@ from parity.records import Fault, Handed, Row
 
 @dataclass(frozen=True)
 class Found:
-    """A row, the verdict on it, and what its call handed on out of its limit."""
+    """A row, the verdict on it, and what its call handed on out of its limit.
+
+    `segment` is set for a tap: between which two points its code lies.
+    """
 
     row: Row
     judged: Judgement
     handed: tuple[Handed, ...] = ()
+    segment: str = ""
 
 
 def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fault, ...]:
@@ -92,6 +96,8 @@ def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> 
     """Between which calls inside it a call goes wrong."""
     if one.judged.blame != "exclusive":
         return ""
+    if one.segment:
+        return one.segment
     inside = {other.row.order: other.row.path for other in found
               if parents[other.row.order] == one.row.order}  # fmt: skip
     prefix = f"{one.row.path}." if one.row.path else ""
@@ -120,4 +126,5 @@ def _evidence(one: Found) -> str:
     own = row.exclusive
     if own is None or own.mae != own.mae:
         return reason
-    return f"its own code is off by MAE {own.mae:.1e}, relative {own.rel_l2:.1e} ({reason})"
+    what = "the code before it" if one.segment else "its own code"
+    return f"{what} is off by MAE {own.mae:.1e}, relative {own.rel_l2:.1e} ({reason})"

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 from flax import linen, nnx
 
+from parity import taps
 from parity.errors import InputError
 from parity.linen_parts import Part, below, path_of
-from parity.recorder import bind
+from parity.recorder import bind, join
 from parity.tree import Flat, flatten
 
 STAMP = "to_nnx__parity_stamp"
@@ -29,10 +30,15 @@ _patching = threading.Lock()
 
 
 class Observer:
-    """Stands around each call; by default it hears the arguments by name, and the output."""
+    """Stands around each call; by default it hears the arguments by name, and the output.
 
-    def __init__(self) -> None:
-        self._stack: list[tuple[str, Callable[..., Any]]] = []
+    `root` is the path of the module whose call the observer stands around, but does not hear of.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._stack: list[tuple[str, Callable[..., Any], str]] = []
+        self._turns_of_taps = taps.Turns()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -51,10 +57,19 @@ class Observer:
         """The call that began last, of those that have not ended, returns."""
         raise NotImplementedError
 
+    def tap(self, name: str, value: Any) -> Any:
+        """A tap in the code of the module that is running: what that goes on with."""
+        running = self._stack[-1][2] if self._stack else self._root
+        return self.tapped(running, self._turns_of_taps.path(join(running, name)), value)
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        """The tap at `path` in the code of the module `running`; by default it is passed over."""
+        return value
+
     @contextmanager
-    def entered(self, stamp: str, function: Callable[..., Any]) -> Iterator[None]:
-        """The block runs `function` of the module with this stamp."""
-        self._stack.append((stamp, function))
+    def entered(self, stamp: str, function: Callable[..., Any], path: str) -> Iterator[None]:
+        """The block runs `function` of the module with this stamp, which is at `path`."""
+        self._stack.append((stamp, function, path))
         try:
             yield
         finally:
@@ -67,7 +82,9 @@ class Observer:
 
 @contextmanager
 def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[None]:
-    """Tell `observer` of the calls of `modules` (by path) in the block; undone whatever happens.
+    """Tell `observer` of the calls of `modules` (by path), and of taps, in the block.
+
+    All is undone whatever happens.
 
     Raises:
         InputError: another comparison is running in this process.
@@ -88,7 +105,7 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
             setattr(module, STAMP, run + path)
         for cls in classes:
             setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
-        with linen.intercept_methods(_interceptor(parts, observer)):
+        with linen.intercept_methods(_interceptor(parts, observer)), taps.heard(observer.tap):
             yield
     finally:
         for cls, original in own.items():
@@ -121,7 +138,7 @@ def _wrapper(
             if path not in heard:
                 return function(*args, **kwargs)
             # a profile of the run shows the call by its path
-            with observer.entered(stamp, original), jax.profiler.TraceAnnotation(path):
+            with observer.entered(stamp, original, path), jax.profiler.TraceAnnotation(path):
                 return observer.around(path, kind, function, args, kwargs)
 
     return call
@@ -135,7 +152,7 @@ def _interceptor(parts: Mapping[str, Part], observer: Observer) -> Callable[...,
             return function(*args, **kwargs)
         parts[path].hear(context.module)
         kind = type(context.module).__name__
-        with observer.entered(path, own), jax.profiler.TraceAnnotation(path):
+        with observer.entered(path, own, path), jax.profiler.TraceAnnotation(path):
             return observer.around(path, kind, function, args, kwargs)
 
     return intercept

@@ -128,7 +128,7 @@ def compare(
         depth=depth,
         exhibit=exhibit,
     )
-    check_globs(torch_module, nnx_module, rules)
+    rules = check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start = time.monotonic()
@@ -245,5 +245,7 @@ def _needed(cases: Sequence[Case], reference: torch.nn.Module, rules: Rules) -> 
 
 
 def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:
+    if exhibit.problem:
+        return exhibit
     module = root.get_submodule(exhibit.fault.path)
     return with_weights(exhibit, capture_torch.named_tensors(module))

@@ -2,11 +2,13 @@
 
 import inspect
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from parity.errors import InputError
 from parity.records import Call, Leaf
+from parity.taps import KIND
 from parity.tree import Skeleton
 
 
@@ -65,8 +67,29 @@ class Recorder:
             )
         )
 
+    def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
+        """A tap: a call without inputs, which returns at once."""
+        self.begin(path, (), None)
+        self.end(KIND, "", outputs, returned=returned)
+
+    @property
+    def running(self) -> str | None:
+        """The path of the innermost open call."""
+        return self._open[-1].path if self._open else None
+
     def finish(self) -> tuple[Call, ...]:
-        """All calls by completion, `order` and `parent` counted so."""
+        """All calls by completion, `order` and `parent` counted so.
+
+        Raises:
+            InputError: a tap has the path of a module that was called.
+        """
+        modules = {call.path for call in self._calls if not call.tapped}
+        for call in self._calls:
+            if call.tapped and call.path in modules:
+                raise InputError(
+                    f"tap {call.path!r} has the path of a module that is called too; name it"
+                    " otherwise"
+                )
         place = {call.order: index for index, call in enumerate(self._calls)}
         place[-1] = -1
         return tuple(
@@ -98,6 +121,24 @@ def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
         )
         for call in calls
     )
+
+
+def without_taps(
+    paths: Collection[str], root: str, inside: Collection[str] | None
+) -> frozenset[str]:
+    """The recorded modules that have others below them which are not recorded.
+
+    Whether a tap is in the code of the one or the other is not known: there are none then. `paths`
+    are all modules that may be called, `inside` those that are recorded besides the `root`.
+    """
+    if inside is None:
+        return frozenset()
+    found: set[str] = set()
+    for path in paths:
+        if path != root and path not in inside:
+            parts = path.split(".")
+            found |= {"", *(".".join(parts[:i]) for i in range(1, len(parts)))}
+    return frozenset(found)
 
 
 def bind(

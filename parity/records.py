@@ -57,6 +57,11 @@ class Call:
     returned: Skeleton | None = None
     in_place: bool = False
 
+    @property
+    def tapped(self) -> bool:
+        """Whether it is a tap and no call: then nothing was called, and it has no inputs."""
+        return not self.method
+
 
 @dataclass(frozen=True)
 class ModuleInfo:
@@ -74,13 +79,15 @@ class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
     `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
-    `linen` are the port's modules of Linen by path, as they can be called again.
+    `linen` are the port's modules of Linen by path, as they can be called again. `untapped` are the
+    paths of the port's taps under any transformation, compilation among them.
     """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
     hidden: frozenset[str] = frozenset()
     linen: Mapping[str, Any] = field(default_factory=dict)
+    untapped: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

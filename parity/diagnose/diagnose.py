@@ -29,23 +29,29 @@ from parity.weights import Weight
 def diagnose(found: Found, scene: Scene, reference: TorchModules) -> Diagnosis:
     """The cause of a fault, and the evidence for it."""
     match = next(m for m in scene.matches if m.ref.order == found.row.order)
-    for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
+    # what a tap shows is the work of the call around it
+    owner = match
+    while owner.ref.tapped:
+        owner = next(m for m in scene.matches if m.ref.order == owner.parent)
+    for cause, evidence in chain(by_kind(found, match), by_repetition(owner, scene)):
         return Diagnosis(cause, evidence, HINTS[cause])
-    investigation = _Investigation(found, match, scene, reference)
+    investigation = _Investigation(found, owner, scene, reference)
     cause, evidence = investigation.result()
     return Diagnosis(cause, evidence, HINTS[cause])
 
 
 class _Investigation:
-    """Tries one change of the reference after another."""
+    """Tries one change of the reference's call `match` after another.
+
+    That is the call at fault, or the one in whose code the tap at fault is.
+    """
 
     def __init__(self, found: Found, match: Match, scene: Scene, reference: TorchModules) -> None:
         self._found, self._match, self._scene = found, match, scene
         self._reference = reference
-        order = match.ref.order
         module, method = reference.of(match.ref)
         self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
-        self._targets = dict(self._wrong(order))
+        self._targets = dict(self._wrong(found.row.order))
         self._lines = suspected(match, scene)
         self._tried_lines: list[Weight] = []
         self._tried = 0
@@ -109,8 +115,7 @@ class _Investigation:
         for handed in self._found.handed:
             key = (handed.child, handed.leaf)
             yield key, store.get(exclusives.received[key])
-        outputs = [(order, leaf.ref.name) for leaf in self._match.outputs]
-        outputs = [key for key in outputs if key in exclusives.outputs]
+        outputs = [key for key in exclusives.outputs if key[0] == order]
         for key in sorted(outputs, key=lambda key: -exclusives.errors[key].rel_l2):
             yield key, store.get(exclusives.outputs[key])
         inside = {match.ref.order for match in self._scene.matches if match.parent == order}
@@ -137,14 +142,15 @@ class _Investigation:
         """How far the reference itself is from float64, and at least four roundings."""
         floors = [4 * unit_roundoff(port.dtype) for port in self._targets.values()]
         for (order, _), error in self._scene.exclusives.errors.items():
-            if order == self._match.ref.order and error.floor_rel_l2 == error.floor_rel_l2:
+            if order == self._found.row.order and error.floor_rel_l2 == error.floor_rel_l2:
                 floors.append(error.floor_rel_l2)
         return max(floors)
 
     def _place(self, plain: Result) -> str:
         key, port = next(iter(self._targets.items()))
         ref = plain.get(key)
-        return where(ref, port) if ref is not None else ""
+        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._scene.matches)
+        return where(ref, port, named=named) if ref is not None else ""
 
     @cached_property
     def _plain(self) -> Result:

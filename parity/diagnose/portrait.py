@@ -37,8 +37,10 @@ def portray(found: Found, scene: Scene) -> Portrait | None:
         buffer = exclusives.received.get((worst.child, worst.leaf))
         return _of(leaf, buffer, scene, to=worst.path)
     leaf = _leaf(match, "outputs", found.row.leaf)
+    named = not match.ref.tapped or (leaf is not None and leaf.ref.moved)
     if found.judged.blame == "exclusive":
-        return _of(leaf, exclusives.outputs.get((found.row.order, found.row.leaf)), scene)
+        return _of(leaf, exclusives.outputs.get((found.row.order, found.row.leaf)), scene,
+                   named=named)  # fmt: skip
     free = leaf.port.buffer if leaf is not None and leaf.port is not None else None
     return _of(leaf, free, scene, free=True)
 
@@ -49,18 +51,32 @@ def _leaf(match: Match, side: str, name: str) -> LeafMatch | None:
 
 
 def _of(
-    leaf: LeafMatch | None, port: Buffer | None, scene: Scene, to: str = "", free: bool = False
+    leaf: LeafMatch | None,
+    port: Buffer | None,
+    scene: Scene,
+    to: str = "",
+    free: bool = False,
+    named: bool = True,
 ) -> Portrait | None:
     if leaf is None or port is None or leaf.ref.buffer is None:
         return None
     ref = reference(leaf, scene.store)
-    return portrait(ref, scene.store.get(port), leaf=leaf.ref.name, to=to, free=free)
+    return portrait(ref, scene.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
 
 
 def portrait(
-    ref: Array, port: Array, *, leaf: str = "", to: str = "", free: bool = False
+    ref: Array,
+    port: Array,
+    *,
+    leaf: str = "",
+    to: str = "",
+    free: bool = False,
+    named: bool = True,
 ) -> Portrait | None:
-    """The portrait of two channel-last arrays; `None` if they cannot be subtracted."""
+    """The portrait of two channel-last arrays; `None` if they cannot be subtracted.
+
+    Of other arrays axes are not `named` but numbered.
+    """
     if ref.shape != port.shape or ref.ndim == 0 or ref.size == 0:
         return None
     unit = rms(ref) or 1.0
@@ -68,7 +84,8 @@ def portrait(
     gap /= unit if np.isfinite(unit) else 1.0
     counts = _counts(gap)
     np.square(gap, out=gap)
-    names = AXES.get(gap.ndim, tuple(f"axis {i}" for i in range(gap.ndim)))
+    numbers = tuple(f"axis {i}" for i in range(gap.ndim))
+    names = AXES.get(gap.ndim, numbers) if named else numbers
     worst, axes, image = _worst_image(gap, names)
     cells = _largest(_largest(image, 0, CELLS), 1, CELLS)
     along = (_along(gap, axis, name) for axis, name in enumerate(names))

@@ -24,7 +24,9 @@ from parity.wide import to_array
 
 Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]
-"""What a call returned, by (its order, leaf), and what it handed on, by (the child's, leaf)."""
+"""What a call returned, by (its order, leaf), and what it handed on, by (the child's, leaf).
+
+A tap in its code is a child to which it handed the tapped value."""
 
 SIGNATURES = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"),
@@ -134,6 +136,8 @@ class Replayer:
                 found.update(_arrays(own, outputs, match.outputs))
             elif match.parent == own:
                 found.update(_arrays(match.ref.order, handed, match.inputs))
+                if match.ref.tapped:
+                    found.update(_arrays(match.ref.order, outputs, match.outputs))
 
         with _holding(tensors or {}):
             problem = force_reference(

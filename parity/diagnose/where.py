@@ -11,20 +11,25 @@ SHARE = 0.999
 """A part of an array holds the error if this much of its square is there."""
 
 
-def where(ref: Array, port: Array) -> str:
-    """A phrase such as "only in row 15 of 16", for channel-last arrays; "" if none fits."""
+def where(ref: Array, port: Array, *, named: bool = True) -> str:
+    """A phrase such as "only in row 15 of 16", for channel-last arrays; "" if none fits.
+
+    Of other arrays axes are not `named` but numbered.
+    """
     if ref.shape != port.shape or ref.ndim == 0:
         return ""
     gap = np.abs(port.astype(np.float64) - ref.astype(np.float64)) ** 2
     total = float(gap.sum())
     if not np.isfinite(total) or total == 0.0:
         return ""
-    return _along_axes(gap, total) or _border(gap, total) or _everywhere(ref, port)
+    border = _border(gap, total) if named else ""
+    return _along_axes(gap, total, named) or border or _everywhere(ref, port)
 
 
-def _along_axes(gap: Array, total: float) -> str:
+def _along_axes(gap: Array, total: float, named: bool) -> str:
     parts = []
-    names = AXES.get(gap.ndim, tuple(f"entry of axis {i}" for i in range(gap.ndim)))
+    numbers = tuple(f"entry of axis {i}" for i in range(gap.ndim))
+    names = AXES.get(gap.ndim, numbers) if named else numbers
     for axis, name in enumerate(names):
         size = gap.shape[axis]
         if size < 3:

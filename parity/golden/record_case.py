@@ -21,6 +21,7 @@ from parity.live import Live
 from parity.progress import Progress
 from parity.records import Case, Leaf, LeafMatch, Match, Pair, Trace
 from parity.store import Buffer, Store
+from parity.tap_pairs import named
 from parity.tree import flatten
 
 
@@ -80,11 +81,21 @@ def record_case(
         calls=calls,
         modules=tuple(replace(info, path=path) for path, info in trace.modules.items()),
         optional={kind: tuple(names) for kind, names in live.optional(case).items()},
-        notes=live.notes(case),
+        notes=(*live.notes(case), *_without_taps(case, whole)),
         problem=wide.problem,
         shards=(),
     )
     return Made(stored, root_outputs(whole.calls[-1], store), list(forms.arrays.values()))
+
+
+def _without_taps(case: Case, trace: Trace) -> tuple[str, ...]:
+    """What a check cannot compare: with a tap's code apart, what it has in float64 would be of no
+    use to a port that lacks the tap.
+    """
+    taps = list(dict.fromkeys(call.path for call in trace.calls if call.tapped))
+    if not taps:
+        return ()
+    return (f"{case.name}: a golden trace has no taps: {named(taps)} left out",)
 
 
 class _Forms:

@@ -236,3 +236,45 @@ def test_an_average_for_a_maximum():
         fault = compare(reference, lambda x: nnx.avg_pool(x, (2, 2), (2, 2)), x)
         assert fault.cause == "pooling"
         assert "avg_pool2d instead of max_pool2d" in fault.evidence
+
+
+ANGLES = np.outer(np.arange(7), 0.5 ** np.arange(2)).astype(np.float32)
+HEAD = np.random.default_rng(6).standard_normal((2, 7, 4)).astype(np.float32)
+
+
+def rotated_halves(x):
+    """With the angles of both halves in one table, as LLaMA's code has it."""
+    table = torch.from_numpy(ANGLES)
+    table = torch.cat((table, table), dim=-1)
+    other = torch.cat((-x[..., x.shape[-1] // 2 :], x[..., : x.shape[-1] // 2]), dim=-1)
+    return x * table.cos() + other * table.sin()
+
+
+def rotated_neighbours(x):
+    a, b = x[..., ::2], x[..., 1::2]
+    cos, sin = torch.from_numpy(ANGLES).cos(), torch.from_numpy(ANGLES).sin()
+    return torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+
+
+def rotation(interleaved):
+    def port(x):
+        cos, sin = jnp.cos(ANGLES)[None], jnp.sin(ANGLES)[None]
+        a, b = (x[..., ::2], x[..., 1::2]) if interleaved else jnp.split(x, 2, -1)
+        parts = a * cos - b * sin, b * cos + a * sin
+        return jnp.stack(parts, -1).reshape(x.shape) if interleaved else jnp.concat(parts, axis=-1)
+
+    return port
+
+
+@pytest.mark.parametrize(
+    ("reference", "interleaved", "words"),
+    [
+        (rotated_halves, True, "channels paired with their neighbours"),
+        (rotated_neighbours, False, "channels paired with those of the other half"),
+    ],
+)
+def test_a_rotary_embedding_of_other_pairs(reference, interleaved, words):
+    assert compare(reference, rotation(not interleaved), HEAD) is None
+    fault = compare(reference, rotation(interleaved), HEAD)
+    assert fault.cause == "reshape_order"
+    assert words in fault.evidence

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from parity.align import PORT_LACKS
-from parity.grade import GRADES, MEANINGS, NOT_EXACT, Errors, fail_limit, grade, judge
+from parity.grade import (
+    GRADES,
+    MEANINGS,
+    NOT_EXACT,
+    Errors,
+    excused,
+    fail_limit,
+    grade,
+    judge,
+)
 from parity.records import Exclusive, Handed, Inclusive, Leaf, LeafMatch, Metrics, Rung
 from parity.store import Buffer
 
@@ -161,3 +170,22 @@ def test_not_observed_is_unknown():
     shape = judge("M", match(problem="shape (1,) instead of (2,)"), Errors())
     assert (shape.verdict, shape.blame) == ("FAIL", "exclusive")
     assert judge("M", match(problem="layout: ..."), Errors()).verdict == "UNKNOWN"
+
+
+def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
+    rung = Rung("attention", ("Attention",), 1e-4)
+    errors = Errors(free(1.0), None, exclusive(), tapped=True)
+    assert judge("Attention", match(), errors, rung=rung).verdict == "PASS"
+    errors = Errors(free(1.0), None, exclusive(mae=1e-3, r=2.0), tapped=True)
+    judged = judge("Attention", match(), errors, rung=rung)
+    assert (judged.verdict, judged.blame) == ("FAIL", "inclusive")
+
+
+def test_a_tap_is_excused_by_what_the_call_around_it_returns():
+    failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0), tapped=True))
+    assert (failed.verdict, failed.blame) == ("FAIL", "exclusive")
+    held = excused(failed, [inclusive(r=2.0), inclusive(mae=0.0)], 10)
+    assert (held.verdict, held.blame) == ("WARN", "")
+    for around in ([], [inclusive(r=20.0)], [inclusive()], [inclusive(r=2.0), inclusive(r=NAN)]):
+        assert excused(failed, around, 10) == failed
+    assert excused(failed, [inclusive(r=2.0, floor_rel_l2=0.5)], 10) == failed

@@ -1,0 +1,535 @@
+"""Named points in the code of both sides, and what is found at them."""
+
+import math
+import subprocess
+import sys
+import threading
+import timeit
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity import capture_nnx, capture_torch, taps
+from parity.golden.check import check_trace
+from parity.golden.record import record_pair
+from parity.store import Store
+
+compare = partial(parity.compare, jitted=False)
+
+WIDTH, HEADS = 8, 2
+X = np.random.default_rng(0).standard_normal((3, 5, WIDTH)).astype(np.float32)
+LAST = torch.ones(5, 5).triu(1).bool()
+
+
+class TorchAttention(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = torch.nn.Linear(WIDTH, 3 * WIDTH)
+        self.out = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        q, k = parity.tap("rotated", (rotated(q), rotated(k)))
+        scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])
+        scores = parity.tap("scores", scores.masked_fill(LAST, -1e9))
+        weights = parity.tap("weights", scores.softmax(-1))
+        return self.out((weights @ v).transpose(1, 2).reshape(x.shape))
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(WIDTH)
+        self.attn = TorchAttention()
+
+    def forward(self, x):
+        return x + self.attn(self.norm(x))
+
+
+def angles(length, half):
+    return np.outer(np.arange(length), 0.5 ** np.arange(half)).astype(np.float32)
+
+
+def rotated(x):
+    """Half of the channels with the other half, as LLaMA has it."""
+    cos, sin = (f(torch.from_numpy(angles(x.shape[-2], 2))) for f in (torch.cos, torch.sin))
+    a, b = x.chunk(2, -1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+class Attention(nnx.Module):
+    interleaved = False
+    axis = -1
+    masked = 1
+    scaled = True
+
+    def __init__(self):
+        self.qkv = nnx.Linear(WIDTH, 3 * WIDTH, rngs=nnx.Rngs(0))
+        self.out = nnx.Linear(WIDTH, WIDTH, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        q, k, v = jnp.moveaxis(
+            self.qkv(x).reshape(*x.shape[:2], 3, HEADS, -1), (2, 3), (0, 2)
+        )  # fmt: skip
+        q, k = parity.tap("rotated", (self.rotated(q), self.rotated(k)))
+        scores = q @ jnp.swapaxes(k, 2, 3) / (math.sqrt(q.shape[-1]) if self.scaled else 1)
+        unseen = np.triu(np.ones((5, 5), bool), self.masked)[None, None]
+        scores = parity.tap("scores", jnp.where(unseen, -1e9, scores))
+        weights = parity.tap("weights", nnx.softmax(scores, self.axis))
+        return self.out(jnp.swapaxes(weights @ v, 1, 2).reshape(x.shape))
+
+    def rotated(self, x):
+        cos, sin = (f(angles(x.shape[-2], 2))[None, None] for f in (jnp.cos, jnp.sin))
+        a, b = (x[..., ::2], x[..., 1::2]) if self.interleaved else jnp.split(x, 2, -1)
+        pair = a * cos - b * sin, b * cos + a * sin
+        return (
+            jnp.stack(pair, -1).reshape(x.shape) if self.interleaved else jnp.concat(pair, axis=-1)
+        )
+
+
+class Block(nnx.Module):
+    def __init__(self, attn):
+        rngs = nnx.Rngs(0)
+        self.norm = nnx.LayerNorm(WIDTH, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        self.attn = attn
+
+    def __call__(self, x):
+        return x + self.attn(self.norm(x))
+
+
+def make_block(attention=Attention, **mistakes):
+    torch.manual_seed(0)
+    reference, port = TorchBlock().eval(), Block(attention())
+    with torch.no_grad():
+        reference.norm.weight.normal_(1.0, 0.3)
+    port.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
+    for name in ("qkv", "out"):
+        theirs, ours = getattr(reference.attn, name), getattr(port.attn, name)
+        ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
+        ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
+    for name, value in mistakes.items():
+        setattr(port.attn, name, value)
+    return reference, port
+
+
+def faults(report):
+    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
+
+
+@pytest.fixture(scope="module")
+def healthy():
+    return compare(*make_block(), (X,), emulate="bf16")
+
+
+def test_a_tap_returns_its_value_and_leaves_nothing_in_a_program():
+    x = {"a": jnp.ones(3)}
+    assert parity.tap("x", x) is x
+    with_tap = jax.make_jaxpr(lambda x: parity.tap("x", x * 2) + 1)(1.0)
+    assert str(with_tap) == str(jax.make_jaxpr(lambda x: x * 2 + 1)(1.0))
+
+
+@pytest.mark.slow  # the compiler of PyTorch takes seconds to import
+def test_a_tap_breaks_no_graph_of_torch():
+    compiled = torch.compile(lambda x: parity.tap("x", x * 2) + 1, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [3.0, 3.0]
+
+
+def test_a_tap_costs_less_than_a_microsecond():
+    x = object()
+    assert min(timeit.repeat(lambda: parity.tap("x", x), number=10_000, repeat=20)) / 10_000 < 1e-6
+
+
+def test_a_tap_needs_no_framework():
+    text = (
+        "import sys; from parity import tap; assert tap('x', 1) == 1;"
+        " assert not {'torch', 'jax', 'flax', 'numpy', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", text], check=True)
+
+
+def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
+    assert healthy.verdict == "PASS", healthy.notes
+    assert not healthy.notes
+    rows = {(row.path, row.leaf): row for row in healthy.rows if row.kind == "tap"}
+    assert list(rows) == [
+        ("attn.rotated", "0"), ("attn.rotated", "1"), ("attn.scores", ""), ("attn.weights", ""),
+    ]  # fmt: skip
+    assert all(row.inclusive is None and row.exclusive.r < 2 for row in rows.values())
+    assert rows["attn.scores", ""].shape == (3, HEADS, 5, 5)
+    coverage = healthy.coverage
+    assert (coverage.modules, coverage.calls, coverage.matched_calls) == (5, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("mistakes", "expected"),
+    [
+        ({"scaled": False}, [("attn.scores", "between `rotated` and `scores`", "scale_or_offset")]),
+        ({"masked": 2}, [("attn.scores", "between `rotated` and `scores`", "glue")]),
+        ({"axis": -2}, [("attn.weights", "between `scores` and `weights`", "norm_axes")]),
+        ({"interleaved": True}, [("attn.rotated", "between `qkv` and `rotated`", "reshape_order")]),
+        (
+            {"scaled": False, "axis": -2},
+            [
+                ("attn.scores", "between `rotated` and `scores`", "scale_or_offset"),
+                ("attn.weights", "between `scores` and `weights`", "norm_axes"),
+            ],
+        ),
+    ],
+)
+def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
+    report = compare(*make_block(**mistakes), (X,), exhibit=True)
+    assert faults(report) == expected
+    assert report.verdict == "FAIL"
+    assert "the code before it is off by MAE" in report.first_fault.evidence
+    assert report.first_fault.kind == "tap"
+    assert report.first_fault.portrait.along[1].axis == "axis 1"  # heads are no rows of an image
+    with pytest.raises(parity.InputError, match="a tap cannot be called by itself"):
+        report.bundle(tmp_path, make="a:b")
+
+
+class MovedScale(Attention):
+    """Divides after the tap what the reference divides before it."""
+
+    def __call__(self, x):
+        q, k, v = jnp.moveaxis(self.qkv(x).reshape(*x.shape[:2], 3, HEADS, -1), (2, 3), (0, 2))
+        q, k = parity.tap("rotated", (self.rotated(q), self.rotated(k)))
+        scores = parity.tap("scores", q @ jnp.swapaxes(k, 2, 3))
+        scores = jnp.where(
+            np.triu(np.ones((5, 5), bool), 1)[None, None], -1e9, scores / math.sqrt(4)
+        )
+        weights = nnx.softmax(scores)
+        return self.out(jnp.swapaxes(weights @ v, 1, 2).reshape(x.shape))
+
+
+def test_code_that_stands_after_the_tap_on_one_side_is_no_fault():
+    report = compare(*make_block(MovedScale), (X,))
+    assert not report.faults
+    assert report.verdict == "WARN"
+    scores = next(row for row in report.rows if row.path == "attn.scores")
+    assert scores.verdict == "WARN"
+    assert "what the call around it returns holds" in scores.reason
+    assert report.notes == ("__call__: only the reference has tap `attn.weights`: not compared",)
+    ignored = compare(*make_block(MovedScale), (X,), ignore=["attn.weights", "attn.scores"])
+    assert not ignored.notes
+    assert not [row for row in ignored.rows if row.path == "attn.scores"]
+
+
+class Renamed(Attention):
+    def __call__(self, x):
+        return parity.tap("returned", super().__call__(x))
+
+
+def test_a_tap_of_one_side_only_is_said_and_fails_nothing():
+    report = compare(*make_block(Renamed), (X,))
+    assert report.verdict == "WARN"
+    assert report
+    assert report.notes == ("__call__: only the port has tap `attn.returned`: not compared",)
+    assert compare(*make_block(Renamed), (X,), ignore=["attn.returned"]).verdict == "PASS"
+
+
+def test_options_take_the_paths_of_taps():
+    reference, port = make_block(Renamed)
+    report = compare(reference, port, (X,), rename={"attn.weights": "attn.returned"})
+    row = next(row for row in report.rows if row.path == "attn.weights")
+    assert row.nnx_path == "attn.returned"
+    assert row.reason.startswith("shape")
+    for name in ("rename", "layout"):
+        with pytest.raises(parity.InputError, match=rf"{name}: 'attn.wieghts' .*'attn.weights'"):
+            compare(reference, port, (X,), **{name: {"attn.wieghts": "keep"}})
+    with pytest.raises(parity.InputError, match=r"ignore: 'attn.retruned' .*'attn.returned'"):
+        compare(reference, port, (X,), ignore=["attn.retruned"])
+
+
+class TorchImage(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        return torch.nn.functional.relu(parity.tap("edges", self.conv(x) * 2))
+
+
+class Image(nnx.Module):
+    def __init__(self):
+        self.conv = nnx.Conv(3, 4, (1, 1), rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return nnx.relu(parity.tap("edges", self.conv(x) * 2))
+
+
+def test_the_channel_of_a_tap_moves_only_where_that_is_declared():
+    reference, port = TorchImage(), Image()
+    port.conv.kernel[...] = jnp.asarray(
+        reference.conv.weight.detach().numpy().transpose(2, 3, 1, 0)
+    )
+    port.conv.bias[...] = jnp.asarray(reference.conv.bias.detach().numpy())
+    image = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
+    report = compare(reference, port, (image,))
+    edges = next(row for row in report.rows if row.path == "edges")
+    assert edges.verdict == "UNKNOWN"
+    assert "with axis 1 moved to last; say so with layout=" in edges.reason
+    assert not report
+    assert compare(reference, port, (image,), layout={"edges": "move"}).verdict == "PASS"
+
+
+# ------------------------------------------------------------------------------ what is recorded
+
+
+def paths(trace):
+    return [(call.path, call.number) for call in trace.calls if call.tapped]
+
+
+def recorded(function, *args):
+    class Port(nnx.Module):
+        def __call__(self, *args):
+            return function(*args)
+
+    with Store() as store, jax.disable_jit():
+        return capture_nnx.record(Port(), "__call__", args, {}, store=store)
+
+
+def test_the_calls_of_a_tap_are_counted():
+    class Twice(torch.nn.Module):
+        def forward(self, x):
+            return parity.tap("y", parity.tap("y", x) + parity.tap("deep.z", {"a": x, "b": 1})["a"])
+
+    with Store() as store:
+        trace = capture_torch.record(Twice(), "__call__", (X,), {}, store=store, layout={})
+        assert paths(trace) == [("y", 0), ("deep.z", 0), ("y", 1)]
+        deep = trace.calls[1]
+        assert [(leaf.name, leaf.value) for leaf in deep.outputs] == [("b", 1), ("a", None)]
+        assert not deep.inputs
+        np.testing.assert_array_equal(store.get(trace.calls[2].outputs[0].buffer), 2 * X)
+
+
+def test_a_loop_of_jax_is_recorded_turn_by_turn():
+    def loop(x):
+        return jax.lax.scan(lambda total, row: (parity.tap("total", total + row), None), x[0], x)[0]
+
+    trace = recorded(loop, X)
+    assert paths(trace) == [("total", 0), ("total", 1), ("total", 2)]
+
+
+@pytest.mark.parametrize("transform", [jax.vmap, jax.checkpoint, lambda f: jax.grad(f)])
+def test_what_a_transformation_hides_is_not_recorded_but_known(transform):
+    trace = recorded(transform(lambda x: parity.tap("inside", x * 2)), jnp.float32(2) * jnp.ones(2)
+                     if transform is jax.vmap else jnp.float32(2))  # fmt: skip
+    assert not paths(trace)
+    assert trace.untapped == {"inside"}
+
+
+@jax.jit
+def compiled_scores(q, k):
+    return parity.tap("scores", jnp.einsum("bqc,bkc->bqk", q, k))
+
+
+class Compiled(nnx.Module):
+    def __call__(self, x):
+        return compiled_scores(x[:, :4], x * 2)
+
+
+class TorchCompiled(torch.nn.Module):
+    tapped = True
+
+    def forward(self, x):
+        scores = x[:, :4] @ (x * 2).transpose(1, 2)
+        return parity.tap("scores", scores) if self.tapped else scores
+
+
+class Scores(torch.nn.Module):
+    def forward(self, x):
+        return x[:, :4] @ (x * 2).transpose(1, 2)
+
+
+class TorchNamed(torch.nn.Module):
+    """Has as a module what the port taps."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = Scores()
+
+    def forward(self, x):
+        return self.scores(x)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("reference", [TorchCompiled, TorchNamed])
+def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, warm):
+    compiled_scores.clear_cache()
+    before = str(jax.make_jaxpr(compiled_scores)(X, X))
+    compiled_scores.clear_cache()
+    if warm:
+        compiled_scores(X, X * 2)
+    report = parity.compare(reference(), Compiled(), (X,))
+    assert [row.path for row in report.rows] == ["scores", ""]
+    assert report.verdict == "PASS", report.notes
+    after = jax.make_jaxpr(compiled_scores)(X, X)
+    assert str(after) == before
+    assert not after.effects
+    compiled_scores(X, X * 2)
+
+
+class Product(nnx.Module):
+    def __call__(self, x):
+        return x[:, :4] @ jnp.swapaxes(x * 2, 1, 2)
+
+
+class NamedPort(nnx.Module):
+    def __init__(self):
+        self.scores = Product()
+
+    def __call__(self, x):
+        return self.scores(x)
+
+
+def test_a_module_of_the_port_stands_for_a_tap_of_the_reference():
+    report = compare(TorchCompiled(), NamedPort(), (X,))
+    row = next(row for row in report.rows if row.path == "scores")
+    assert (row.kind, row.verdict, row.inclusive) == ("tap", "PASS", None)
+    assert report.verdict == "PASS", report.notes
+
+
+class Scale(nnx.Module):
+    def __call__(self, x):
+        return x * 2
+
+
+class Untapped(nnx.Module):
+    """Compiles itself, and what it calls there has no tap."""
+
+    def __init__(self):
+        self.scale = Scale()
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.scale(x) + 1
+
+
+class TorchScale(torch.nn.Module):
+    def forward(self, x):
+        return parity.tap("product", x * 2)
+
+
+class TorchUntapped(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = TorchScale()
+
+    def forward(self, x):
+        return self.scale(x) + 1
+
+
+def test_a_tap_of_the_reference_leaves_a_compiled_port_what_it_was():
+    report = compare(TorchUntapped(), Untapped(), (X[0],))
+    assert [(row.path, row.verdict) for row in report.rows] == [("scale", "PASS"), ("", "PASS")]
+    assert report.notes == ("__call__: only the reference has tap `scale.product`: not compared",)
+
+
+def test_the_port_alone_names_a_module_in_its_first_compiled_run(monkeypatch):
+    monkeypatch.setattr(taps, "_called", set())
+    compiled_scores.clear_cache()
+    report = compare(TorchNamed(), Compiled(), (X,))
+    assert [row.path for row in report.rows] == ["scores", ""]
+
+
+def test_other_threads_and_what_fails_leave_no_trace():
+    class Threads(torch.nn.Module):
+        def forward(self, x):
+            other = threading.Thread(target=parity.tap, args=("other", x))
+            other.start()
+            other.join()
+            return parity.tap("own", x)
+
+    with Store() as store:
+        trace = capture_torch.record(Threads(), "__call__", (X,), {}, store=store, layout={})
+    assert paths(trace) == [("own", 0)]
+
+    class Broken(nnx.Module):
+        def __call__(self, x):
+            parity.tap("x", x)
+            raise ZeroDivisionError
+
+    for run in (partial(compare, Threads(), Broken(), (X,)), partial(recorded, Broken().__call__)):
+        with pytest.raises((ZeroDivisionError, TypeError)):
+            run()
+        assert not taps._hearing
+    with taps.heard(lambda name, x: name), taps.heard(lambda name, x: x):
+        assert parity.tap("a", 1) == 1
+    assert not taps._hearing
+
+
+def test_a_loop_of_python_writes_its_numbers():
+    class Torch(torch.nn.Module):
+        def forward(self, x):
+            return parity.tap("layers.*", x)
+
+    with pytest.raises(parity.InputError, match=r"tap 'layers\.\*': a loop of the reference"):
+        compare(Torch(), Compiled(), (X,))
+
+
+@pytest.mark.parametrize("name", ["", "a..b", "a#0", 3])
+def test_a_name_that_no_path_can_have(name):
+    with pytest.raises(parity.InputError, match="expected a name such as"):
+        recorded(lambda x: parity.tap(name, x), X)
+
+
+def test_a_tap_with_the_path_of_a_module_that_is_called():
+    class Both(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.act = torch.nn.ReLU()
+
+        def forward(self, x):
+            return parity.tap("act", self.act(x))
+
+    with pytest.raises(parity.InputError, match=r"tap 'act' has the path of a module"):
+        compare(Both(), Compiled(), (X,))
+
+
+def test_a_part_has_the_taps_of_its_modules_only():
+    reference, port = make_block(scaled=False)
+    part = compare(reference, port, (X,), only=["attn"])
+    assert [row.path for row in part.rows if row.kind == "tap"] == [
+        "attn.rotated", "attn.rotated", "attn.scores", "attn.weights",
+    ]  # fmt: skip
+    assert [fault.path for fault in part.faults] == ["attn.scores"]
+    shallow = compare(*make_block(), (X,), depth=1)  # whose code a tap is in is not known
+    assert [row.path for row in shallow.rows] == ["norm", "attn", ""]
+    assert len(shallow.notes) == 1  # that of the depth
+
+
+def test_coarser_products_are_seen_at_taps(healthy):
+    assert {(loss.path, loss.kind) for loss in healthy.emulations[0].losses} >= {
+        ("attn.scores", "tap"), ("attn.qkv", "Linear"),
+    }  # fmt: skip
+
+
+def make_torch(weights, config, seed):
+    return make_block()[0]
+
+
+def test_a_golden_trace_has_no_taps_and_says_so(tmp_path):
+    pair = parity.Pair(
+        name="block",
+        make_torch=make_torch,
+        make_nnx=lambda weights, config, reference: make_block()[1],
+        cases=lambda reference, clip, seed: (parity.Case("call", (X,)),),
+        rungs=(),
+        offline=parity.Offline(lambda reference: {}, lambda settings, tensors: make_block()[1]),
+    )
+    record_pair(pair, tmp_path, frames=1)
+    report = check_trace(tmp_path, pair)
+    assert report.verdict == "WARN"
+    assert not report.faults
+    left_out, ours = report.notes
+    assert left_out == (
+        "call: a golden trace has no taps: `attn.rotated`, `attn.scores`, `attn.weights` left out"
+    )
+    assert ours.startswith("call: only the port has tap `attn.rotated`")
+    assert {row.verdict for row in report.rows} == {"PASS"}
