@@ -34,7 +34,7 @@ def check_trace(
     told only where arrays or weights show them.
 
     Raises:
-        InputError: the trace cannot be used, or is of another pair.
+        InputError: the trace cannot be used, for this at least, or is of another pair.
     """
     emulation.check(emulate)
     progress = progress or Progress()
@@ -42,17 +42,21 @@ def check_trace(
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)
     _check_pair(golden, pair)
+    if emulate and golden.index.only:
+        raise InputError(
+            f"{folder}: has some modules only, and emulate= is measured on all calls; record all"
+        )
     cases = [_case(stored, pair) for stored in golden.index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
     port = pair.offline.make_nnx(golden.index.settings, golden.state)
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit,
+        emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
     )  # fmt: skip
     progress.stage("comparing the weights")
     pairs = paired(golden.modules, golden.tensors, port, rules)
-    reference = Recorded(golden, pair.rename)
+    reference = Recorded(golden)
     programs = Programs(own_process)
     outcomes = []
     for case, stored in zip(cases, golden.index.cases, strict=True):

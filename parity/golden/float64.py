@@ -51,7 +51,7 @@ class RecordedFloat64:
         if self._case.problem:
             return {match.ref.order: self._case.problem for match in matches}
         matched = {match.ref.order for match in matches}
-        inside = [[c.order for c in calls if c.parent == call.order] for call in calls]
+        inside = {one.order: [c.order for c in calls if c.parent == one.order] for one in calls}
         unknown: dict[int, str] = {}
         for match in matches:
             order, stored = match.ref.order, self._case.calls[match.ref.order]
@@ -64,7 +64,8 @@ class RecordedFloat64:
                 outputs = _Wider(stored.outputs, stored.whole, self._reader)
                 if stored.problem or not matched.isdisjoint(_all_inside(order, inside)):
                     lacking = next(child for child in inside[order] if child not in matched)
-                    unknown[order] = stored.problem or APART.format(f"`{calls[lacking].path}`")
+                    path = self._case.calls[lacking].path
+                    unknown[order] = stored.problem or APART.format(f"`{path}`")
             listener(match, handed, outputs if order in wanted else {})
         return unknown
 
@@ -113,7 +114,7 @@ class _Wider(Mapping[str, Array]):
         return len(self._forms)
 
 
-def _all_inside(order: int, inside: Sequence[Sequence[int]]) -> list[int]:
+def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
     found: list[int] = []
     waiting = [order]
     while waiting:

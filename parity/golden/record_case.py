@@ -1,25 +1,24 @@
 """One case of a golden trace: the calls of the reference, and what they do in float64."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.case import root_outputs
-from parity.float64_torch import TorchModules
+from parity.choice import Choice, opened
 from parity.forced import Arrays, NotMeasured
-from parity.golden.chosen import chosen
 from parity.golden.float64 import difference
 from parity.golden.index import StoredCall, StoredCase, StoredLeaf, Wide
 from parity.golden.methods import name_of
 from parity.golden.plain import encode_skeleton
 from parity.golden.shards import Array, Form
+from parity.judging import Part, split
 from parity.live import Live
 from parity.progress import Progress
-from parity.records import Case, Leaf, LeafMatch, Match, Pair, Trace
+from parity.records import Call, Case, Leaf, LeafMatch, Match, Pair, Trace
 from parity.store import Buffer, Store
 from parity.tree import flatten
 
@@ -34,9 +33,11 @@ class Made:
 
 
 def record_case(
-    case: Case, live: Live, pair: Pair, only: str | None, store: Store, progress: Progress
+    case: Case, live: Live, pair: Pair, choice: Choice, store: Store, progress: Progress
 ) -> Made:
     """Run the case, then once more in float64, then each call with others inside by itself.
+
+    Of a part of the model the outermost calls of the `choice` run in float64, one after another.
 
     Raises:
         InputError: a check could not make this case.
@@ -46,11 +47,9 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    whole = live.record(case, store, pair.layout, () if case.depth == 0 else None)
-    paths = {path for path in whole.modules if only is None or fnmatchcase(path, only)}
-    trace = chosen(whole, paths)
+    trace = live.record(case, store, pair.layout, choice.theirs)
     forms = _Forms(store)
-    wide = _in_float64(whole, paths, live.float64(case), forms, store, progress)
+    wide = _in_float64(case, live, choice, trace, forms, store, progress)
     calls = tuple(
         StoredCall(
             path=call.path,
@@ -60,12 +59,12 @@ def record_case(
             parent=call.parent,
             inputs=tuple(map(forms.leaf, call.inputs)),
             outputs=tuple(map(forms.leaf, call.outputs)),
-            own=wide.own.get(old, {}),
-            handed=wide.handed.get(old, {}),
-            whole=wide.whole.get(old, {}),
-            problem=wide.problems.get(old, ""),
+            own=wide.own.get(call.order, {}),
+            handed=wide.handed.get(call.order, {}),
+            whole=wide.whole.get(call.order, {}),
+            problem=wide.problems.get(call.order, ""),
         )
-        for call, old in zip(trace.calls, wide.orders, strict=True)
+        for call in trace.calls
     )
     stored = StoredCase(
         name=case.name,
@@ -84,7 +83,7 @@ def record_case(
         problem=wide.problem,
         shards=(),
     )
-    return Made(stored, root_outputs(whole.calls[-1], store), list(forms.arrays.values()))
+    return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
 
 
 class _Forms:
@@ -123,11 +122,9 @@ class _Forms:
 class _InFloat64:
     """By the `order` of calls, what they do in float64, and why `whole` is not known.
 
-    `orders` are those of the calls that are recorded. `problem` says why the reference did not run
-    with its calls apart.
+    `problem` says why the reference did not run with its calls apart.
     """
 
-    orders: Sequence[int]
     own: Mapping[int, Wide]
     handed: Mapping[int, Wide]
     whole: Mapping[int, Wide]
@@ -136,14 +133,19 @@ class _InFloat64:
 
 
 def _in_float64(
+    case: Case,
+    live: Live,
+    choice: Choice,
     trace: Trace,
-    paths: Collection[str],
-    float64: TorchModules,
     forms: _Forms,
     store: Store,
     progress: Progress,
 ) -> _InFloat64:
-    matches = _with_themselves(trace, paths)
+    shown = trace if choice.whole else opened(trace)
+    float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
+    calls = (shown.calls, shown.calls)
+    matches = tuple(map(_with_itself, shown.calls))
+    parts = (Part(matches, calls),) if choice.whole else split(matches, calls)
     own: dict[int, Wide] = {}
     handed: dict[int, Wide] = {}
     whole: dict[int, Wide] = {}
@@ -154,11 +156,13 @@ def _in_float64(
         own[match.ref.order] = forms.wide(match.ref.outputs, outputs)
         progress.advance()
 
-    orders = [match.ref.order for match in matches]
     progress.stage("the reference in float64", len(matches))
-    failed = float64.own(matches, trace.calls, store, heard, set(orders))
-    around = {match.parent for match in matches}
-    containers = [match.ref for match in matches if match.ref.order in around]
+    failed: dict[int, str] = {}
+    for part in parts:
+        orders = {match.ref.order for match in part.matches}
+        failed |= float64.own(part.matches, part.calls[0], store, heard, orders)
+    around = {call.parent for call in shown.calls}
+    containers = [m.ref for part in parts for m in part.matches if m.ref.order in around]
     progress.stage("the reference in float64, call by call", len(containers))
     for call in containers:
         try:
@@ -166,26 +170,14 @@ def _in_float64(
         except NotMeasured as error:
             problems[call.order] = str(error)
         progress.advance()
-    return _InFloat64(orders, own, handed, whole, problems, next(iter(failed.values()), ""))
+    return _InFloat64(own, handed, whole, problems, next(iter(failed.values()), ""))
 
 
-def _with_themselves(trace: Trace, paths: Collection[str]) -> tuple[Match, ...]:
-    """The recorded calls, each matched with itself."""
-    kept = {call.order for call in trace.calls if call.parent == -1 or call.path in paths}
-
-    def around(parent: int) -> int:
-        while parent != -1 and parent not in kept:
-            parent = trace.calls[parent].parent
-        return parent
-
-    return tuple(
-        Match(
-            call,
-            call,
-            tuple(LeafMatch(leaf, leaf) for leaf in call.inputs),
-            tuple(LeafMatch(leaf, leaf) for leaf in call.outputs),
-            around(call.parent),
-        )
-        for call in trace.calls
-        if call.order in kept
+def _with_itself(call: Call) -> Match:
+    return Match(
+        call,
+        call,
+        tuple(LeafMatch(leaf, leaf) for leaf in call.inputs),
+        tuple(LeafMatch(leaf, leaf) for leaf in call.outputs),
+        call.parent,
     )

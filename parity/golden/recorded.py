@@ -9,10 +9,7 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.folding import fold
 from parity.forced import Array
-from parity.globs import renamed
-from parity.golden.chosen import chosen
 from parity.golden.float64 import RecordedFloat64
 from parity.golden.index import StoredCase
 from parity.golden.trace import Golden, adopted
@@ -27,8 +24,8 @@ BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 class Recorded:
     """A golden trace as the reference of `run_case`."""
 
-    def __init__(self, golden: Golden, rename: Mapping[str, str]) -> None:
-        self._golden, self._rename = golden, rename
+    def __init__(self, golden: Golden) -> None:
+        self._golden = golden
         self._cases = {case.key: case for case in golden.index.cases}
 
     def arguments(
@@ -51,19 +48,9 @@ class Recorded:
         layout: Mapping[str, str],
         inside: Collection[str] | None,
     ) -> Trace:
-        """As it was recorded: of a check all that there is."""
+        """As it was recorded, with the choice that a check makes too."""
         stored = self._of(case)
         return adopted(stored.calls, stored.modules, self._golden.reader, store)
-
-    def observed(self, case: Case, port: Trace) -> Trace:
-        """Those of the modules that were recorded."""
-        if self._golden.index.only is None:
-            return port
-        modules = self._golden.modules
-        names = {path: renamed(path, self._rename) for path in modules}
-        partners = fold(modules, port.modules, names).partners
-        recorded = [info.path for info in self._of(case).modules]
-        return chosen(port, {partners[path] for path in recorded if path in partners})
 
     def float64(self, case: Case) -> RecordedFloat64:
         """What was recorded of its float64 runs."""

@@ -5,6 +5,7 @@ there; its SHA-256 goes into the index.
 """
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +46,7 @@ class Form:
     @property
     def nbytes(self) -> int:
         """Its length in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def text(self) -> str:

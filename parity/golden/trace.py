@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import InputError
-from parity.golden.index import AGAIN, Index, StoredCall, StoredLeaf, read_index
+from parity.golden.index import AGAIN, Index, StoredCall, StoredLeaf
+from parity.golden.read_index import read_index
 from parity.golden.shards import Array, Form, Reader, problem
 from parity.records import Call, Leaf, ModuleInfo, Trace
 from parity.store import Store

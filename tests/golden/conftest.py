@@ -33,11 +33,11 @@ def trace(recorded, tmp_path):
 def ran():
     """What `run` reports of a pair, on the inputs of the trace; causes are left out."""
 
-    def run(pair):
+    def run(pair, **options):
         with pytest.MonkeyPatch.context() as patch:
             # it changes no figure and takes most of the time
             patch.setattr(live, "diagnose", lambda *_: Diagnosis("unknown", "", ""))
-            return run_pair(pair, **ASKED)
+            return run_pair(pair, **ASKED, **options)
 
     return run
 
@@ -48,7 +48,7 @@ def signed_again(folder, change):
     content = json.loads(path.read_text())
     del content["sha256"]
     change(content)
-    path.write_text(json.dumps({"sha256": index._digest(content), **content}))
+    path.write_text(json.dumps({"sha256": index.signature(content), **content}))
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 import tiny
 
+from parity.errors import InputError
 from parity.golden.check import check_trace
 from parity.golden.record import record_pair
 
+ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 ABOUT = ["floor_rel_l2", "R"]
 """A trace has the reference's float64 values to float32 of their difference from the float32."""
 
@@ -71,16 +73,31 @@ def test_a_port_built_otherwise_is_never_judged_better(recorded, ran):
     assert [fault.path for fault in run.faults] == ["block", ""]
 
 
-def test_of_chosen_modules_only_their_rows_and_the_outermost(tmp_path, ran):
-    asked = {"frames": 1, "size": (8, 8), "seed": 3}
-    record_pair(tiny.PAIR, tmp_path, **asked, only="block*")
-    sound, wrong = (check_trace(tmp_path, pair) for pair in (tiny.PAIR, tiny.BIAS))
-    assert set(sound.table["path"]) == {"", "block", "block.norm", "block.conv", "block.act"}
-    assert sound.verdict == "PASS"
-    assert "only the modules 'block*' were recorded" in sound.unexercised[-1]
-    inner = sound.table[sound.table["path"].str.startswith("block.")]
-    whole = ran(tiny.PAIR).table
-    same = whole[whole["path"].isin(inner["path"])]
-    assert list(inner["excl_mae"]) == list(same["excl_mae"])
-    # the stem was not recorded: its code is that of the root
-    assert [fault.path for fault in wrong.faults] == [""]
+@pytest.mark.parametrize(
+    "choice", [{"only": ["block.*"]}, {"only": ["block"], "depth": 0}, {"depth": 1}]
+)
+def test_of_a_part_it_says_what_a_run_of_this_part_does(tmp_path, ran, choice):
+    """At best a WARN: of the other modules it says nothing."""
+    record_pair(tiny.PAIR, tmp_path, **ASKED, **choice)
+    for pair in (tiny.PAIR, tiny.WRONG):
+        checked, run = check_trace(tmp_path, pair), ran(pair, **choice)
+        exact = run.table.drop(columns=ABOUT)
+        pd.testing.assert_frame_equal(checked.table.drop(columns=ABOUT), exact, check_exact=True)
+        for column in ABOUT:
+            np.testing.assert_allclose(checked.table[column], run.table[column], rtol=1e-6)
+        assert checked.partial == run.partial
+        assert checked.partial.startswith("a part only: ")
+        assert checked.verdict == run.verdict
+        assert checked.coverage == run.coverage
+        assert checked.weights == run.weights
+        assert [fault.path for fault in checked.faults] == [fault.path for fault in run.faults]
+        assert {key: checked.facts.get(key) for key in ("only", "depth")} == {
+            key: run.facts.get(key) for key in ("only", "depth")
+        }
+    assert checked.verdict == ("WARN" if "only" in choice and "depth" not in choice else "FAIL")
+
+
+def test_products_are_emulated_with_all_modules_only(tmp_path):
+    record_pair(tiny.PAIR, tmp_path, **ASKED, only=["head"])
+    with pytest.raises(InputError, match="has some modules only, and emulate="):
+        check_trace(tmp_path, tiny.PAIR, emulate="bf16")

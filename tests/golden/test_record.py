@@ -91,7 +91,7 @@ def same(folder, other):
     return held(folder) == held(other)
 
 
-@pytest.mark.parametrize("options", [{"seed": 4}, {"only": "block*"}])
+@pytest.mark.parametrize("options", [{"seed": 4}, {"only": ["block*"]}, {"depth": 1}])
 def test_a_trace_of_something_else_is_not_overwritten(trace, options):
     before = (trace / index.NAME).read_bytes()
     with pytest.raises(InputError, match="has a trace of something else"):
