@@ -149,8 +149,8 @@ def run_case(
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
-    nnx_module = _called(case, nnx_root, rename)
-    choice = _chosen(case, reference.paths(), nnx_root, rules)
+    nnx_module = called_module(case, nnx_root, rename)
+    choice = choice_of(case, reference.paths(), nnx_root, rules)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
         given, given_kwargs = reference.arguments(case, layout)
@@ -169,7 +169,7 @@ def run_case(
                 prefix=renamed(case.path, rename),
                 inside=choice.ours,
             )
-            _check_inputs(called, port.calls[-1], store)
+            check_inputs(called, port.calls[-1], store)
         if not choice.whole:
             ref, port = opened(ref), opened(port)
         alignment = align(ref, port, rename=rename, declared=declared, rules=rules.weights)
@@ -222,7 +222,7 @@ def run_case(
         if ref.calls and port.calls:
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = root_outputs(called, store)
-        notes = (*reference.notes(case), *_weak_inputs(called, store))
+        notes = (*reference.notes(case), *weak_inputs(called, store))
     rows = tuple(one.row for one in found)
     coverage = with_deeper(alignment.coverage, choice.deeper)
     if unobserved is not None and unobserved.note:
@@ -243,7 +243,8 @@ def root_outputs(called: Call, store: Store) -> dict[str, Any]:
     }
 
 
-def _chosen(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+def choice_of(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+    """What is recorded of a case."""
     choice = choose(
         case.path, theirs, capture_nnx.submodules(nnx_root),
         only=rules.only, depth=rules.depth, rename=rules.rename or {},
@@ -255,7 +256,7 @@ def _output_names(alignment: Alignment) -> list[str]:
     return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
 
 
-def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
+def weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
     """Inputs that a mistake can hide behind."""
     notes = []
     for leaf in root.inputs:
@@ -271,7 +272,8 @@ def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _called(case: Case, nnx_root: nnx.Module, rename: Mapping[str, str]) -> nnx.Module:
+def called_module(case: Case, nnx_root: nnx.Module, rename: Mapping[str, str]) -> nnx.Module:
+    """The port's module that the case calls."""
     if not case.path:
         return nnx_root
     found = capture_nnx.submodules(nnx_root)
@@ -296,7 +298,7 @@ def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
     return {join(prefix, path): module for path, module in modules.items()}
 
 
-def _check_inputs(theirs: Call, ours: Call, store: Store) -> None:
+def check_inputs(theirs: Call, ours: Call, store: Store) -> None:
     """Refuse arguments of the port that are not the reference's after layout."""
     found = {leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
              for leaf in match_inputs(theirs.inputs, ours.inputs)}  # fmt: skip

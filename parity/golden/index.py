@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.golden.plain import encode, encode_skeleton
+from parity.golden.sample import Figures
 from parity.golden.shards import Form, Shard
 from parity.records import ModuleInfo
 from parity.report.write import write_text
@@ -37,18 +38,12 @@ Wide = Mapping[str, Form | None]
 
 @dataclass(frozen=True)
 class Sketch:
-    """What a trace of statistics holds of an array.
-
-    `kept` is the array of some of its entries (see `sample`); what is told of its finite entries
-    is of all of them, NaN if there are none. `nonfinite` counts the others.
+    """What a trace of statistics holds of an array: the form of the entries that were kept, flat,
+    and figures of all.
     """
 
     kept: Form
-    mean: float
-    rms: float
-    least: float
-    most: float
-    nonfinite: int
+    figures: Figures
 
 
 @dataclass(frozen=True)
@@ -187,7 +182,7 @@ def _plain(value: Any) -> Any:
             return asdict(value)
         case float() if not math.isfinite(value):
             return None if math.isnan(value) else repr(value)  # as `typed` reads it
-        case Index() | Sketch() | StoredCall() | StoredTensor():
+        case Figures() | Index() | Sketch() | StoredCall() | StoredTensor():
             return {key: _plain(item) for key, item in vars(value).items()}
         case Mapping():
             return {key: _plain(item) for key, item in value.items()}

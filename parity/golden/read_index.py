@@ -25,6 +25,7 @@ from parity.golden.index import (
     signature,
 )
 from parity.golden.plain import decode, decode_skeleton
+from parity.golden.sample import Figures
 from parity.golden.shards import PATTERN, Form, Shard, dtype_of
 from parity.records import ModuleInfo
 from parity.report.typed import typed
@@ -74,11 +75,7 @@ class _Value:
 @dataclass(frozen=True)
 class _Sketch:
     kept: _Form
-    mean: float
-    rms: float
-    least: float
-    most: float
-    nonfinite: int
+    figures: Figures
 
 
 @dataclass(frozen=True)
@@ -215,7 +212,7 @@ def _case(case: _Case, where: str) -> StoredCase:
     if parents[-1:] != [-1] or not all(i < up < len(parents) for i, up in enumerate(parents[:-1])):
         raise InputError(f"{where}.calls: each but the last must be inside a later one; {AGAIN}")
     sketches = {
-        _named(digest): Sketch(**{**vars(one), "kept": _form(one.kept)})
+        _named(digest): Sketch(_form(one.kept), one.figures)
         for digest, one in case.sketches.items()
     }
     return StoredCase(

@@ -67,13 +67,16 @@ def record_pair(
     seed: int = 0,
     only: Sequence[str] = (),
     depth: int | None = None,
+    statistics: bool = False,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
     """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
-    Of each case the outermost call is recorded in any case. Files have at most `shard_size` bytes each, or one array. Disk space is needed for one case in
+    Of each case the outermost call is recorded in any case. With `statistics` each array of more
+    than `sample.KEPT` entries is replaced by figures of all and some of them, but for what the
+    model is given, returns and holds: a check says then what the port does by itself. Files have at most `shard_size` bytes each, or one array. Disk space is needed for one case in
     the temporary folder as well.
 
     Raises:
@@ -86,7 +89,7 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, folder, Rules(only=tuple(only), depth=depth), shard_size,
+            pair, folder, Rules(only=tuple(only), depth=depth), statistics, shard_size,
             progress or Progress(), video=video, frames=frames, size=size, weights=weights,
             config=config, seed=seed,
         )  # fmt: skip
@@ -96,6 +99,7 @@ def _record(
     pair: Pair,
     folder: Path,
     rules: Rules,
+    statistics: bool,
     shard_size: int,
     progress: Progress,
     *,
@@ -126,6 +130,7 @@ def _record(
             "seed": seed,
             "only": list(rules.only),
             "depth": rules.depth,
+            "statistics": statistics,
             "clip": [clip.source, digest(clip.frames).hex()],
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
@@ -145,6 +150,7 @@ def _record(
         tensors=tensors,
         state=state,
         weights=(),
+        statistics=statistics,
     )  # fmt: skip
     before = _before(folder, index)
     names = _free_names(before)
@@ -180,7 +186,7 @@ def _record(
         if case.depth == 0:
             choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
-            made = record_case(case, live, pair, choice, store, progress)
+            made = record_case(case, live, pair, choice, store, progress, statistics)
             files = write(folder, names, made.arrays, shard_size)
         shown |= choice.whole or len(made.stored.calls) > 1
         outputs[case.name] = made.outputs

@@ -11,9 +11,10 @@ from parity.case import root_outputs
 from parity.choice import Choice, opened
 from parity.forced import Arrays, NotMeasured
 from parity.golden.float64 import difference
-from parity.golden.index import StoredCall, StoredCase, StoredLeaf, Wide
+from parity.golden.index import Sketch, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.golden.methods import name_of
 from parity.golden.plain import encode_skeleton
+from parity.golden.sample import KEPT, figures, kept
 from parity.golden.shards import Array, Form
 from parity.judging import Part, split
 from parity.live import Live
@@ -33,11 +34,18 @@ class Made:
 
 
 def record_case(
-    case: Case, live: Live, pair: Pair, choice: Choice, store: Store, progress: Progress
+    case: Case,
+    live: Live,
+    pair: Pair,
+    choice: Choice,
+    store: Store,
+    progress: Progress,
+    statistics: bool = False,
 ) -> Made:
     """Run the case, then once more in float64, then each call with others inside by itself.
 
     Of a part of the model the outermost calls of the `choice` run in float64, one after another.
+    With `statistics` arrays are sketched, but for what the called module was given and returned.
 
     Raises:
         InputError: a check could not make this case.
@@ -48,7 +56,7 @@ def record_case(
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
     trace = live.record(case, store, pair.layout, choice.theirs)
-    forms = _Forms(store)
+    forms = _Forms(store, statistics)
     wide = _in_float64(case, live, choice, trace, forms, store, progress)
     calls = tuple(
         StoredCall(
@@ -82,15 +90,20 @@ def record_case(
         notes=live.notes(case),
         problem=wide.problem,
         shards=(),
+        sketches=forms.sketches,
     )
+    for leaf in (*trace.calls[-1].inputs, *trace.calls[-1].outputs):
+        if leaf.buffer is not None:
+            forms.of(leaf.buffer)
     return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
 
 
 class _Forms:
-    """The arrays that are to be written, by digest."""
+    """The arrays that are to be written, and the sketches of others, by digest."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, statistics: bool) -> None:
+        self._store, self._statistics = store, statistics
+        self.sketches: dict[str, Sketch] = {}
         self.arrays: dict[str, tuple[Form, Callable[[], Array]]] = {}
 
     def of(self, buffer: Buffer) -> Form:
@@ -100,9 +113,22 @@ class _Forms:
         return form
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
-        """A leaf, whose array is to be written."""
-        form = None if leaf.buffer is None else self.of(leaf.buffer)
+        """A leaf, whose array is to be written or sketched."""
+        form = None
+        if leaf.buffer is not None:
+            form = self._sketched(leaf.buffer) if self._sketches(leaf.buffer) else self.of(leaf.buffer)
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
+
+    def _sketches(self, buffer: Buffer) -> bool:
+        return self._statistics and buffer.size > KEPT
+
+    def _sketched(self, buffer: Buffer) -> Form:
+        form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
+        if form.digest not in self.sketches:
+            array = self._store.get(buffer)
+            found = self.of(self._store.put(kept(array), copy=False))
+            self.sketches[form.digest] = Sketch(found, figures(array))
+        return form
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
         """What to add to the leaves to get these, which are theirs in float64."""
@@ -113,6 +139,7 @@ class _Forms:
             array = arrays.get(leaf.name)
             if array is not None and array.shape == leaf.buffer.shape:
                 more = difference(array, self._store.get(leaf.buffer))
+                more = kept(more) if self._sketches(leaf.buffer) else more
                 put = self._store.put(more, copy=False) if more.any() else None
                 found[leaf.name] = None if put is None else self.of(put)
         return found

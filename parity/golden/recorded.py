@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +15,7 @@ from parity.golden.float64 import RecordedFloat64
 from parity.golden.index import StoredCase
 from parity.golden.trace import Golden, adopted
 from parity.localise import Found
-from parity.records import Case, Diagnosis, Match, Trace
+from parity.records import Case, Diagnosis, Fault, Match, Trace
 from parity.store import Store
 from parity.tree import rebuild
 
@@ -59,7 +60,10 @@ class Recorded:
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
         """What the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
-        for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
+        shown = by_kind(found, match)
+        if not self._golden.index.statistics:  # else there is nothing to call it with again
+            shown = chain(shown, by_repetition(match, scene))
+        for cause, evidence in shown:
             return Diagnosis(cause, evidence, HINTS[cause])
         arrays = next(_wrong(found, match, scene), None)
         place = where(*arrays) if arrays else ""
@@ -73,6 +77,16 @@ class Recorded:
             return Diagnosis(cause, evidence, HINTS[cause])
         container = any(one.parent == match.ref.order for one in scene.matches)
         return Diagnosis("glue" if container else "unknown", place, BY_RUN)
+
+    def told(self, fault: Fault, found: Sequence[Found], scene: Scene) -> Fault:
+        """The fault with its cause, as far as it shows in two runs that were made apart."""
+        first = next(
+            one for one in found
+            if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
+        )  # fmt: skip
+        result = self.diagnose(first, scene)
+        evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
+        return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """As the classes of the reference said."""
@@ -91,9 +105,9 @@ def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Ar
     float64 = scene.sides.reference
     assert isinstance(float64, RecordedFloat64)  # `Recorded.float64` made it
     for handed in found.handed:
-        buffer = scene.exclusives.received[handed.child, handed.leaf]
+        buffer = scene.exclusives.received.get((handed.child, handed.leaf))
         ref = float64.handed(handed.child, handed.leaf)
-        if ref is not None:
+        if ref is not None and buffer is not None:
             yield ref, scene.store.get(buffer)
     errors = scene.exclusives.errors
     keys = [(match.ref.order, leaf.ref.name) for leaf in match.outputs]

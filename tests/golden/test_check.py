@@ -99,5 +99,5 @@ def test_of_a_part_it_says_what_a_run_of_this_part_does(tmp_path, ran, choice):
 
 def test_products_are_emulated_with_all_modules_only(tmp_path):
     record_pair(tiny.PAIR, tmp_path, **ASKED, only=["head"])
-    with pytest.raises(InputError, match="has some modules only, and emulate="):
+    with pytest.raises(InputError, match="has some modules only, and emulate= is measured on all"):
         check_trace(tmp_path, tiny.PAIR, emulate="bf16")
