@@ -10,6 +10,7 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
+from parity.explain import Diagnose
 from parity.forced import Array
 from parity.golden.float64 import RecordedFloat64
 from parity.golden.index import StoredCase
@@ -78,16 +79,6 @@ class Recorded:
         container = any(one.parent == match.ref.order for one in scene.matches)
         return Diagnosis("glue" if container else "unknown", place, BY_RUN)
 
-    def told(self, fault: Fault, found: Sequence[Found], scene: Scene) -> Fault:
-        """The fault with its cause, as far as it shows in two runs that were made apart."""
-        first = next(
-            one for one in found
-            if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
-        )  # fmt: skip
-        result = self.diagnose(first, scene)
-        evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-        return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
-
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """As the classes of the reference said."""
         return self._of(case).optional
@@ -98,6 +89,17 @@ class Recorded:
 
     def _of(self, case: Case) -> StoredCase:
         return self._cases[case.name, case.path]
+
+
+def told(fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose) -> Fault:
+    """The fault with its cause; where in its arrays it is does not show in some entries of them."""
+    first = next(
+        one for one in found
+        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
+    )  # fmt: skip
+    result = diagnose(first, scene)
+    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
+    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
 def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Array]]:

@@ -28,7 +28,7 @@ from parity.forced import Sides
 from parity.globs import renamed
 from parity.golden.apart import judge_apart
 from parity.golden.index import StoredCase
-from parity.golden.recorded import Recorded
+from parity.golden.recorded import Recorded, told
 from parity.golden.sample import KEPT
 from parity.golden.shards import Reader
 from parity.golden.view import Sampled, Side
@@ -92,7 +92,9 @@ def check_sketched(
         sides = Sides(float64, {**modules, **port.linen}, case.nnx)
         scene = Scene(alignment.matches, ref.calls, sides, judged.exclusives, weights, store)
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
-        faults = tuple(reference.told(fault, judged.found, scene) for fault in faults)
+        faults = tuple(
+            told(fault, judged.found, scene, reference.diagnose) for fault in faults
+        )
         notes = (*reference.notes(case), *weak_inputs(called, store))
         uncaptured = {}
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
