@@ -235,8 +235,14 @@ def _sure(trace: Trace) -> Trace:
 
 def _in_words(coverage: Coverage) -> Coverage:
     """The coverage, of traces."""
-    names = {"the port made": "the second trace has", "the reference made": "the first trace has"}
-    texts = coverage.unmatched_calls
-    for old, new in names.items():
-        texts = tuple(text.replace(old, new) for text in texts)
-    return replace(coverage, unmatched_calls=texts)
+
+    def told(text: str) -> str:
+        text = text.replace("the port made", "the second trace has")
+        text = text.replace("the reference made", "the first trace has")
+        return text.replace("the port", "the second").replace("the reference", "the first")
+
+    return replace(
+        coverage,
+        unmatched_calls=tuple(map(told, coverage.unmatched_calls)),
+        dissolved={path: told(why) for path, why in coverage.dissolved.items()},
+    )
