@@ -43,7 +43,11 @@ from parity.errors import InputError
 @BUNDLE
 @QUIET
 @JSON
-@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/FUNCTION, or reports/TRACE-TRACE]")
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Where the report goes  [default: reports/FUNCTION, or reports/TRACE-TRACE]",
+)
 def compare(
     names: tuple[str, ...],
     only: tuple[str, ...],

@@ -38,7 +38,7 @@ def compare_two(
     as_json: bool,
     out: str | None,
 ) -> NoReturn:
-    """Compare the second trace with the first; `options` are of what runs, and none may be given."""
+    """Compare the second trace with the first; `options` say how to run, and none may be given."""
     for name, value in options.items():
         if value:
             raise InputError(f"{name}: nothing runs when two traces are compared; leave it out")

@@ -131,7 +131,7 @@ class _Work:
 
     def _keep(self, arrays: dict[Key, Buffer], key: Key, leaf: LeafMatch, before: float) -> None:
         """The port's array, where its error is all its own."""
-        if before == 0.0 and leaf.port is not None and leaf.port.buffer is not None:
+        if self._view.whole and before == 0.0 and leaf.port is not None and leaf.port.buffer:
             arrays[key] = leaf.port.buffer
 
     def result(self, unknown: Mapping[int, str]) -> Exclusives:

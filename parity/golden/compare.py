@@ -115,7 +115,9 @@ def _inputs(index: Index) -> Mapping[tuple[str, str], str]:
     try:
         return {(str(name), str(path)): str(given) for name, path, given in found}
     except (TypeError, ValueError) as error:
-        raise InputError(f"{index.pair}: the trace does not say what its cases are given") from error
+        raise InputError(
+            f"{index.pair}: the trace does not say what its cases are given"
+        ) from error
 
 
 def _why(a: Index, b: Index) -> str:
@@ -172,9 +174,7 @@ def _compared(
     """One case of both."""
     case = Case(stored.name, path=stored.path, depth=stored.depth, r_limit=stored.r_limit)
     reference = Recorded(ref)
-    choice = choose(
-        case.path, ref.modules, (), only=rules.only, depth=rules.depth, rename={}
-    )
+    choice = choose(case.path, ref.modules, (), only=rules.only, depth=rules.depth, rename={})
     with Store() as store:
         ours = _sure(adopted(stored.calls, stored.modules, ref.reader, store))
         theirs = _sure(adopted(partner.calls, partner.modules, other.reader, store))
@@ -188,9 +188,7 @@ def _compared(
         view = View(store) if whole else Sampled(
             store, Side(stored.sketches, ref.reader), Side(partner.sketches, other.reader)
         )  # fmt: skip
-        judged = judge_apart(
-            case, alignment.matches, ours.calls, float64, view, store, progress
-        )
+        judged = judge_apart(case, alignment.matches, ours.calls, float64, view, store, progress)
         sides = Sides(float64, {}, "__call__")
         scene = Scene(alignment.matches, ours.calls, sides, judged.exclusives, weights, store)
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
@@ -208,9 +206,7 @@ def _compared(
         nonfinite: tuple[NonFinite, ...] = ()
         if whole and ours.calls and theirs.calls:
             calls = (ours.calls, theirs.calls)
-            nonfinite = first_nonfinite(
-                case.name, alignment.matches, calls, judged.free, store
-            )
+            nonfinite = first_nonfinite(case.name, alignment.matches, calls, judged.free, store)
         outputs, notes = root_outputs(called, store), weak_inputs(called, store)
     return Outcome(
         rows=tuple(one.row for one in judged.found),

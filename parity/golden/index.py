@@ -127,8 +127,9 @@ class Index:
     """All of `trace.json`.
 
     `request` is what was asked for, and of which models: a recording goes on only with the same.
-    `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say which
-    modules were recorded, as for `run`, `statistics` that arrays were only sketched. `gaps` are what the pair says that its inputs leave out.
+    `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say
+    which modules were recorded, as for `run`, `statistics` that arrays were sketched. `gaps` are
+    what the pair says that its inputs leave out.
     """
 
     pair: str

@@ -263,12 +263,9 @@ def _leaf(value: Any, where: str) -> StoredLeaf:
 
 def _form(form: _Form) -> Form:
     digest, shape, name = form
-    dtype = dtype_of(name)
-    if dtype.kind not in "biufcV" or dtype.name != name or dtype.hasobject or not dtype.itemsize:
-        raise InputError(f"{name!r} is no type of numbers; {AGAIN}")
     if len(shape) > DIMENSIONS or any(not 0 <= size < 1 << 48 for size in shape):
         raise InputError(f"{shape} is no shape of an array; {AGAIN}")
-    return Form(_named(digest), shape, dtype)
+    return Form(_named(digest), shape, dtype_of(name))
 
 
 def _named(digest: str) -> str:

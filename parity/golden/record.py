@@ -37,7 +37,7 @@ from parity.golden.trace import adopted
 from parity.inputs import load_clip
 from parity.live import Live, facts
 from parity.progress import Progress
-from parity.records import Case, Pair
+from parity.records import Case, Offline, Pair
 from parity.state_torch import seeded
 from parity.store import Store, digest
 from parity.tree import flatten
@@ -74,10 +74,11 @@ def record_pair(
     """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
-    Of each case the outermost call is recorded in any case. With `statistics` each array of more
-    than `sample.KEPT` entries is replaced by figures of all and some of them, but for what the
-    model is given, returns and holds: a check says then what the port does by itself. Files have at most `shard_size` bytes each, or one array. Disk space is needed for one case in
-    the temporary folder as well.
+    Of each case the outermost call is recorded whatever was chosen. With `statistics` each array of
+    more than `sample.KEPT` entries is replaced by figures of all and some of them, but for what the
+    model is given, returns and holds: a check says then what the port does by itself. Files have at
+    most `shard_size` bytes each, or one array. Disk space is needed for one case in the temporary
+    folder as well.
 
     Raises:
         InputError: something cannot be used, another recording writes to the folder, or it has
@@ -89,14 +90,15 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, folder, Rules(only=tuple(only), depth=depth), statistics, shard_size,
-            progress or Progress(), video=video, frames=frames, size=size, weights=weights,
-            config=config, seed=seed,
+            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), statistics,
+            shard_size, progress or Progress(),
+            video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
         )  # fmt: skip
 
 
 def _record(
     pair: Pair,
+    offline: Offline,
     folder: Path,
     rules: Rules,
     statistics: bool,
@@ -122,7 +124,7 @@ def _record(
     _check_names(cases)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
-    settings = dict(pair.offline.settings(reference))
+    settings = dict(offline.settings(reference))
     about = dict(environment.describe(seed, reference))
     index = Index(
         pair=pair.name,
@@ -193,8 +195,8 @@ def _record(
         found[key] = replace(made.stored, shards=tuple(files))
         write_index(folder, replace(index, cases=_in_order(found, cases)))
     if not shown:
-        names = ", ".join(rules.only)
-        raise InputError(f"only: these inputs call no module that {names!r} matches")
+        chosen = ", ".join(rules.only)
+        raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     gaps = tuple(pair.unexercised(reference, done))
     index = replace(index, cases=_in_order(found, cases), gaps=gaps, complete=True)
     write_index(folder, index)

@@ -14,7 +14,7 @@ from parity.golden.float64 import difference
 from parity.golden.index import Sketch, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.golden.methods import name_of
 from parity.golden.plain import encode_skeleton
-from parity.golden.sample import KEPT, figures, kept
+from parity.golden.sample import figures, kept, large
 from parity.golden.shards import Array, Form
 from parity.judging import Part, split
 from parity.live import Live
@@ -114,15 +114,15 @@ class _Forms:
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
         """A leaf, whose array is to be written or sketched."""
-        form = None
-        if leaf.buffer is not None:
-            form = self._sketched(leaf.buffer) if self._sketches(leaf.buffer) else self.of(leaf.buffer)
+        form = None if leaf.buffer is None else self._of_call(leaf.buffer)
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
 
     def _sketches(self, buffer: Buffer) -> bool:
-        return self._statistics and buffer.size > KEPT
+        return self._statistics and large(buffer.size)
 
-    def _sketched(self, buffer: Buffer) -> Form:
+    def _of_call(self, buffer: Buffer) -> Form:
+        if not self._sketches(buffer):
+            return self.of(buffer)
         form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
         if form.digest not in self.sketches:
             array = self._store.get(buffer)

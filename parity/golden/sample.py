@@ -31,10 +31,15 @@ class Figures:
     nonfinite: int
 
 
+def large(size: int) -> bool:
+    """Whether not all entries of an array are kept."""
+    return size > KEPT
+
+
 @lru_cache(64)
 def places(size: int) -> Int64[np.ndarray, " n"]:
     """Which entries of a flat array of that size are kept, in order."""
-    if size <= KEPT:
+    if not large(size):
         return np.arange(size, dtype=np.int64)
     edges = np.arange(KEPT + 1, dtype=np.int64) * size // KEPT
     # NumPy promises that these numbers stay the same, and of its other random ones does not
@@ -45,7 +50,8 @@ def places(size: int) -> Int64[np.ndarray, " n"]:
 
 def kept(array: Array) -> Array:
     """The entries that are kept, flat."""
-    return np.ascontiguousarray(array).reshape(-1)[places(array.size)]
+    entries: Array = np.ascontiguousarray(array).reshape(-1)[places(array.size)]
+    return entries
 
 
 def figures(array: Array) -> Figures:

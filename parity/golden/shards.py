@@ -65,8 +65,17 @@ class Shard:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of that name, bfloat16 and its like among them."""
-    return np.dtype(getattr(ml_dtypes, name, name))
+    """The type of that name, bfloat16 and its like among them.
+
+    Raises:
+        InputError: it is no type of numbers.
+    """
+    small = getattr(ml_dtypes, name, None)
+    if isinstance(small, type) and issubclass(small, np.generic):
+        return np.dtype(small)
+    if name not in NATIVE | {"complex128"}:
+        raise InputError(f"{name!r} is no type of numbers; record it again")
+    return np.dtype(name)
 
 
 def write(

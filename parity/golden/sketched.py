@@ -5,7 +5,6 @@ No call can be given the reference's arrays, which the trace does not hold.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 
 import jax
 from flax import nnx
@@ -92,9 +91,7 @@ def check_sketched(
         sides = Sides(float64, {**modules, **port.linen}, case.nnx)
         scene = Scene(alignment.matches, ref.calls, sides, judged.exclusives, weights, store)
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
-        faults = tuple(
-            told(fault, judged.found, scene, reference.diagnose) for fault in faults
-        )
+        faults = tuple(told(fault, judged.found, scene, reference.diagnose) for fault in faults)
         notes = (*reference.notes(case), *weak_inputs(called, store))
         uncaptured = {}
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)

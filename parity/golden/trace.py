@@ -79,7 +79,6 @@ def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
                 f" {AGAIN}"
             )
 
-
     for case in index.cases:
         for call in case.calls:
             for leaves, wide in ((call.outputs, call.own), (call.outputs, call.whole),

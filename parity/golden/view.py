@@ -25,7 +25,12 @@ class Least(NamedTuple):
 
 
 class View:
-    """Arrays as they are."""
+    """Arrays as they are.
+
+    `whole` says that they are seen so.
+    """
+
+    whole = True
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -60,6 +65,8 @@ class Sampled(View):
 
     `ref` and `port` are `None` for a run whose arrays are all in the store.
     """
+
+    whole = False
 
     def __init__(self, store: Store, ref: Side | None, port: Side | None) -> None:
         super().__init__(store)

@@ -23,8 +23,9 @@ VALUES = (
 def places(value, path=()):
     """Every place in a nested value."""
     yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    for key, inner in items if isinstance(value, (dict, list)) else ():
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    for key, inner in value.items() if isinstance(value, dict) else ():
         yield from places(inner, (*path, key))
 
 
