@@ -150,6 +150,11 @@ class Index:
     complete: bool = False
 
     @property
+    def partial(self) -> bool:
+        """Whether not every module, or not every array, was recorded."""
+        return bool(self.only) or self.depth is not None or self.statistics
+
+    @property
     def shards(self) -> tuple[Shard, ...]:
         """All files."""
         return (*self.weights, *(shard for case in self.cases for shard in case.shards))
