@@ -84,7 +84,8 @@ def test_a_port_built_otherwise_is_never_judged_better(recorded, ran):
 
 @pytest.mark.parametrize(
     ("choice", "pair", "verdict"),
-    [({"only": ["block.*"]}, tiny.WRONG, "WARN"), ({"only": ["block"], "depth": 0}, tiny.WRONG, "FAIL"),
+    [({"only": ["block.*"]}, tiny.WRONG, "WARN"),
+     ({"only": ["block"], "depth": 0}, tiny.WRONG, "FAIL"),
      ({"depth": 1}, tiny.PAIR, "WARN")],
     ids=["only", "only and depth", "depth"],
 )  # fmt: skip
