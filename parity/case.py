@@ -124,10 +124,6 @@ class Reference(Protocol):
         """
         ...
 
-    def observed(self, case: Case, port: Trace) -> Trace:
-        """Those of the port's calls that the reference's record can be compared with."""
-        ...
-
     def float64(self, case: Case) -> Float64:
         """What the case does in float64."""
         ...
@@ -161,10 +157,10 @@ def run_case(
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
-    nnx_module = _called(case, nnx_root, rename)
+    nnx_module = called_module(case, nnx_root, rename)
     if rules.only and isinstance(nnx_module, Functional):
         raise InputError("only: a port that is a function runs as a whole; leave it out")
-    choice = _chosen(case, reference.paths(), nnx_root, rules)
+    choice = choice_of(case, reference.paths(), nnx_root, rules)
     eager = jax.disable_jit() if rules.disable_jit else nullcontext()
     with Store() as store, eager:
         given, given_kwargs = reference.arguments(case, layout)
@@ -186,8 +182,7 @@ def run_case(
                 prefix=renamed(case.path, rename),
                 inside=choice.ours,
             )
-            port = reference.observed(case, port)
-            _check_inputs(called, port.calls[-1], store)
+            check_inputs(called, port.calls[-1], store)
         _check_pending(rules.pending, ref, port, early=False)
         if not choice.whole:
             ref, port = opened(ref), opened(port)
@@ -245,7 +240,7 @@ def run_case(
         if ref.calls and port.calls:
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = root_outputs(called, store)
-        notes = (*reference.notes(case), *_weak_inputs(called, store))
+        notes = (*reference.notes(case), *weak_inputs(called, store))
         notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
             notes += (f"{case.name}: {NO_TAPS}",)
@@ -309,7 +304,8 @@ def root_outputs(called: Call, store: Store) -> dict[str, Any]:
     }
 
 
-def _chosen(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+def choice_of(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+    """What is recorded of a case."""
     choice = choose(
         case.path, theirs, capture_nnx.submodules(nnx_root),
         only=rules.only, depth=rules.depth, rename=rules.rename or {},
@@ -321,7 +317,7 @@ def _output_names(alignment: Alignment) -> list[str]:
     return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
 
 
-def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
+def weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
     """Inputs that a mistake can hide behind."""
     notes = []
     for leaf in root.inputs:
@@ -337,7 +333,8 @@ def _weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _called(case: Case, nnx_root: nnx.Module, rename: Mapping[str, str]) -> nnx.Module:
+def called_module(case: Case, nnx_root: nnx.Module, rename: Mapping[str, str]) -> nnx.Module:
+    """The port's module that the case calls."""
     if not case.path:
         return nnx_root
     found = capture_nnx.submodules(nnx_root)
@@ -362,7 +359,7 @@ def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
     return {join(prefix, path): module for path, module in modules.items()}
 
 
-def _check_inputs(theirs: Call, ours: Call, store: Store) -> None:
+def check_inputs(theirs: Call, ours: Call, store: Store) -> None:
     """Refuse arguments of the port that are not the reference's after layout."""
     found = {leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
              for leaf in match_inputs(theirs.inputs, ours.inputs)}  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from parity.globs import renamed
-from parity.records import Coverage, Trace
+from parity.records import Case, Coverage, Trace
 
 DEEPER = "deeper than was asked for: counted with the module around it"
 
@@ -67,6 +67,16 @@ def touches(only: Sequence[str], paths: Collection[str], called: str, alone: boo
     """Whether a call of the module at `called`, `alone` or with those inside, can show a choice."""
     tops = outermost(only, paths)
     return _inside(called, tops) or (not alone and any(_inside(top, (called,)) for top in tops))
+
+
+def needed(only: Sequence[str], paths: Collection[str], cases: Sequence[Case]) -> tuple[Case, ...]:
+    """The cases that can show a choice, and those whose outputs others may be made from."""
+    if not only:
+        return tuple(cases)
+    wanted = [touches(only, paths, case.path, case.depth == 0) for case in cases]
+    last = max((i for i, case in enumerate(cases)
+                if wanted[i] and (case.args_from or case.returned_from)), default=0)  # fmt: skip
+    return tuple(case for i, case in enumerate(cases) if wanted[i] or i < last)
 
 
 def opened(trace: Trace) -> Trace:

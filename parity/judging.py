@@ -86,7 +86,7 @@ def judge_part(
             inclusive = measure_inclusive(
                 part.matches, exclusives, sides, store, fail_limit, progress
             )
-    found = _rows(case, part.matches, part.calls[1], free, inclusive, exclusives, rungs)
+    found = rows_of(case, part.matches, part.calls[1], free, inclusive, exclusives, rungs)
     scene = None
     if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
         scene = Scene(part.matches, part.calls[0], sides, exclusives, weights, store)
@@ -122,7 +122,7 @@ def part_of(fault: Fault, parts: Sequence[Judged]) -> Judged:
     )  # fmt: skip
 
 
-def _rows(
+def rows_of(
     case: Case,
     matches: Sequence[Match],
     calls: Sequence[Call],
@@ -131,6 +131,7 @@ def _rows(
     exclusives: Exclusives | None,
     rungs: Sequence[Rung],
 ) -> list[Found]:
+    """A judged row for each output leaf that can be, by what was measured of it."""
     found: list[Found] = []
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}

@@ -87,10 +87,6 @@ class Live:
             store=store, layout=layout, prefix=case.path, inside=inside,
         )  # fmt: skip
 
-    def observed(self, case: Case, port: Trace) -> Trace:
-        """All of them."""
-        return port
-
     def float64(self, case: Case) -> TorchModules:
         """Its modules, which can be run in float64."""
         named = self._called(case).named_modules()

@@ -16,7 +16,7 @@ from parity import emulate as emulation
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.case import Outcome, Rules, run_case
 from parity.checks import check_arguments, check_choice, check_globs, check_sequences
-from parity.choice import touches
+from parity.choice import needed
 from parity.errors import InputError
 from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
 from parity.inputs import load_clip
@@ -191,13 +191,13 @@ def run_pair(
     capture_torch.check_devices(reference, (), {})
     port = loaded or pair.make_nnx(weights, config, reference)
     progress.stage("making the inputs")
-    cases = pair.cases(reference, clip, seed)
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
         emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
     )  # fmt: skip
-    check_choice([path for path, _ in reference.named_modules()], rules)
-    cases = _needed(cases, reference, rules)
+    paths = [path for path, _ in reference.named_modules()]
+    check_choice(paths, rules)
+    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
     progress.stage("comparing the weights")
     pairs = _paired(reference, port, rules)
     outcomes: list[Outcome] = []
@@ -231,17 +231,6 @@ def run_pair(
     gaps = tuple(pair.unexercised(reference, done))
     described = environment.describe(seed, reference)
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
-
-
-def _needed(cases: Sequence[Case], reference: torch.nn.Module, rules: Rules) -> tuple[Case, ...]:
-    """The cases that can show what was chosen, and those whose outputs others may be made from."""
-    if not rules.only:
-        return tuple(cases)
-    paths = [path for path, _ in reference.named_modules()]
-    wanted = [touches(rules.only, paths, case.path, case.depth == 0) for case in cases]
-    last = max((i for i, case in enumerate(cases)
-                if wanted[i] and (case.args_from or case.returned_from)), default=0)  # fmt: skip
-    return tuple(case for i, case in enumerate(cases) if wanted[i] or i < last)
 
 
 def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:

@@ -55,6 +55,8 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
     that the port made.
     """
     found: dict[int, str] = {}
+    if not any(match.port.tapped for match in matches):
+        return found
     last: dict[int, str] = {}
     parents = {call.order: call.parent for call in calls}
     paths = {match.port.order: match.ref.path for match in matches}

@@ -50,13 +50,16 @@ def check(
         writable(Path(out))
     profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
-    folder = writable(Path(out or f"reports/{chosen.name}-check"))
 
     from parity.golden.check import check_trace
+    from parity.golden.read_index import read_index
     from parity.probe import of_jax
     from parity.profile import profiled
     from parity.report.terminal import shown_progress
 
+    # one on a part does not take the place of one on the whole
+    part = "-part" if read_index(trace).partial else ""
+    folder = writable(Path(out or f"reports/{chosen.name}-check{part}"))
     console = Console(stderr=True, quiet=quiet)
     console.print(f"effective precision of float32 products: jax {of_jax()}", highlight=False)
     with shown_progress(console) as progress, profiled(profile_folder):

@@ -20,11 +20,12 @@ from parity.cli.options import (
     default_folder,
     writable,
 )
+from parity.cli.traces import are_traces, compare_two
 from parity.errors import InputError
 
 
 @click.command()
-@click.argument("function", metavar="MODULE:FUNCTION")
+@click.argument("names", nargs=-1, required=True, metavar="MODULE:FUNCTION | TRACE TRACE")
 @ONLY
 @DEPTH
 @click.option(
@@ -49,10 +50,12 @@ from parity.errors import InputError
 @QUIET
 @JSON
 @click.option(
-    "--out", metavar="DIR", help="Where the report goes  [default: reports/MODULE.FUNCTION]"
+    "--out",
+    metavar="DIR",
+    help="Where the report goes  [default: reports/MODULE.FUNCTION, or reports/TRACE-TRACE]",
 )
 def compare(
-    function: str,
+    names: tuple[str, ...],
     only: tuple[str, ...],
     depth: int | None,
     seed: int | None,
@@ -65,11 +68,14 @@ def compare(
     as_json: bool,
     out: str | None,
 ) -> None:
-    """Compare the module and the port that MODULE:FUNCTION makes.
+    """Compare the module and the port that MODULE:FUNCTION makes, or two golden traces.
 
     The function takes no arguments. It returns (torch_module, nnx_module, args), or a mapping of
     the arguments of `parity.compare`; options given here replace those. --json prints what
     report.json holds; files are written in any case.
+
+    Of two traces, folders that `parity record` wrote, the first is the reference; neither model
+    runs, PyTorch is not needed, and the options that say how to run are refused.
     """
     if bundle and dtype:
         raise InputError(
@@ -78,6 +84,19 @@ def compare(
         )
     if out:
         writable(Path(out))
+    if are_traces(names):
+        options = {
+            "--only": only,
+            "--depth": depth is not None,
+            "--seed": seed is not None,
+            "--device": device,
+            "--dtype": dtype,
+            "--emulate": emulate,
+            "--disable-jit": disable_jit,
+            "--bundle": bundle,
+        }
+        compare_two(names, options, quiet=quiet, as_json=as_json, out=out)
+    function = names[0]
     if bundle:
         writable(Path(bundle), "--bundle")
     make = find_function(function)

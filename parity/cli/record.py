@@ -1,10 +1,23 @@
 """`parity record`: a golden trace of the reference of a registered pair."""
 
+import json
 from pathlib import Path
 
 import click
 
-from parity.cli.options import CONFIG, FRAMES, PAIR, SEED, SIZE, VIDEO, find_pair, writable
+from parity.cli.options import (
+    CONFIG,
+    DEPTH,
+    FRAMES,
+    JSON,
+    ONLY,
+    PAIR,
+    SEED,
+    SIZE,
+    VIDEO,
+    find_pair,
+    writable,
+)
 from parity.errors import InputError
 
 
@@ -16,11 +29,13 @@ from parity.errors import InputError
 @click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint of the reference.")
 @CONFIG
 @SEED
+@ONLY
+@DEPTH
 @click.option(
-    "--only",
-    metavar="GLOB",
-    help="Record the calls of these modules only, by path; the code of the others counts with the "
-    "module around them.",
+    "--statistics",
+    is_flag=True,
+    help="Keep figures and some thousand entries of each array instead of all. A check says then "
+    "what the port does by itself, and is at best a WARN.",
 )
 @click.option(
     "--shard-size",
@@ -30,6 +45,8 @@ from parity.errors import InputError
     metavar="MB",
     help="How large a file may be, in megabytes.",
 )
+@click.option("--quiet", is_flag=True, help="No progress; print only what is wrong.")
+@JSON
 @click.option("--out", metavar="DIR", help="Where the trace goes  [default: traces/PAIR]")
 def record(
     pair: str,
@@ -39,13 +56,18 @@ def record(
     weights: str | None,
     config: str | None,
     seed: int,
-    only: str | None,
+    only: tuple[str, ...],
+    depth: int | None,
+    statistics: bool,
     shard_size: int,
+    quiet: bool,
+    as_json: bool,
     out: str | None,
 ) -> None:
     """Run the PyTorch side of PAIR once and write all that `parity check` needs.
 
-    A recording that was killed goes on when the same command is given again.
+    A recording that was killed goes on when the same command is given again. --json prints what was
+    written.
     """
     from rich.console import Console
 
@@ -53,13 +75,16 @@ def record(
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
-    chosen = find_pair(pair)
-    folder = writable(Path(out or f"traces/{chosen.name}"))
 
-    from parity.golden.record import record_pair
     from parity.report.terminal import shown_progress
 
-    with shown_progress(Console(stderr=True)) as progress:
+    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        # the frameworks are imported here, which takes seconds
+        chosen = find_pair(pair)
+        part = "-part" if only or depth is not None else ""
+        folder = writable(Path(out or f"traces/{chosen.name}{part}"))
+        from parity.golden.record import record_pair
+
         recording = record_pair(
             chosen,
             folder,
@@ -70,8 +95,13 @@ def record(
             config=config,
             seed=seed,
             only=only,
+            depth=depth,
+            statistics=statistics,
             shard_size=shard_size * 10**6,
             progress=progress,
         )
-    kept = f", {recording.kept} of them recorded before" if recording.kept else ""
-    click.echo(f"{recording.cases} cases{kept}, {recording.nbytes / 1e6:.1f} MB in {folder}")
+    if as_json:
+        click.echo(json.dumps({**vars(recording), "folder": str(folder)}, indent=1))
+    elif not quiet:
+        kept = f", {recording.kept} of them recorded before" if recording.kept else ""
+        click.echo(f"{recording.cases} cases{kept}, {recording.nbytes / 1e6:.1f} MB in {folder}")

@@ -13,6 +13,7 @@ from parity.errors import InputError
 from parity.golden.index import AGAIN, NOT_OFFLINE, StoredCase
 from parity.golden.methods import method_of
 from parity.golden.recorded import BY_RUN, Recorded
+from parity.golden.sketched import NOTE, check_sketched
 from parity.golden.trace import Golden, open_trace
 from parity.progress import Progress
 from parity.records import Case, Pair
@@ -34,7 +35,7 @@ def check_trace(
     told only where arrays or weights show them.
 
     Raises:
-        InputError: the trace cannot be used, or is of another pair.
+        InputError: the trace cannot be used, for this at least, or is of another pair.
     """
     emulation.check(emulate)
     progress = progress or Progress()
@@ -42,23 +43,34 @@ def check_trace(
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)
     _check_pair(golden, pair)
+    if emulate and (golden.index.only or golden.index.statistics):
+        what = "some modules" if golden.index.only else "statistics"
+        raise InputError(
+            f"{folder}: has {what} only, and emulate= is measured on all arrays of all calls;"
+            " record all"
+        )
     cases = [_case(stored, pair) for stored in golden.index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
     port = pair.offline.make_nnx(golden.index.settings, golden.state)
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit,
+        emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
     )  # fmt: skip
     progress.stage("comparing the weights")
     pairs = paired(golden.modules, golden.tensors, port, rules)
-    reference = Recorded(golden, pair.rename)
+    reference = Recorded(golden)
     programs = Programs(own_process)
     outcomes = []
     for case, stored in zip(cases, golden.index.cases, strict=True):
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         programs.before(case.path, [form.shape for form in stored.given])
-        outcome = run_case(case, reference, port, rules, progress, weights=pairs.ledger)
+        if golden.index.statistics:
+            outcome = check_sketched(
+                case, stored, reference, golden.reader, port, rules, progress, pairs.ledger
+            )
+        else:
+            outcome = run_case(case, reference, port, rules, progress, weights=pairs.ledger)
         outcomes.append(replace(outcome, notes=(*outcome.notes, *_doubts(outcome))))
     facts = {
         **golden.index.facts,
@@ -68,9 +80,12 @@ def check_trace(
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
     }
-    return assembled(
+    report = assembled(
         pair.name, outcomes, pairs, rules, facts, _environment(golden), golden.index.gaps
     )
+    if golden.index.statistics:
+        report = replace(report, partial="; ".join(filter(None, [report.partial, NOTE])))
+    return report
 
 
 def _doubts(outcome: Outcome) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from parity.forced import Array, Arrays, Listener, NotMeasured
-from parity.golden.index import StoredCase, StoredLeaf, Wide
+from parity.golden.index import Sketch, StoredCase, StoredLeaf, Wide
 from parity.golden.shards import Reader
 from parity.records import Call, Match
 from parity.store import Store
@@ -51,20 +51,21 @@ class RecordedFloat64:
         if self._case.problem:
             return {match.ref.order: self._case.problem for match in matches}
         matched = {match.ref.order for match in matches}
-        inside = [[c.order for c in calls if c.parent == call.order] for call in calls]
+        inside = {one.order: [c.order for c in calls if c.parent == one.order] for one in calls}
         unknown: dict[int, str] = {}
         for match in matches:
             order, stored = match.ref.order, self._case.calls[match.ref.order]
             handed: Arrays = {}
             around = match.ref.parent
             if around != -1 and around == match.parent and matched.issuperset(inside[around]):
-                handed = _Wider(stored.inputs, stored.handed, self._reader)
-            outputs = _Wider(stored.outputs, stored.own, self._reader)
+                handed = self._wider(stored.inputs, stored.handed)
+            outputs = self._wider(stored.outputs, stored.own)
             if not matched.issuperset(inside[order]):
-                outputs = _Wider(stored.outputs, stored.whole, self._reader)
+                outputs = self._wider(stored.outputs, stored.whole)
                 if stored.problem or not matched.isdisjoint(_all_inside(order, inside)):
                     lacking = next(child for child in inside[order] if child not in matched)
-                    unknown[order] = stored.problem or APART.format(f"`{calls[lacking].path}`")
+                    path = self._case.calls[lacking].path
+                    unknown[order] = stored.problem or APART.format(f"`{path}`")
             listener(match, handed, outputs if order in wanted else {})
         return unknown
 
@@ -74,27 +75,41 @@ class RecordedFloat64:
         if any(one.parent == call.order for one in self._case.calls):
             if stored.problem:
                 raise NotMeasured(stored.problem)
-            return _Wider(stored.outputs, stored.whole, self._reader)
+            return self._wider(stored.outputs, stored.whole)
         if self._case.problem:
             raise NotMeasured(self._case.problem)
-        return _Wider(stored.outputs, stored.own, self._reader)
+        return self._wider(stored.outputs, stored.own)
 
     def returned(self, order: int, leaf: str) -> Array | None:
         """What a call returned by its own code."""
         stored = self._case.calls[order]
-        return _Wider(stored.outputs, stored.own, self._reader).get(leaf)
+        return self._wider(stored.outputs, stored.own).get(leaf)
 
     def handed(self, order: int, leaf: str) -> Array | None:
         """What a call was handed."""
         stored = self._case.calls[order]
-        return _Wider(stored.inputs, stored.handed, self._reader).get(leaf)
+        return self._wider(stored.inputs, stored.handed).get(leaf)
+
+    def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
+        return _Wider(leaves, wide, self._case.sketches, self._reader)
 
 
 class _Wider(Mapping[str, Array]):
-    """Arrays in float64: the recorded ones and what was recorded on top of them."""
+    """Arrays in float64: the recorded ones and what was recorded on top of them.
 
-    def __init__(self, leaves: Sequence[StoredLeaf], wide: Wide, reader: Reader) -> None:
-        self._forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
+    Of a sketched one they are the entries that were kept.
+    """
+
+    def __init__(
+        self,
+        leaves: Sequence[StoredLeaf],
+        wide: Wide,
+        sketches: Mapping[str, Sketch],
+        reader: Reader,
+    ) -> None:
+        forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
+        self._forms = {name: sketches[form.digest].kept if form.digest in sketches else form
+                       for name, form in forms.items()}  # fmt: skip
         self._wide, self._reader = wide, reader
 
     def __getitem__(self, name: str) -> Array:
@@ -113,7 +128,7 @@ class _Wider(Mapping[str, Array]):
         return len(self._forms)
 
 
-def _all_inside(order: int, inside: Sequence[Sequence[int]]) -> list[int]:
+def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
     found: list[int] = []
     waiting = [order]
     while waiting:

@@ -10,14 +10,15 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from parity import capture_torch, environment
-from parity.case import root_outputs
+from parity.case import Rules, root_outputs
+from parity.checks import check_choice, check_sequences
+from parity.choice import choose, needed
 from parity.errors import InputError
 from parity.golden.index import (
     NAME,
@@ -25,17 +26,18 @@ from parity.golden.index import (
     Index,
     StoredCase,
     StoredTensor,
-    read_index,
     write_index,
 )
+from parity.golden.lock import locked
 from parity.golden.plain import encode_skeleton
+from parity.golden.read_index import read_index
 from parity.golden.record_case import record_case
 from parity.golden.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.golden.trace import adopted
 from parity.inputs import load_clip
 from parity.live import Live, facts
 from parity.progress import Progress
-from parity.records import Case, Pair
+from parity.records import Case, Offline, Pair
 from parity.state_torch import seeded
 from parity.store import Store, digest
 from parity.tree import flatten
@@ -63,39 +65,74 @@ def record_pair(
     weights: str | None = None,
     config: str | None = None,
     seed: int = 0,
-    only: str | None = None,
+    only: Sequence[str] = (),
+    depth: int | None = None,
+    statistics: bool = False,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
     """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
 
-    Arguments are those of `run_pair`. `only` is a glob of the modules whose calls are recorded, the
-    outermost call of each case besides; the code of the others counts with the module around them.
-    Files have at most `shard_size` bytes each, or one array. Disk space is needed for one case in
-    the temporary folder as well.
+    Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
+    Of each case the outermost call is recorded whatever was chosen. With `statistics` each array of
+    more than `sample.KEPT` entries is replaced by figures of all and some of them, but for what the
+    model is given, returns and holds: a check says then what the port does by itself. Files have at
+    most `shard_size` bytes each, or one array. Disk space is needed for one case in the temporary
+    folder as well.
 
     Raises:
-        InputError: something cannot be used, or the folder has another trace.
+        InputError: something cannot be used, another recording writes to the folder, or it has
+            another trace.
     """
-    progress = progress or Progress()
+    check_sequences(only=only)
     if pair.offline is None:
         raise InputError(NOT_OFFLINE.format(pair.name))
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder):
+        return _record(
+            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), statistics,
+            shard_size, progress or Progress(),
+            video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
+        )  # fmt: skip
+
+
+def _record(
+    pair: Pair,
+    offline: Offline,
+    folder: Path,
+    rules: Rules,
+    statistics: bool,
+    shard_size: int,
+    progress: Progress,
+    *,
+    video: str | None,
+    frames: int,
+    size: tuple[int, int],
+    weights: str | None,
+    config: str | None,
+    seed: int,
+) -> Recording:
     progress.stage("reading the clip")
     clip = load_clip(video, frames, size, seed)
     progress.stage("making the reference")
     reference = pair.make_torch(weights, config, seed)
     capture_torch.check_devices(reference, (), {})
     progress.stage("making the inputs")
-    cases = _of_these(pair.cases(reference, clip, seed), reference, only)
+    paths = [path for path, _ in reference.named_modules()]
+    check_choice(paths, rules)
+    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    _check_names(cases)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
-    settings = dict(pair.offline.settings(reference))
+    settings = dict(offline.settings(reference))
     about = dict(environment.describe(seed, reference))
     index = Index(
         pair=pair.name,
         request={
             "seed": seed,
-            "only": only,
+            "only": list(rules.only),
+            "depth": rules.depth,
+            "statistics": statistics,
             "clip": [clip.source, digest(clip.frames).hex()],
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
@@ -107,18 +144,16 @@ def record_pair(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts={
-            **facts(reference, clip, weights, config, seed),
-            **({"only": only} if only is not None else {}),
-        },
-        only=only,
+        facts=facts(reference, clip, weights, config, seed),
+        only=rules.only,
+        depth=rules.depth,
         modules=tuple(replace(info, path=path)
                       for path, info in capture_torch.modules(reference).items()),
         tensors=tensors,
         state=state,
         weights=(),
+        statistics=statistics,
     )  # fmt: skip
-    folder.mkdir(parents=True, exist_ok=True)
     before = _before(folder, index)
     names = _free_names(before)
     if before is None:
@@ -134,6 +169,7 @@ def record_pair(
     live = Live(reference)
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
+    shown = False
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         # what it returned before is recorded too, not taken for granted
@@ -142,39 +178,37 @@ def record_pair(
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
         key = (case.name, case.path)
+        choice = choose(
+            case.path, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
+        )
         if key in found:
+            shown |= choice.whole or len(found[key].calls) > 1
             outputs[case.name] = _outputs(folder, found[key])
             continue
+        if case.depth == 0:
+            choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
-            made = record_case(case, live, pair, only, store, progress)
+            made = record_case(case, live, pair, choice, store, progress, statistics)
             files = write(folder, names, made.arrays, shard_size)
+        shown |= choice.whole or len(made.stored.calls) > 1
         outputs[case.name] = made.outputs
         found[key] = replace(made.stored, shards=tuple(files))
         write_index(folder, replace(index, cases=_in_order(found, cases)))
+    if not shown:
+        chosen = ", ".join(rules.only)
+        raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     gaps = tuple(pair.unexercised(reference, done))
-    if only is not None:
-        gaps = (*gaps, f"only the modules {only!r} were recorded: others count with those around")
     index = replace(index, cases=_in_order(found, cases), gaps=gaps, complete=True)
     write_index(folder, index)
     _remove_others(folder, index)
     return Recording(folder, len(cases), kept, sum(shard.nbytes for shard in index.shards))
 
 
-def _of_these(
-    cases: Sequence[Case], reference: torch.nn.Module, only: str | None
-) -> Sequence[Case]:
-    """The cases that call a chosen module, or the root."""
-    if only is not None and not any(
-        fnmatchcase(path, only) for path, _ in reference.named_modules()
-    ):
-        raise InputError(f"--only {only!r} matches no module of the reference")
-    found = [case for case in cases
-             if not case.path or only is None or fnmatchcase(case.path, only)]  # fmt: skip
-    counts = Counter((case.name, case.path) for case in found)
+def _check_names(cases: Sequence[Case]) -> None:
+    counts = Counter((case.name, case.path) for case in cases)
     for (name, path), count in counts.items():
         if count > 1:
             raise InputError(f"{count} cases of module {path!r} are named {name!r}; rename them")
-    return found
 
 
 def _in_order(

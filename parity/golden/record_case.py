@@ -1,25 +1,25 @@
 """One case of a golden trace: the calls of the reference, and what they do in float64."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.case import root_outputs
-from parity.float64_torch import TorchModules
+from parity.choice import Choice, opened
 from parity.forced import Arrays, NotMeasured
-from parity.golden.chosen import chosen
 from parity.golden.float64 import difference
-from parity.golden.index import StoredCall, StoredCase, StoredLeaf, Wide
+from parity.golden.index import Sketch, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.golden.methods import name_of
 from parity.golden.plain import encode_skeleton
+from parity.golden.sample import figures, kept, large
 from parity.golden.shards import Array, Form
+from parity.judging import Part, split
 from parity.live import Live
 from parity.progress import Progress
-from parity.records import Case, Leaf, LeafMatch, Match, Pair, Trace
+from parity.records import Call, Case, Leaf, LeafMatch, Match, Pair, Trace
 from parity.store import Buffer, Store
 from parity.tap_pairs import named
 from parity.tree import flatten
@@ -35,9 +35,18 @@ class Made:
 
 
 def record_case(
-    case: Case, live: Live, pair: Pair, only: str | None, store: Store, progress: Progress
+    case: Case,
+    live: Live,
+    pair: Pair,
+    choice: Choice,
+    store: Store,
+    progress: Progress,
+    statistics: bool = False,
 ) -> Made:
     """Run the case, then once more in float64, then each call with others inside by itself.
+
+    Of a part of the model the outermost calls of the `choice` run in float64, one after another.
+    With `statistics` arrays are sketched, but for what the called module was given and returned.
 
     Raises:
         InputError: a check could not make this case.
@@ -47,11 +56,9 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    whole = live.record(case, store, pair.layout, () if case.depth == 0 else None)
-    paths = {path for path in whole.modules if only is None or fnmatchcase(path, only)}
-    trace = chosen(whole, paths)
-    forms = _Forms(store)
-    wide = _in_float64(whole, paths, live.float64(case), forms, store, progress)
+    trace = live.record(case, store, pair.layout, choice.theirs)
+    forms = _Forms(store, statistics)
+    wide = _in_float64(case, live, choice, trace, forms, store, progress)
     calls = tuple(
         StoredCall(
             path=call.path,
@@ -61,12 +68,12 @@ def record_case(
             parent=call.parent,
             inputs=tuple(map(forms.leaf, call.inputs)),
             outputs=tuple(map(forms.leaf, call.outputs)),
-            own=wide.own.get(old, {}),
-            handed=wide.handed.get(old, {}),
-            whole=wide.whole.get(old, {}),
-            problem=wide.problems.get(old, ""),
+            own=wide.own.get(call.order, {}),
+            handed=wide.handed.get(call.order, {}),
+            whole=wide.whole.get(call.order, {}),
+            problem=wide.problems.get(call.order, ""),
         )
-        for call, old in zip(trace.calls, wide.orders, strict=True)
+        for call in trace.calls
     )
     stored = StoredCase(
         name=case.name,
@@ -84,8 +91,12 @@ def record_case(
         notes=(*live.notes(case), *_without_taps(case, whole)),
         problem=wide.problem,
         shards=(),
+        sketches=forms.sketches,
     )
-    return Made(stored, root_outputs(whole.calls[-1], store), list(forms.arrays.values()))
+    for leaf in (*trace.calls[-1].inputs, *trace.calls[-1].outputs):
+        if leaf.buffer is not None:
+            forms.of(leaf.buffer)
+    return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
 
 
 def _without_taps(case: Case, trace: Trace) -> tuple[str, ...]:
@@ -99,10 +110,11 @@ def _without_taps(case: Case, trace: Trace) -> tuple[str, ...]:
 
 
 class _Forms:
-    """The arrays that are to be written, by digest."""
+    """The arrays that are to be written, and the sketches of others, by digest."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, statistics: bool) -> None:
+        self._store, self._statistics = store, statistics
+        self.sketches: dict[str, Sketch] = {}
         self.arrays: dict[str, tuple[Form, Callable[[], Array]]] = {}
 
     def of(self, buffer: Buffer) -> Form:
@@ -112,9 +124,22 @@ class _Forms:
         return form
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
-        """A leaf, whose array is to be written."""
-        form = None if leaf.buffer is None else self.of(leaf.buffer)
+        """A leaf, whose array is to be written or sketched."""
+        form = None if leaf.buffer is None else self._of_call(leaf.buffer)
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
+
+    def _sketches(self, buffer: Buffer) -> bool:
+        return self._statistics and large(buffer.size)
+
+    def _of_call(self, buffer: Buffer) -> Form:
+        if not self._sketches(buffer):
+            return self.of(buffer)
+        form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
+        if form.digest not in self.sketches:
+            array = self._store.get(buffer)
+            found = self.of(self._store.put(kept(array), copy=False))
+            self.sketches[form.digest] = Sketch(found, figures(array))
+        return form
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
         """What to add to the leaves to get these, which are theirs in float64."""
@@ -125,6 +150,7 @@ class _Forms:
             array = arrays.get(leaf.name)
             if array is not None and array.shape == leaf.buffer.shape:
                 more = difference(array, self._store.get(leaf.buffer))
+                more = kept(more) if self._sketches(leaf.buffer) else more
                 put = self._store.put(more, copy=False) if more.any() else None
                 found[leaf.name] = None if put is None else self.of(put)
         return found
@@ -134,11 +160,9 @@ class _Forms:
 class _InFloat64:
     """By the `order` of calls, what they do in float64, and why `whole` is not known.
 
-    `orders` are those of the calls that are recorded. `problem` says why the reference did not run
-    with its calls apart.
+    `problem` says why the reference did not run with its calls apart.
     """
 
-    orders: Sequence[int]
     own: Mapping[int, Wide]
     handed: Mapping[int, Wide]
     whole: Mapping[int, Wide]
@@ -147,14 +171,19 @@ class _InFloat64:
 
 
 def _in_float64(
+    case: Case,
+    live: Live,
+    choice: Choice,
     trace: Trace,
-    paths: Collection[str],
-    float64: TorchModules,
     forms: _Forms,
     store: Store,
     progress: Progress,
 ) -> _InFloat64:
-    matches = _with_themselves(trace, paths)
+    shown = trace if choice.whole else opened(trace)
+    float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
+    calls = (shown.calls, shown.calls)
+    matches = tuple(map(_with_itself, shown.calls))
+    parts = (Part(matches, calls),) if choice.whole else split(matches, calls)
     own: dict[int, Wide] = {}
     handed: dict[int, Wide] = {}
     whole: dict[int, Wide] = {}
@@ -165,11 +194,13 @@ def _in_float64(
         own[match.ref.order] = forms.wide(match.ref.outputs, outputs)
         progress.advance()
 
-    orders = [match.ref.order for match in matches]
     progress.stage("the reference in float64", len(matches))
-    failed = float64.own(matches, trace.calls, store, heard, set(orders))
-    around = {match.parent for match in matches}
-    containers = [match.ref for match in matches if match.ref.order in around]
+    failed: dict[int, str] = {}
+    for part in parts:
+        orders = {match.ref.order for match in part.matches}
+        failed |= float64.own(part.matches, part.calls[0], store, heard, orders)
+    around = {call.parent for call in shown.calls}
+    containers = [m.ref for part in parts for m in part.matches if m.ref.order in around]
     progress.stage("the reference in float64, call by call", len(containers))
     for call in containers:
         try:
@@ -177,26 +208,14 @@ def _in_float64(
         except NotMeasured as error:
             problems[call.order] = str(error)
         progress.advance()
-    return _InFloat64(orders, own, handed, whole, problems, next(iter(failed.values()), ""))
+    return _InFloat64(own, handed, whole, problems, next(iter(failed.values()), ""))
 
 
-def _with_themselves(trace: Trace, paths: Collection[str]) -> tuple[Match, ...]:
-    """The recorded calls, each matched with itself."""
-    kept = {call.order for call in trace.calls if call.parent == -1 or call.path in paths}
-
-    def around(parent: int) -> int:
-        while parent != -1 and parent not in kept:
-            parent = trace.calls[parent].parent
-        return parent
-
-    return tuple(
-        Match(
-            call,
-            call,
-            tuple(LeafMatch(leaf, leaf) for leaf in call.inputs),
-            tuple(LeafMatch(leaf, leaf) for leaf in call.outputs),
-            around(call.parent),
-        )
-        for call in trace.calls
-        if call.order in kept
+def _with_itself(call: Call) -> Match:
+    return Match(
+        call,
+        call,
+        tuple(LeafMatch(leaf, leaf) for leaf in call.inputs),
+        tuple(LeafMatch(leaf, leaf) for leaf in call.outputs),
+        call.parent,
     )

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -9,15 +10,13 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.folding import fold
+from parity.explain import Diagnose
 from parity.forced import Array
-from parity.globs import renamed
-from parity.golden.chosen import chosen
 from parity.golden.float64 import RecordedFloat64
 from parity.golden.index import StoredCase
 from parity.golden.trace import Golden, adopted
 from parity.localise import Found
-from parity.records import Case, Diagnosis, Match, Trace
+from parity.records import Case, Diagnosis, Fault, Match, Trace
 from parity.store import Store
 from parity.tree import rebuild
 
@@ -27,8 +26,8 @@ BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 class Recorded:
     """A golden trace as the reference of `run_case`."""
 
-    def __init__(self, golden: Golden, rename: Mapping[str, str]) -> None:
-        self._golden, self._rename = golden, rename
+    def __init__(self, golden: Golden) -> None:
+        self._golden = golden
         self._cases = {case.key: case for case in golden.index.cases}
 
     def arguments(
@@ -51,19 +50,9 @@ class Recorded:
         layout: Mapping[str, str],
         inside: Collection[str] | None,
     ) -> Trace:
-        """As it was recorded: of a check all that there is."""
+        """As it was recorded, with the choice that a check makes too."""
         stored = self._of(case)
         return adopted(stored.calls, stored.modules, self._golden.reader, store)
-
-    def observed(self, case: Case, port: Trace) -> Trace:
-        """Those of the modules that were recorded."""
-        if self._golden.index.only is None:
-            return port
-        modules = self._golden.modules
-        names = {path: renamed(path, self._rename) for path in modules}
-        partners = fold(modules, port.modules, names).partners
-        recorded = [info.path for info in self._of(case).modules]
-        return chosen(port, {partners[path] for path in recorded if path in partners})
 
     def float64(self, case: Case) -> RecordedFloat64:
         """What was recorded of its float64 runs."""
@@ -72,7 +61,10 @@ class Recorded:
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
         """What the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
-        for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
+        shown = by_kind(found, match)
+        if not self._golden.index.statistics:  # else there is nothing to call it with again
+            shown = chain(shown, by_repetition(match, scene))
+        for cause, evidence in shown:
             return Diagnosis(cause, evidence, HINTS[cause])
         arrays = next(_wrong(found, match, scene), None)
         place = where(*arrays) if arrays else ""
@@ -99,14 +91,25 @@ class Recorded:
         return self._cases[case.name, case.path]
 
 
+def told(fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose) -> Fault:
+    """The fault with its cause; where in its arrays it is does not show in some entries of them."""
+    first = next(
+        one for one in found
+        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
+    )  # fmt: skip
+    result = diagnose(first, scene)
+    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
+    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
+
+
 def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Array]]:
     """The reference in float64 and the port, where the call goes wrong: what it hands on first."""
     float64 = scene.sides.reference
     assert isinstance(float64, RecordedFloat64)  # `Recorded.float64` made it
     for handed in found.handed:
-        buffer = scene.exclusives.received[handed.child, handed.leaf]
+        buffer = scene.exclusives.received.get((handed.child, handed.leaf))
         ref = float64.handed(handed.child, handed.leaf)
-        if ref is not None:
+        if ref is not None and buffer is not None:
             yield ref, scene.store.get(buffer)
     errors = scene.exclusives.errors
     keys = [(match.ref.order, leaf.ref.name) for leaf in match.outputs]

@@ -5,6 +5,7 @@ there; its SHA-256 goes into the index.
 """
 
 import hashlib
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,7 +46,7 @@ class Form:
     @property
     def nbytes(self) -> int:
         """Its length in bytes."""
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     @property
     def text(self) -> str:
@@ -64,8 +65,17 @@ class Shard:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of that name, bfloat16 and its like among them."""
-    return np.dtype(getattr(ml_dtypes, name, name))
+    """The type of that name, bfloat16 and its like among them.
+
+    Raises:
+        InputError: it is no type of numbers.
+    """
+    small = getattr(ml_dtypes, name, None)
+    if isinstance(small, type) and issubclass(small, np.generic):
+        return np.dtype(small)
+    if name not in NATIVE | {"complex128"}:
+        raise InputError(f"{name!r} is no type of numbers; record it again")
+    return np.dtype(name)
 
 
 def write(

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from parity.errors import InputError
-from parity.golden.index import AGAIN, Index, StoredCall, StoredLeaf, read_index
+from parity.golden.index import AGAIN, Index, Sketch, StoredCall, StoredLeaf, Wide
+from parity.golden.read_index import read_index
 from parity.golden.shards import Array, Form, Reader, problem
 from parity.records import Call, Leaf, ModuleInfo, Trace
 from parity.store import Store
@@ -64,10 +65,12 @@ def open_trace(folder: Path) -> Golden:
 
 
 def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
-    """Every array that the index names is in a file, and nowhere named as of another size."""
+    """Every array that the index names is in a file, or sketched, and nowhere named as of another
+    size; what float64 adds has the size of what it is added to.
+    """
     known: dict[str, Form] = {}
-    for form in _forms(index):
-        if form.digest not in reader:
+    for form, sketches in _forms(index):
+        if form.digest not in reader and form.digest not in sketches:
             raise InputError(f"{folder}: no file has array {form.digest}; {AGAIN}")
         first = known.setdefault(form.digest, form)
         if (form.nbytes, form.dtype) != (first.nbytes, first.dtype):
@@ -76,16 +79,42 @@ def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
                 f" {AGAIN}"
             )
 
-
-def _forms(index: Index) -> Iterator[Form]:
-    yield from (tensor.form for tensor in index.tensors)
-    yield from index.state.values()
     for case in index.cases:
-        yield from case.given
         for call in case.calls:
-            yield from (leaf.form for leaf in (*call.inputs, *call.outputs) if leaf.form)
+            for leaves, wide in ((call.outputs, call.own), (call.outputs, call.whole),
+                                 (call.inputs, call.handed)):  # fmt: skip
+                _check_wide(folder, case.sketches, leaves, wide)
+
+
+def _check_wide(
+    folder: Path, sketches: Mapping[str, Sketch], leaves: Sequence[StoredLeaf], wide: Wide
+) -> None:
+    for leaf in leaves:
+        more = wide.get(leaf.name)
+        if more is None or leaf.form is None:
+            continue
+        sketch = sketches.get(leaf.form.digest)
+        to = leaf.form if sketch is None else sketch.kept
+        kind = "complex64" if to.dtype.kind == "c" else "float32"
+        if more.shape != to.shape or more.dtype.name != kind:
+            raise InputError(
+                f"{folder}: {more.text} cannot be added to {to.text} of {leaf.name!r}; {AGAIN}"
+            )
+
+
+def _forms(index: Index) -> Iterator[tuple[Form, Mapping[str, Sketch]]]:
+    """Each with the sketches that may stand in its place."""
+    whole: Mapping[str, Sketch] = {}
+    yield from ((tensor.form, whole) for tensor in index.tensors)
+    yield from ((form, whole) for form in index.state.values())
+    for case in index.cases:
+        yield from ((form, whole) for form in case.given)
+        yield from ((sketch.kept, whole) for sketch in case.sketches.values())
+        for call in case.calls:
+            leaves = (*call.inputs, *call.outputs)
+            yield from ((leaf.form, case.sketches) for leaf in leaves if leaf.form)
             for wide in (call.own, call.handed, call.whole):
-                yield from (form for form in wide.values() if form)
+                yield from ((form, whole) for form in wide.values() if form)
 
 
 def adopted(

@@ -39,13 +39,16 @@ class MistakenDownsample(nnx.Module):
         return convolve_frames(self.conv, mistaken_pool_and_pad(x, self.compress_time))
 
 
-def mistaken_pooling(weights, config, torch_module):
+def mistake_pooling(port):
     """The port with the time pooling of an earlier one."""
-    port = pairing.make_nnx(weights, config, torch_module)
     for block in port.encoder.down_blocks:
         if block.downsamplers is not None:
             block.downsamplers[0] = MistakenDownsample(block.downsamplers[0])
     return port
+
+
+def mistaken_pooling(weights, config, torch_module):
+    return mistake_pooling(pairing.make_nnx(weights, config, torch_module))
 
 
 def clip_only(torch_module, clip, seed):

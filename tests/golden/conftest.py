@@ -2,12 +2,13 @@
 
 import json
 import shutil
+from contextlib import contextmanager
 
 import pytest
 import tiny
 
 from parity import live
-from parity.golden import index
+from parity.golden import index, sample
 from parity.golden.record import record_pair
 from parity.pipeline import run_pair
 from parity.records import Diagnosis
@@ -33,13 +34,30 @@ def trace(recorded, tmp_path):
 def ran():
     """What `run` reports of a pair, on the inputs of the trace; causes are left out."""
 
-    def run(pair):
+    def run(pair, **options):
         with pytest.MonkeyPatch.context() as patch:
             # it changes no figure and takes most of the time
             patch.setattr(live, "diagnose", lambda *_: Diagnosis("unknown", "", ""))
-            return run_pair(pair, **ASKED)
+            return run_pair(pair, **ASKED, **options)
 
     return run
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Traces of statistics keep 64 entries of each array: those of the tiny pair are small."""
+    with kept(64):
+        yield
+
+
+@contextmanager
+def kept(entries):
+    """So many of each array."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample, "KEPT", entries)
+        sample.places.cache_clear()
+        yield
+    sample.places.cache_clear()
 
 
 def signed_again(folder, change):
@@ -48,7 +66,7 @@ def signed_again(folder, change):
     content = json.loads(path.read_text())
     del content["sha256"]
     change(content)
-    path.write_text(json.dumps({"sha256": index._digest(content), **content}))
+    path.write_text(json.dumps({"sha256": index.signature(content), **content}))
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,11 @@ import pandas as pd
 import pytest
 import tiny
 
+from parity.errors import InputError
 from parity.golden.check import check_trace
 from parity.golden.record import record_pair
 
+ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 ABOUT = ["floor_rel_l2", "R"]
 """A trace has the reference's float64 values to float32 of their difference from the float32."""
 
@@ -58,6 +60,15 @@ def test_where_it_was_recorded_is_told_apart_from_where_it_is_checked(both):
     assert checked.facts["input"] == run.facts["input"]
 
 
+def test_other_versions_are_no_reason_to_refuse_it(trace, resign):
+    """They are said: what counts is the format."""
+    versions = {"torch": "9.9", "jax": "9.9", "jaxvae": "9.9"}
+    resign(trace, lambda content: content["environment"]["versions"].update(versions))
+    report = check_trace(trace, tiny.PAIR)
+    assert report.verdict == "PASS"
+    assert report.environment["recorded"]["versions"].items() >= versions.items()
+
+
 def test_a_port_built_otherwise_is_never_judged_better(recorded, ran):
     """The block's float64 values are not those of the trace where R is asked for."""
     checked, run = check_trace(recorded, tiny.INLINED), ran(tiny.INLINED)
@@ -71,16 +82,32 @@ def test_a_port_built_otherwise_is_never_judged_better(recorded, ran):
     assert [fault.path for fault in run.faults] == ["block", ""]
 
 
-def test_of_chosen_modules_only_their_rows_and_the_outermost(tmp_path, ran):
-    asked = {"frames": 1, "size": (8, 8), "seed": 3}
-    record_pair(tiny.PAIR, tmp_path, **asked, only="block*")
-    sound, wrong = (check_trace(tmp_path, pair) for pair in (tiny.PAIR, tiny.BIAS))
-    assert set(sound.table["path"]) == {"", "block", "block.norm", "block.conv", "block.act"}
-    assert sound.verdict == "PASS"
-    assert "only the modules 'block*' were recorded" in sound.unexercised[-1]
-    inner = sound.table[sound.table["path"].str.startswith("block.")]
-    whole = ran(tiny.PAIR).table
-    same = whole[whole["path"].isin(inner["path"])]
-    assert list(inner["excl_mae"]) == list(same["excl_mae"])
-    # the stem was not recorded: its code is that of the root
-    assert [fault.path for fault in wrong.faults] == [""]
+@pytest.mark.parametrize(
+    ("choice", "pair", "verdict"),
+    [({"only": ["block.*"]}, tiny.WRONG, "WARN"),
+     ({"only": ["block"], "depth": 0}, tiny.WRONG, "FAIL"),
+     ({"depth": 1}, tiny.PAIR, "WARN")],
+    ids=["only", "only and depth", "depth"],
+)  # fmt: skip
+def test_of_a_part_it_says_what_a_run_of_this_part_does(tmp_path, ran, choice, pair, verdict):
+    """At best a WARN: of the other modules it says nothing."""
+    record_pair(tiny.PAIR, tmp_path, **ASKED, **choice)
+    checked, run = check_trace(tmp_path, pair), ran(pair, **choice)
+    exact = run.table.drop(columns=ABOUT)
+    pd.testing.assert_frame_equal(checked.table.drop(columns=ABOUT), exact, check_exact=True)
+    for column in ABOUT:
+        np.testing.assert_allclose(checked.table[column], run.table[column], rtol=1e-6)
+    assert checked.partial == run.partial
+    assert checked.partial.startswith("a part only: ")
+    assert checked.verdict == run.verdict == verdict
+    assert checked.coverage == run.coverage
+    assert checked.weights == run.weights
+    assert [fault.path for fault in checked.faults] == [fault.path for fault in run.faults]
+    for fact in ("only", "depth"):
+        assert checked.facts.get(fact) == run.facts.get(fact)
+
+
+def test_products_are_emulated_with_all_modules_only(tmp_path):
+    record_pair(tiny.PAIR, tmp_path, **ASKED, only=["head"])
+    with pytest.raises(InputError, match="has some modules only, and emulate= is measured on all"):
+        check_trace(tmp_path, tiny.PAIR, emulate="bf16")

@@ -2,9 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,106 @@ def test_bad_input(words, part, tmp_path):
     assert done.returncode == 2
     assert part in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def compared(monkeypatch, capsys, *words):
+    """What the command prints, and its exit code."""
+    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return left.value.code, capsys.readouterr()
+
+
+def test_two_traces_are_compared_without_torch(trace, tmp_path):
+    done = run(COMMAND, "compare", trace, trace, "--out", tmp_path / "out", env=WITHOUT_TORCH)
+    assert (done.returncode, done.stderr) == (0, "")
+    name = trace.name
+    assert f"{name} against {name}: PASS" in done.stdout
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, printed = compared(monkeypatch, capsys, "compare", trace, trace, "--json")
+    written = tmp_path / "reports" / f"{trace.name}-{trace.name}" / "report.json"
+    assert (code, printed.out) == (0, written.read_text())
+    code, printed = compared(monkeypatch, capsys, "compare", trace, trace, "--quiet")
+    assert (code, printed.out) == (0, f"{trace.name} against {trace.name}: PASS\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["TRACE"], "found one trace, expected two traces, or one MODULE:FUNCTION"),
+        (["TRACE", "TRACE", "TRACE"], "found 3 names, expected two traces"),
+        (["TRACE", "gone"], "gone: no trace.json in it"),
+        (["TRACE", "TRACE", "--device", "cpu"], "--device: nothing runs when two traces"),
+        (["TRACE", "TRACE", "--seed", "0"], "--seed: nothing runs"),
+        (["TRACE", "TRACE", "--depth", "0"], "--depth: nothing runs"),
+        (["TRACE", "TRACE", "--only", "x"], "--only: nothing runs"),
+        (["TRACE", "TRACE", "--emulate", "bf16"], "--emulate: nothing runs"),
+        (["TRACE", "TRACE", "--disable-jit"], "--disable-jit: nothing runs"),
+        (["TRACE", "TRACE", "--bundle", "x"], "--bundle: nothing runs"),
+    ],
+)
+def test_two_traces_wrongly(trace, words, part, monkeypatch, capsys):
+    words = [trace if word == "TRACE" else word for word in words]
+    code, printed = compared(monkeypatch, capsys, "compare", *words)
+    assert code == 2
+    assert part in printed.err.strip().splitlines()[-1]
+
+
+def test_record_prints_what_was_asked_for(tmp_path, monkeypatch, capsys):
+    """Statistics of a part, in the words of `run`."""
+    words = ("record", "tiny:PAIR", "--frames", 1, "--size", "8x8", "--only", "stem", "--only",
+             "head", "--statistics", "--out", tmp_path)  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words), "--json"])
+    main()
+    said = json.loads(capsys.readouterr().out)
+    assert (said["folder"], said["cases"], said["kept"]) == (str(tmp_path), 1, 0)
+    assert said["nbytes"] > 1000
+    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words), "--quiet"])
+    main()
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    written = json.loads((tmp_path / "trace.json").read_text())
+    assert (written["only"], written["statistics"]) == (["stem", "head"], True)
+
+
+@pytest.mark.slow
+def test_a_recording_that_was_killed_goes_on_and_keeps_others_out(tmp_path):
+    """A process that is stopped at its last case, so that the moment is no matter of luck."""
+    wait = tmp_path / "wait"
+    wait.touch()
+    words = (COMMAND, "record", "tiny:WAITING", "--frames", 1, "--size", "8x8", "--out",
+             tmp_path / "trace")  # fmt: skip
+    env = {**os.environ, "TINY_WAIT": str(wait)}
+    index = tmp_path / "trace" / "trace.json"
+    first = subprocess.Popen(list(map(str, words)), cwd=HERE, env=env)
+    try:
+        until = time.monotonic() + 120
+        while not index.is_file() or len(json.loads(index.read_text())["cases"]) < 3:
+            assert time.monotonic() < until
+            assert first.poll() is None
+            time.sleep(0.1)
+        second = run(*words, env=env)
+        assert second.returncode == 2
+        assert second.stderr.strip().endswith(
+            "another recording writes to it; wait for its end, or choose another --out"
+        )
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    checked = run(COMMAND, "check", tmp_path / "trace", "--pair", "tiny:PAIR", "--out", tmp_path)
+    assert checked.returncode == 2
+    assert "its recording has not ended" in checked.stderr
+    wait.unlink()
+    again = run(*words, env=env)
+    assert again.stdout.startswith("4 cases, 3 of them recorded before, ")
+    names = {path.name for path in (tmp_path / "trace").iterdir()}
+    assert all(name == "trace.json" or name.endswith(".safetensors") for name in names)
+    checked = run(COMMAND, "check", tmp_path / "trace", "--pair", "tiny:PAIR", "--out", tmp_path)
+    assert checked.returncode == 0
 
 
 @pytest.mark.slow

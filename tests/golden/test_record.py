@@ -11,6 +11,7 @@ import tiny_torch
 from parity.errors import InputError
 from parity.golden import index
 from parity.golden.check import check_trace
+from parity.golden.lock import locked
 from parity.golden.plain import decode, decode_skeleton, encode, encode_skeleton
 from parity.golden.record import record_pair
 from parity.tree import flatten, rebuild
@@ -91,7 +92,7 @@ def same(folder, other):
     return held(folder) == held(other)
 
 
-@pytest.mark.parametrize("options", [{"seed": 4}, {"only": "block*"}])
+@pytest.mark.parametrize("options", [{"seed": 4}, {"only": ["block*"]}, {"depth": 1}])
 def test_a_trace_of_something_else_is_not_overwritten(trace, options):
     before = (trace / index.NAME).read_bytes()
     with pytest.raises(InputError, match="has a trace of something else"):
@@ -131,6 +132,15 @@ def test_nor_is_one_of_another_reference_gone_on_with(trace, what, change):
     with pytest.raises(InputError, match=rf"has a trace of something else \({what} differ\)"):
         record_pair(replace(tiny.PAIR, **change), trace, **ASKED)
     assert (trace / index.NAME).read_bytes() == before
+
+
+def test_two_recordings_at_once_are_kept_apart(tmp_path):
+    """Their files would have the same names."""
+    with locked(tmp_path), pytest.raises(InputError, match="another recording writes to it; wait"):
+        record_pair(tiny.PAIR, tmp_path, **ASKED)
+    assert not list(tmp_path.iterdir())
+    with locked(tmp_path):
+        pass
 
 
 def test_files_of_others_stay(tmp_path):

@@ -1,0 +1,55 @@
+"""`parity compare A B`: two golden traces. PyTorch is not needed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from parity.cli.ending import end
+from parity.cli.options import writable
+from parity.errors import InputError
+
+
+def are_traces(names: tuple[str, ...]) -> bool:
+    """Whether these are paths of traces, not the name of a function.
+
+    Raises:
+        InputError: they are neither.
+    """
+    held = [(Path(name) / "trace.json").is_file() for name in names]
+    if len(names) == 1 and not held[0]:
+        return False
+    if len(names) != 2:
+        what = "one trace" if len(names) == 1 else f"{len(names)} names"
+        raise InputError(f"found {what}, expected two traces, or one MODULE:FUNCTION")
+    for name, found in zip(names, held, strict=True):
+        if not found:
+            raise InputError(
+                f"{name}: no trace.json in it; of two names both are folders that"
+                " `parity record` wrote"
+            )
+    return True
+
+
+def compare_two(
+    names: tuple[str, ...],
+    options: Mapping[str, Any],
+    *,
+    quiet: bool,
+    as_json: bool,
+    out: str | None,
+) -> NoReturn:
+    """Compare the second trace with the first; `options` say how to run, and none may be given."""
+    for name, value in options.items():
+        if value:
+            raise InputError(f"{name}: nothing runs when two traces are compared; leave it out")
+    before, after = map(Path, names)
+    folder = writable(Path(out or f"reports/{before.resolve().name}-{after.resolve().name}"))
+
+    from rich.console import Console
+
+    from parity.golden.compare import compare_traces
+    from parity.report.terminal import shown_progress
+
+    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        report = compare_traces(before, after, progress=progress)
+    end(report, folder, quiet=quiet, as_json=as_json)

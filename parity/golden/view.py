@@ -1,0 +1,135 @@
+"""How the arrays of two runs are seen that are compared as they are: whole, or some entries."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from parity.golden.index import Sketch
+from parity.golden.sample import Figures, figures, kept, places
+from parity.golden.shards import Array, Reader
+from parity.measure import comparable
+from parity.metrics import ratio
+from parity.records import LeafMatch, Match, Metrics
+from parity.store import Buffer, Store
+
+
+class Least(NamedTuple):
+    """What two arrays differ by at least: relative L2, maximum, entries finite in one only."""
+
+    rel_l2: float = 0.0
+    max_abs: float = 0.0
+    nonfinite: int = 0
+
+
+class View:
+    """Arrays as they are.
+
+    `whole` says that they are seen so.
+    """
+
+    whole = True
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def match(self, match: Match) -> Match:
+        """The match with what is seen of its arrays."""
+        return match
+
+    def wide(self, array: Array) -> Array:
+        """What is seen of a float64 array."""
+        return array
+
+    def least(self, leaf: LeafMatch) -> Least:
+        """What the arrays of a match differ by besides, where not all is seen."""
+        return Least()
+
+    def indexed(self, metrics: Metrics, leaf: LeafMatch) -> Metrics:
+        """The metrics with the index of the worst entry in the whole array."""
+        return metrics
+
+
+@dataclass(frozen=True)
+class Side:
+    """The run of one case: the sketches of its arrays, if it was recorded so."""
+
+    sketches: Mapping[str, Sketch]
+    reader: Reader
+
+
+class Sampled(View):
+    """The entries that a trace of statistics keeps, of two runs of which one is such a trace.
+
+    `ref` and `port` are `None` for a run whose arrays are all in the store.
+    """
+
+    whole = False
+
+    def __init__(self, store: Store, ref: Side | None, port: Side | None) -> None:
+        super().__init__(store)
+        self._sides = (ref, port)
+        self._figures: dict[bytes, Figures] = {}
+
+    def match(self, match: Match) -> Match:
+        """With arrays of the entries that are kept."""
+        inputs = tuple(map(self._leaf, match.inputs))
+        return replace(match, inputs=inputs, outputs=tuple(map(self._leaf, match.outputs)))
+
+    def wide(self, array: Array) -> Array:
+        """What is kept of it, unless it is that already."""
+        return kept(array)
+
+    def least(self, leaf: LeafMatch) -> Least:
+        """By the figures of all entries: |rms(a) - rms(b)| <= rms(a - b), and so on."""
+        buffers = comparable(leaf)
+        if buffers is None or buffers[0].dtype.kind not in "fcV":
+            return Least()
+        ref, port = (self._of_all(side, buffer)
+                     for side, buffer in zip(self._sides, buffers, strict=True))  # fmt: skip
+        if ref.nonfinite != port.nonfinite:
+            return Least(nonfinite=abs(ref.nonfinite - port.nonfinite))
+        if math.isnan(ref.mean) or math.isnan(port.mean):
+            return Least()
+        gap = max(abs(ref.rms - port.rms), abs(ref.mean - port.mean))
+        most = max(abs(ref.least - port.least), abs(ref.most - port.most), gap)
+        return Least(ratio(gap, ref.rms), most)
+
+    def indexed(self, metrics: Metrics, leaf: LeafMatch) -> Metrics:
+        """By the place of that entry."""
+        if not metrics.worst_index or leaf.ref.buffer is None:
+            return metrics
+        place = places(leaf.ref.buffer.size)[metrics.worst_index[0]]
+        index = np.unravel_index(place, leaf.ref.buffer.shape)
+        return replace(metrics, worst_index=tuple(map(int, index)))
+
+    def _leaf(self, leaf: LeafMatch) -> LeafMatch:
+        buffers = comparable(leaf)
+        if buffers is None or leaf.port is None:
+            return leaf
+        # kept are entries of the array as it was recorded: it is the port's that is turned
+        ref = self._kept(self._sides[0], buffers[0])
+        port = self._kept(self._sides[1], buffers[1], turn=leaf.undo)
+        return replace(
+            leaf,
+            ref=replace(leaf.ref, buffer=ref),
+            port=replace(leaf.port, buffer=port),
+            undo=False,
+        )
+
+    def _kept(self, side: Side | None, buffer: Buffer, turn: bool = False) -> Buffer:
+        sketch = None if side is None else side.sketches.get(buffer.digest.hex())
+        if side is not None and sketch is not None:
+            return self.store.put(side.reader.read(sketch.kept), copy=False)
+        array = self.store.get(buffer)
+        return self.store.put(kept(np.moveaxis(array, 1, -1) if turn else array), copy=False)
+
+    def _of_all(self, side: Side | None, buffer: Buffer) -> Figures:
+        sketch = None if side is None else side.sketches.get(buffer.digest.hex())
+        if sketch is not None:
+            return sketch.figures
+        if buffer.digest not in self._figures:
+            self._figures[buffer.digest] = figures(self.store.get(buffer))
+        return self._figures[buffer.digest]

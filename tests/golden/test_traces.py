@@ -1,0 +1,201 @@
+"""Two traces compared: what differs is named, with what it was given, and nothing else."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from parity.errors import InputError
+from parity.golden.compare import compare_traces
+from parity.golden.record import record_pair
+
+ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+
+
+def first_case(*asked):
+    return tiny.cases(*asked)[:1]
+
+
+ONE = replace(tiny.PAIR, cases=first_case)
+
+
+@pytest.fixture(scope="module")
+def edited(tmp_path_factory):
+    """A trace of the tiny pair whose reference `edit` has changed, or is made from another seed."""
+
+    def record(edit=lambda reference: None, seed=ASKED["seed"], **options):
+        def make_torch(weights, config, _):
+            reference = tiny.make_torch(weights, config, seed)
+            edit(reference)
+            return reference
+
+        folder = tmp_path_factory.mktemp("edited")
+        record_pair(replace(ONE, make_torch=make_torch), folder, **ASKED, **options)
+        return folder
+
+    return record
+
+
+@pytest.fixture(scope="module")
+def plain(edited):
+    return edited()
+
+
+def places(report):
+    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
+
+
+def test_of_the_same_model_nothing_differs(plain, edited):
+    report = compare_traces(plain, edited())
+    assert report.verdict == "PASS"
+    table = report.table
+    assert set(table["verdict"]) == {"PASS"}
+    for column in ("mae", "max_abs", "incl_mae", "excl_mae"):
+        assert (table[column] == 0).all()
+    assert table["R"].max() <= 1
+    assert report.coverage.matched_calls == report.coverage.calls > 8
+    assert all(line.transform and not line.cause for line in report.weights)
+
+
+def gelu(reference):
+    reference.block.act = torch.nn.GELU()
+
+
+def epsilon(reference):
+    reference.block.norm.eps = 0.1
+
+
+def flipped_kernel(reference):
+    weight = reference.block.conv.weight
+    weight.data = weight.data.transpose(0, 1).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("edit", "path", "cause"),
+    [(gelu, "block.act", "unknown"), (epsilon, "block.norm", "unknown"),
+     (flipped_kernel, "block.conv", "weights_layout")],
+)  # fmt: skip
+def test_an_edited_module_is_the_only_fault(plain, edited, edit, path, cause):
+    report = compare_traces(plain, edited(edit))
+    assert report.verdict == "FAIL"
+    assert places(report) == [(path, "", cause)]
+    rows = report.table.set_index("path")
+    assert (rows.loc["stem"]["verdict"], rows.loc["stem"]["mae"]) == ("PASS", 0)
+    behind = next(row for row in report.rows if row.path == "head")
+    assert behind.verdict == "UNKNOWN"
+    assert behind.reason.startswith("not measured: what it was given is not the same in both")
+
+
+def doubling(reference):
+    block = type(reference.block)
+
+    class Doubling(block):
+        def forward(self, x, scale=1.0, cache=None):
+            return super().forward(2 * x, scale, cache)
+
+    Doubling.__name__ = block.__name__
+    reference.block.__class__ = Doubling
+
+
+def test_code_of_a_container_is_told_by_what_it_hands_on(plain, edited):
+    report = compare_traces(plain, edited(doubling))
+    assert places(report) == [
+        ("block", "between its own input and the input of `norm`", "scale_or_offset")
+    ]
+
+
+def test_rounding_upstream_is_no_fault_and_takes_exactness(plain, edited):
+    """The stem multiplies and divides: what comes behind is given the same up to rounding."""
+
+    def rounded(reference):
+        stem = reference.stem.forward
+        reference.stem.forward = lambda x: stem(x) * 3 / 3
+
+    report = compare_traces(plain, edited(rounded))
+    assert report.verdict == "PASS"
+    table = report.table.set_index("path")
+    assert 0 < table.loc["stem"]["excl_mae"] < 1e-6
+    behind = table.loc["head"]
+    assert behind["mae"] > 0
+    assert np.isnan(behind["excl_mae"])
+    assert behind["R"] > 0
+
+
+def test_other_weights_are_named(plain, edited):
+    report = compare_traces(plain, edited(seed=4))
+    assert report.first_fault.path == "stem"
+    assert report.first_fault.cause.startswith("weights_")
+    assert sum(bool(line.cause) for line in report.weights) == len(report.weights) > 5
+
+
+def shorter(reference):
+    net = type(reference)
+
+    class Shorter(net):
+        def forward(self, x):
+            h, stats = self.block(self.stem(x))
+            return {"logits": self.head(stats["mean"]), "h": h}
+
+    Shorter.__name__ = net.__name__
+    reference.__class__ = Shorter
+
+
+def test_a_call_that_only_one_makes_is_incomplete_coverage(plain, edited):
+    report = compare_traces(plain, edited(shorter))
+    assert report.verdict == "FAIL"
+    texts = report.coverage.unmatched_calls
+    assert "block call 1: the second trace has no such call" in texts
+    assert len(texts) == 4
+
+
+def test_a_case_that_only_one_has_too(plain, recorded):
+    report = compare_traces(plain, recorded)
+    assert report.verdict == "FAIL"
+    assert [text.rpartition(" ")[2] for text in report.coverage.unmatched_calls] == [
+        "forward/image", "call/noise", "call/h",
+    ]  # fmt: skip
+
+
+def test_of_statistics_the_same_fault_is_found(plain, edited, few):
+    sketched = edited(gelu, statistics=True)
+    for pair in ((plain, sketched), (edited(statistics=True), sketched)):
+        report = compare_traces(*pair)
+        assert report.verdict == "FAIL"
+        assert places(report) == [("block.act", "", "unknown")]
+        assert report.partial.startswith("statistics: one of the traces")
+    assert compare_traces(sketched, sketched).verdict == "WARN"
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda content: content.update(pair="other"), ["of pair 'tiny' and 'other'"]),
+        (lambda content: content.update(only=["block"]), ["of --only [] and ['block']"]),
+        (lambda content: content.update(depth=1), ["of --depth None and 1"]),
+        (lambda content: content.update(layout={"*": "keep"}), ["of layout {} and {'*': 'keep'}"]),
+        (lambda content: content["request"].update(cases=3), ["does not say what its cases"]),
+    ],
+)
+def test_traces_of_other_things_are_refused(recorded, trace, resign, change, parts):
+    resign(trace, change)
+    with pytest.raises(InputError) as caught:
+        compare_traces(recorded, trace)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_other_inputs_are_refused(plain, tmp_path):
+    record_pair(ONE, tmp_path, **{**ASKED, "seed": 4})
+    with pytest.raises(InputError) as caught:
+        compare_traces(plain, tmp_path)
+    for part in ("of other inputs in 1 cases", "__call__/image first", "seed 3 and 4"):
+        assert part in str(caught.value)
+
+
+def test_a_spoilt_trace_is_refused(recorded, trace):
+    shutil.copy(trace / "00001.safetensors", trace / "00002.safetensors")
+    with pytest.raises(InputError, match=r"00002\.safetensors"):
+        compare_traces(recorded, trace)
