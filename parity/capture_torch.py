@@ -4,6 +4,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -40,6 +41,27 @@ def record(
     module's path in its model; `inside` are the paths of the submodules to record, all of them
     unless it is given.
     """
+    return settled(observe(module, method, args, kwargs, store=store, layout=layout, prefix=prefix,
+                           inside=inside))  # fmt: skip
+
+
+def settled(trace: Trace) -> Trace:
+    """The trace with what its calls tell of one another: which leaves are surely channel-first."""
+    return replace(trace, calls=settle(trace.calls))
+
+
+def observe(
+    module: torch.nn.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    store: Store,
+    layout: Mapping[str, str],
+    prefix: str = "",
+    inside: Collection[str] | None = None,
+) -> Trace:
+    """As `record`, with each call by itself."""
     observer = _Observer(module, store, layout, prefix)
     handles: list[Any] = []
     try:
@@ -47,7 +69,7 @@ def record(
             if path and (inside is None or join(prefix, path) in inside):
                 handles.append(child.register_forward_pre_hook(observer.before, with_kwargs=True))
                 handles.append(child.register_forward_hook(observer.after, with_kwargs=True))
-        with torch.no_grad(), kept_reference(module):
+        with torch.no_grad(), kept_reference(module) as left:
             args, kwargs = tensors(args, kwargs)
             observer.begin(module, bind(target(module, method), args, kwargs))
             output = invoke(module, method, args, kwargs)
@@ -58,7 +80,7 @@ def record(
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if inside is not None:
         info = {path: one for path, one in info.items() if path == prefix or path in inside}
-    return Trace(settle(observer.recorder.finish()), info)
+    return Trace(observer.recorder.finish(), info, stateful=left.changed)
 
 
 def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:

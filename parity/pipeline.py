@@ -14,6 +14,8 @@ from flax import nnx
 from parity import capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.assemble import Paired, Programs, assembled, paired
+from parity.cache.folder import open_folder
+from parity.cache.kept import Kept
 from parity.case import Outcome, Rules, run_case
 from parity.checks import check_arguments, check_choice, check_globs, check_sequences
 from parity.choice import touches
@@ -52,6 +54,8 @@ def compare(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
+    cache: bool = False,
+    progress: Progress | None = None,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -88,6 +92,11 @@ def compare(
         depth: how many levels below the compared module, or below those of `only`, are looked
             into; deeper ones count with the module around them. Such a report is at best a WARN.
         exhibit: keep the call of the first fault, for `Report.bundle`.
+        cache: keep what the reference did, and do not run it again where that is known: its side of
+            the report is the same, bit for bit (see `cache.folder` for where and how much). A
+            reference of which nobody can say what it depends on is run, and `report.facts` says
+            why.
+        progress: hears how far the comparison is.
 
     Raises:
         InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
@@ -131,14 +140,21 @@ def compare(
     check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
-    start = time.monotonic()
+    start, progress = time.monotonic(), progress or Progress()
+    live = Live(torch_module)
+    kept = Kept(live, open_folder(), seed) if cache else None
+    progress.stage("comparing the weights")
     pairs = _paired(torch_module, nnx_module, rules)
-    with seeded(seed):
-        outcome = run_case(
-            case, Live(torch_module), nnx_module, rules, Progress(), own_args, own_kwargs,
-            pairs.ledger,
-        )  # fmt: skip
-    held = {"seconds": round(time.monotonic() - start, 1)}
+
+    def run() -> Outcome:
+        with seeded(seed):
+            return run_case(
+                case, kept or live, nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger
+            )
+
+    outcome = kept.run(run) if kept else run()
+    held = {"seconds": round(time.monotonic() - start, 1), **progress.facts()}
+    held |= {"reference": kept.said} if kept else {}
     if outcome.exhibit is not None:
         shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
         outcome = replace(outcome, exhibit=shown)

@@ -74,13 +74,15 @@ class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
     `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
-    `linen` are the port's modules of Linen by path, as they can be called again.
+    `linen` are the port's modules of Linen by path, as they can be called again. `stateful` says
+    that the reference left other buffers or attributes than it started from.
     """
 
     calls: tuple[Call, ...]
     modules: Mapping[str, ModuleInfo]
     hidden: frozenset[str] = frozenset()
     linen: Mapping[str, Any] = field(default_factory=dict)
+    stateful: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
 from parity.cli.options import (
     BUNDLE,
+    CACHE,
     DEPTH,
     DISABLE_JIT,
     EMULATE,
@@ -39,6 +40,7 @@ from parity.errors import InputError
 )
 @EMULATE
 @DISABLE_JIT
+@CACHE
 @BUNDLE
 @QUIET
 @JSON
@@ -51,6 +53,7 @@ def compare(
     device: str | None,
     emulate: str | None,
     disable_jit: bool,
+    cache: bool,
     bundle: str | None,
     quiet: bool,
     as_json: bool,
@@ -67,25 +70,33 @@ def compare(
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
-    make = find_function(function)
-    name = function.rpartition(":")[2]
-    folder = writable(Path(out) if out else default_folder(name, only, depth))
-
-    placed = nullcontext() if device is None else _on(device)
-
-    from parity.pipeline import compare as compare_modules
-    from parity.state_torch import seeded
-
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
     given |= {"exhibit": True} if bundle else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
     given |= {"disable_jit": True} if disable_jit else {}
-    with placed:
-        with seeded(seed or 0):
-            made = arguments(function, make)
-        report = compare_modules(**{**made, **given})
+    given |= {"cache": True} if cache else {}
+
+    from rich.console import Console
+
+    from parity.report.terminal import shown_progress
+
+    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        # the frameworks are imported here, which takes seconds
+        make = find_function(function)
+        name = function.rpartition(":")[2]
+        folder = writable(Path(out) if out else default_folder(name, only, depth))
+        placed = nullcontext() if device is None else _on(device)
+
+        from parity.pipeline import compare as compare_modules
+        from parity.state_torch import seeded
+
+        with placed:
+            progress.stage("making both models")
+            with seeded(seed or 0):
+                made = arguments(function, make)
+            report = compare_modules(**{**made, **given, "progress": progress})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 
 

@@ -49,6 +49,13 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
+CACHE = click.option(
+    "--cache",
+    is_flag=True,
+    help="Keep what the reference did, and do not run it again while nothing that decides it has "
+    "changed: in ~/.cache/parity ($XDG_CACHE_HOME/parity) or $PARITY_CACHE_DIR, at most "
+    "$PARITY_CACHE_GIB, 10 unless it is set.",
+)
 BUNDLE = click.option(
     "--bundle",
     metavar="DIR",

@@ -1,0 +1,206 @@
+"""A reference that runs once: what it did is kept, and found by the runs after that.
+
+Only the recording and the float64 runs are kept. Experiments that look for a cause need the live
+modules, and have them.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from parity.cache.calls import from_plain, to_plain
+from parity.cache.code import Unknown
+from parity.cache.float64 import KeptFloat64
+from parity.cache.folder import CALLS, Folder
+from parity.cache.key import key_of, sees_hooks
+from parity.cache.memory import Memory
+from parity.cache.pack import Damaged, Pack, Place, TooLarge, Writer
+from parity.capture_torch import settled
+from parity.case import Outcome
+from parity.diagnose.scene import Scene
+from parity.forced import Float64
+from parity.golden.chosen import chosen
+from parity.live import Live
+from parity.localise import Found
+from parity.records import Case, Diagnosis, Trace
+from parity.store import Buffer, Store
+
+
+class Kept:
+    """A live reference of `run_case`, with what `folder` has of it.
+
+    `said` is what people should know of the last case.
+    """
+
+    def __init__(self, live: Live, folder: Folder, seed: int) -> None:
+        self._live, self._folder, self._seed = live, folder, seed
+        self._packs: list[Pack] = []
+        self._memory: Memory | None = None
+        self._alike = False
+        self._anew = ""
+        self.said, self.found = "", False
+
+    def run(self, case: Callable[[], Outcome]) -> Outcome:
+        """Run a case; once more if what it was given turns out to be damaged."""
+        try:
+            outcome = self._run(case)
+        except Exception:
+            if not self._damage():
+                raise
+        else:
+            if not self._damage():
+                return outcome
+        self._anew = self._damage()
+        self._close()
+        return self._run(case)
+
+    def _run(self, case: Callable[[], Outcome]) -> Outcome:
+        try:
+            outcome = case()
+            if self._memory is not None and not self._damage():
+                self._memory.end()
+                if self._memory.problem:
+                    self.said += f"; what it does in float64 is not kept: {self._memory.problem}"
+            return outcome
+        finally:
+            if self._memory is not None:
+                self._memory.give_up()
+
+    def _damage(self) -> str:
+        return next((pack.damage for pack in self._packs if pack.damage), "")
+
+    def _close(self) -> None:
+        for pack in self._packs:
+            pack.close()
+        self._packs, self._memory, self._alike = [], None, False
+
+    def close(self) -> None:
+        """Close the files that were read."""
+        self._close()
+
+    def arguments(
+        self, case: Case, layout: Mapping[str, str]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """As they are given."""
+        return self._live.arguments(case, layout)
+
+    def paths(self) -> Collection[str]:
+        """As they are named in the root."""
+        return self._live.paths()
+
+    def record(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
+        """What was recorded before, if there is such a case, else what is now.
+
+        All calls are kept; those `inside` are taken from them.
+        """
+        self._close()
+        self.found, self.said = False, ""
+        if case.returned_from is not None:  # nothing runs
+            return self._live.record(case, store, layout, inside)
+        module = self._live.called(case)
+        watched = inside if sees_hooks(module) else None
+        try:
+            key = key_of(module, case, layout, self._seed, watched)
+        except Unknown as error:
+            self.said = f"not kept: {error}"
+            return self._live.record(case, store, layout, inside)
+        trace = self._before(key, store)
+        if trace is None:
+            recorded = self._live.observe
+            trace = self._now(key, lambda: recorded(case, store, layout, watched), store)
+        if inside is not None:
+            trace = chosen(trace, inside)
+        return settled(trace)
+
+    def _before(self, key: str, store: Store) -> Trace | None:
+        """The calls of an entry, and what it has of them in float64."""
+        why, self._anew = self._anew, ""
+        paths = [] if why else self._folder.packs(key)
+        calls = [path for path in paths if path.name == CALLS]
+        try:
+            if calls:
+                self._packs = [Pack(path) for path in paths]
+                pack = next(pack for pack in self._packs if pack.folder == calls[0])
+                trace = from_plain(pack.content["trace"], _adopted(pack, store))
+                others = [one for one in self._packs if one is not pack]
+                self._memory = Memory(self._folder, key, others)
+                self._alike, self.found = not trace.stateful, True
+                self.said = f"from the cache, recorded {pack.content['recorded']}, key {key[:12]}"
+                return trace
+        except (Damaged, KeyError, TypeError, ValueError, AttributeError) as error:
+            self._close()
+            why = str(error)
+        if why:
+            self._folder.forget(key)
+            self.said = f"recorded anew, key {key[:12]}: {why}"
+        return None
+
+    def _now(self, key: str, observe: Callable[[], Trace], store: Store) -> Trace:
+        """Record the calls, and keep them if the same would be recorded again."""
+        random = torch.get_rng_state()
+        trace = observe()
+        if not torch.equal(random, torch.get_rng_state()):
+            self.said = "not kept: it draws random numbers"
+            return trace
+        try:
+            self._write(key, trace, store)
+        except TooLarge:
+            self.said = f"not kept: larger than {self._folder.limit / 2**30:g} GiB"
+        except (Unknown, OSError) as error:
+            self.said = f"not kept: {error}"
+        else:
+            self.said = self.said or f"recorded now, key {key[:12]}"
+            self._memory, self._alike = Memory(self._folder, key, ()), not trace.stateful
+        return trace
+
+    def _write(self, key: str, trace: Trace, store: Store) -> None:
+        recorded = datetime.now(UTC).isoformat(timespec="seconds")
+        writer = Writer(self._folder.begin(), self._folder.limit)
+        try:
+            plain = to_plain(trace, lambda buffer: writer.put(store.get(buffer)))
+            writer.end({"recorded": recorded, "trace": plain})
+            self._folder.keep(writer.folder, key, CALLS)
+        finally:
+            writer.give_up()
+            self._folder.drop(writer.folder)  # where it was not moved away
+
+    def observed(self, case: Case, port: Trace) -> Trace:
+        """All of them."""
+        return port
+
+    def float64(self, case: Case) -> Float64:
+        """What is known of its float64 runs, and its modules for the rest."""
+        live = self._live.float64(case)
+        return live if self._memory is None else KeptFloat64(live, self._memory, self._alike)
+
+    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+        """By experiment, with the live modules."""
+        reference = scene.sides.reference
+        if isinstance(reference, KeptFloat64):
+            scene = replace(scene, sides=replace(scene.sides, reference=reference.live))
+        return self._live.diagnose(found, scene)
+
+    def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
+        """As the signatures of the classes say."""
+        return self._live.optional(case)
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """Those of the live modules."""
+        return self._live.notes(case)
+
+
+def _adopted(pack: Pack, store: Store) -> Callable[[Place], Buffer]:
+    def adopt(place: Place) -> Buffer:
+        key = bytes.fromhex(place.digest)
+        return store.adopt(key, place.shape, place.dtype, lambda: pack.get(place))
+
+    return adopt
