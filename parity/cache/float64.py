@@ -195,8 +195,12 @@ def _wider(array: Array) -> Array:
 def _equal(one: Array, other: Array) -> bool:
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
-    flat = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (one, other)]
-    return bool(np.array_equal(*flat))  # zeros have signs, and NaN equals itself
+    # as bytes: zeros have signs, and NaN equals itself
+    return np.array_equal(_bytes(one), _bytes(other))
+
+
+def _bytes(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class _Kept(Mapping[str, Array]):

@@ -94,14 +94,14 @@ def _settings() -> dict[str, Any]:
         "deterministic": (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.utils.deterministic.fill_uninitialized_memory,
+            torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         ),
         "mkldnn": (backends.mkldnn.enabled, getattr(backends.mkldnn, "allow_tf32", None)),
         "cpu": backends.cpu.get_cpu_capability(),
         "attention": (
-            backends.cuda.math_sdp_enabled(),
-            backends.cuda.flash_sdp_enabled(),
-            backends.cuda.mem_efficient_sdp_enabled(),
+            torch._C._get_math_sdp_enabled(),
+            torch._C._get_flash_sdp_enabled(),
+            torch._C._get_mem_efficient_sdp_enabled(),
             backends.mha.get_fastpath_enabled(),
         ),
         "flush": torch.tensor(1e-40).mul(1.0).item(),
@@ -115,4 +115,5 @@ def _modes() -> list[Any]:
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-    return [*_get_current_function_mode_stack(), *_get_current_dispatch_mode_stack()]
+    functions: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    return [*functions, *_get_current_dispatch_mode_stack()]
