@@ -4,8 +4,9 @@ The stages of one case stand in `case.py`; here are those of a whole comparison 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -146,15 +147,23 @@ def compare(
     progress.stage("comparing the weights")
     pairs = _paired(torch_module, nnx_module, rules)
 
-    def run() -> Outcome:
-        with seeded(seed):
-            return run_case(
-                case, kept or live, nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger
-            )
-
-    outcome = kept.run(run) if kept else run()
-    held = {"seconds": round(time.monotonic() - start, 1), **progress.facts()}
-    held |= {"reference": kept.said} if kept else {}
+    outcome = _outcome(
+        kept,
+        live,
+        partial(run_case, case),
+        seed,
+        nnx_module,
+        rules,
+        progress,
+        own_args,
+        own_kwargs,
+        pairs.ledger,
+    )
+    held = {
+        "seconds": round(time.monotonic() - start, 1),
+        **progress.facts(),
+        **({"reference": kept.summary} if kept else {}),
+    }
     if outcome.exhibit is not None:
         shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
         outcome = replace(outcome, exhibit=shown)
@@ -182,16 +191,17 @@ def run_pair(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
+    cache: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
     `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
-    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
-    out. In a process of its own, what JAX has compiled is dropped before the root is called
-    with other shapes than the last time: these programs are hardly run again, and hold memory until
-    the process ends. Raises `InputError` for whatever cannot be used.
+    `depth`, `exhibit` and `cache` (case by case) are as in `compare`. Cases that cannot show what
+    `only` chooses are left out. In a process of its own, what JAX has compiled is dropped before
+    the root is called with other shapes than the last time: these programs are hardly run again,
+    and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
     check_sequences(only=only)
@@ -219,6 +229,7 @@ def run_pair(
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     live = Live(reference, outputs)
+    kept = Kept(live, open_folder(), seed) if cache else None
     done: list[Case] = []
     programs = Programs(own_process)
     for case in cases:
@@ -227,8 +238,9 @@ def run_pair(
             case = replace(case, args=case.args_from(outputs))
         shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
         programs.before(case.path, shapes)
-        with seeded(seed):
-            outcome = run_case(case, live, port, rules, progress, weights=pairs.ledger)
+        outcome = _outcome(
+            kept, live, partial(run_case, case), seed, port, rules, progress, weights=pairs.ledger
+        )
         if outcome.exhibit is not None:
             shown = _with_weights(outcome.exhibit, reference)
             outcome = replace(outcome, exhibit=made_by_pair(shown, weights, config, seed))
@@ -240,6 +252,7 @@ def run_pair(
         **facts(reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
+        **({"reference": kept.summary} if kept else {}),
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
@@ -247,6 +260,18 @@ def run_pair(
     gaps = tuple(pair.unexercised(reference, done))
     described = environment.describe(seed, reference)
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
+
+
+def _outcome(
+    kept: Kept | None, live: Live, run: Callable[..., Outcome], seed: int, *args: Any, **more: Any
+) -> Outcome:
+    """What `run` gives with the reference first among its arguments."""
+
+    def once() -> Outcome:
+        with seeded(seed):
+            return run(kept or live, *args, **more)
+
+    return kept.run(once) if kept else once()
 
 
 def _needed(cases: Sequence[Case], reference: torch.nn.Module, rules: Rules) -> tuple[Case, ...]:

@@ -55,7 +55,7 @@ def is_installed(file: str | None) -> bool:
 def file_of(name: str) -> str | None:
     """The file of a loaded module; one that is typed in, as in a notebook, has none."""
     module = sys.modules.get(name)
-    if name == "__main__" and not hasattr(module, "__file__"):
+    if module is None or (name == "__main__" and not hasattr(module, "__file__")):
         return TYPED_IN
     return getattr(module, "__file__", None)
 

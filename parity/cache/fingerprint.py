@@ -10,7 +10,7 @@ import logging
 import sys
 import types
 import weakref
-from collections import deque
+from collections import deque, namedtuple
 from pathlib import PurePath
 from typing import Any
 
@@ -41,6 +41,8 @@ _PASSIVE = ("_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backwar
             "_forward_hooks_", "_forward_pre_hooks_", "_non_persistent_buffers_set")  # fmt: skip
 """How the attributes of a module begin that change nothing without gradients."""
 
+
+_TupleGetter = type(vars(namedtuple("_One", "one"))["one"])
 
 _HEAP_TYPE = 1 << 9
 """The flag of a class that is not built into the interpreter."""
@@ -117,8 +119,8 @@ class Fingerprint:
             case staticmethod() | classmethod():
                 self._say(type(value).__name__)
                 self.add(value.__func__, where)
-            case types.MemberDescriptorType() | types.GetSetDescriptorType():
-                self._say("slot", value.__name__)
+            case _TupleGetter() | types.MemberDescriptorType() | types.GetSetDescriptorType():
+                self._say("slot", getattr(value, "__name__", ""))
             case types.WrapperDescriptorType() | types.MethodDescriptorType():
                 self._say("native", value.__qualname__)
             case _ if hasattr(value, "__wrapped__") and not hasattr(value, "__dict__"):
@@ -254,7 +256,10 @@ class Fingerprint:
 def _is_python(cls: type) -> bool:
     """Whether the class is written in Python: what its instances add is in their attributes."""
     file = file_of(cls.__module__) or ""
-    return bool(cls.__flags__ & _HEAP_TYPE) and (file.endswith(".py") or file == TYPED_IN)
+    written = any(isinstance(value, types.FunctionType) for value in vars(cls).values())
+    return bool(cls.__flags__ & _HEAP_TYPE) and (
+        file.endswith(".py") or (file == TYPED_IN and written)
+    )
 
 
 def _is_typing(value: Any) -> bool:

@@ -5,6 +5,7 @@ found in float64. Each is made beside its place and moved there in one step, so 
 processes may use the folder, and one that is killed leaves nothing that is taken for whole.
 """
 
+import errno
 import os
 import shutil
 import stat
@@ -85,10 +86,11 @@ class Folder:
         try:
             entry.mkdir(exist_ok=True)
             partial.rename(entry / name)
-        except OSError:  # another process was first, or has just made room
-            self.drop(partial)
-            return False
-        os.utime(entry)
+            os.utime(entry)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False  # another process was first, or has just made room
         self._make_room()
         return True
 

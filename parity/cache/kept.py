@@ -7,6 +7,7 @@ modules, and have them.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,58 +29,69 @@ from parity.localise import Found
 from parity.records import Case, Diagnosis, Trace
 from parity.store import Buffer, Store
 
+NOT_KEPT = "not kept: "
+
 
 class Kept:
-    """A live reference of `run_case`, with what `folder` has of it.
-
-    `said` is what people should know of the last case.
-    """
+    """A live reference of `run_case`, with what `folder` has of it."""
 
     def __init__(self, live: Live, folder: Folder, seed: int) -> None:
         self._live, self._folder, self._seed = live, folder, seed
         self._packs: list[Pack] = []
         self._memory: Memory | None = None
         self._alike = False
-        self._anew = ""
-        self.said, self.found = "", False
+        self._damage = ""
+        self._cases: dict[tuple[str, str], tuple[str, bool]] = {}
+        self._case = ("", "")
+
+    @property
+    def summary(self) -> str:
+        """What people should know of where the reference's side of a report comes from."""
+        told = [text for text, _ in self._cases.values()]
+        if len(told) == 1:
+            return told[0]
+        found = sum(there for _, there in self._cases.values())
+        others = dict.fromkeys(text for text in told if text.startswith(NOT_KEPT))
+        return "; ".join([f"{found} of {len(told)} cases from the cache", *others])
+
+    def _say(self, text: str, *, found: bool = False) -> None:
+        self._cases[self._case] = (text, found)
 
     def run(self, case: Callable[[], Outcome]) -> Outcome:
         """Run a case; once more if what it was given turns out to be damaged."""
         try:
-            outcome = self._run(case)
+            outcome = self._once(case)
         except Exception:
-            if not self._damage():
+            if not self._damage:
                 raise
         else:
-            if not self._damage():
+            if not self._damage:
                 return outcome
-        self._anew = self._damage()
-        self._close()
-        return self._run(case)
+        return self._once(case)
 
-    def _run(self, case: Callable[[], Outcome]) -> Outcome:
+    def _once(self, case: Callable[[], Outcome]) -> Outcome:
         try:
             outcome = case()
-            if self._memory is not None and not self._damage():
+            if self._memory is not None and not self._found_damage():
                 self._memory.end()
                 if self._memory.problem:
-                    self.said += f"; what it does in float64 is not kept: {self._memory.problem}"
+                    text, found = self._cases[self._case]
+                    text += f"; what it does in float64 is not kept: {self._memory.problem}"
+                    self._say(text, found=found)
             return outcome
         finally:
-            if self._memory is not None:
-                self._memory.give_up()
+            self._damage = self._found_damage()
+            self._close()
 
-    def _damage(self) -> str:
+    def _found_damage(self) -> str:
         return next((pack.damage for pack in self._packs if pack.damage), "")
 
     def _close(self) -> None:
+        if self._memory is not None:
+            self._memory.give_up()
         for pack in self._packs:
             pack.close()
         self._packs, self._memory, self._alike = [], None, False
-
-    def close(self) -> None:
-        """Close the files that were read."""
-        self._close()
 
     def arguments(
         self, case: Case, layout: Mapping[str, str]
@@ -102,8 +114,7 @@ class Kept:
 
         All calls are kept; those `inside` are taken from them.
         """
-        self._close()
-        self.found, self.said = False, ""
+        self._case = (case.name, case.path)
         if case.returned_from is not None:  # nothing runs
             return self._live.record(case, store, layout, inside)
         module = self._live.called(case)
@@ -111,7 +122,7 @@ class Kept:
         try:
             key = key_of(module, case, layout, self._seed, watched)
         except Unknown as error:
-            self.said = f"not kept: {error}"
+            self._say(f"{NOT_KEPT}{error}")
             return self._live.record(case, store, layout, inside)
         trace = self._before(key, store)
         if trace is None:
@@ -123,52 +134,57 @@ class Kept:
 
     def _before(self, key: str, store: Store) -> Trace | None:
         """The calls of an entry, and what it has of them in float64."""
-        why, self._anew = self._anew, ""
+        why, self._damage = self._damage, ""
         paths = [] if why else self._folder.packs(key)
         calls = [path for path in paths if path.name == CALLS]
         try:
             if calls:
-                self._packs = [Pack(path) for path in paths]
-                pack = next(pack for pack in self._packs if pack.folder == calls[0])
+                pack = self._opened(calls[0])
                 trace = from_plain(pack.content["trace"], _adopted(pack, store))
-                others = [one for one in self._packs if one is not pack]
-                self._memory = Memory(self._folder, key, others)
-                self._alike, self.found = not trace.stateful, True
-                self.said = f"from the cache, recorded {pack.content['recorded']}, key {key[:12]}"
+                others = [self._opened(path) for path in paths if path != calls[0]]
+                self._memory = Memory(self._folder, key, pack.signature, others)
+                self._alike = not trace.stateful
+                when = pack.content["recorded"]
+                self._say(f"from the cache, recorded {when}, key {key[:12]}", found=True)
                 return trace
         except (Damaged, KeyError, TypeError, ValueError, AttributeError) as error:
             self._close()
             why = str(error)
         if why:
             self._folder.forget(key)
-            self.said = f"recorded anew, key {key[:12]}: {why}"
+        self._say(f"recorded now, key {key[:12]}{f': {why}' if why else ''}")
         return None
+
+    def _opened(self, path: Path) -> Pack:
+        self._packs.append(Pack(path))
+        return self._packs[-1]
 
     def _now(self, key: str, observe: Callable[[], Trace], store: Store) -> Trace:
         """Record the calls, and keep them if the same would be recorded again."""
         random = torch.get_rng_state()
         trace = observe()
         if not torch.equal(random, torch.get_rng_state()):
-            self.said = "not kept: it draws random numbers"
+            self._say(f"{NOT_KEPT}it draws random numbers")
             return trace
         try:
-            self._write(key, trace, store)
+            signature = self._write(key, trace, store)
         except TooLarge:
-            self.said = f"not kept: larger than {self._folder.limit / 2**30:g} GiB"
+            self._say(f"{NOT_KEPT}larger than {self._folder.limit / 2**30:g} GiB")
         except (Unknown, OSError) as error:
-            self.said = f"not kept: {error}"
+            self._say(f"{NOT_KEPT}{error}")
         else:
-            self.said = self.said or f"recorded now, key {key[:12]}"
-            self._memory, self._alike = Memory(self._folder, key, ()), not trace.stateful
+            self._alike = not trace.stateful
+            self._memory = Memory(self._folder, key, signature, ()) if signature else None
         return trace
 
-    def _write(self, key: str, trace: Trace, store: Store) -> None:
+    def _write(self, key: str, trace: Trace, store: Store) -> str:
+        """Write an entry; its signature, `""` if another process was first."""
         recorded = datetime.now(UTC).isoformat(timespec="seconds")
         writer = Writer(self._folder.begin(), self._folder.limit)
         try:
             plain = to_plain(trace, lambda buffer: writer.put(store.get(buffer)))
-            writer.end({"recorded": recorded, "trace": plain})
-            self._folder.keep(writer.folder, key, CALLS)
+            signature = writer.end({"recorded": recorded, "trace": plain})
+            return signature if self._folder.keep(writer.folder, key, CALLS) else ""
         finally:
             writer.give_up()
             self._folder.drop(writer.folder)  # where it was not moved away

@@ -1,5 +1,6 @@
 """What an entry of the cache holds in float64, and what this run adds to it."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,16 @@ Found = tuple[Pack, Place]
 class Memory:
     """By name and section, arrays by leaf; `None` where the recorded one says all.
 
+    It belongs to the recording of that `signature`: another one of the same may round otherwise.
     What is added is found by the runs after this one.
     """
 
-    def __init__(self, folder: Folder, key: str, packs: Sequence[Pack]) -> None:
-        self._folder, self._key = folder, key
+    def __init__(self, folder: Folder, key: str, signature: str, packs: Sequence[Pack]) -> None:
+        self._folder, self._key, self._signature = folder, key, signature
         self._known: dict[str, dict[str, dict[str, Found | None]]] = {}
         for pack in packs:
+            if pack.content["of"] != signature:
+                continue
             for name, sections in pack.content["found"].items():
                 self._known[name] = {
                     section: {leaf: None if place is None else (pack, Place.read(place))
@@ -69,9 +73,9 @@ class Memory:
         try:
             if self._writer is None:  # all of it is as it was recorded
                 self._writer = Writer(self._folder.begin(), self._folder.limit)
-            self._writer.end({"found": self._added})
-            place = self._writer.folder
-            self._folder.keep(place, self._key, place.name.lstrip("."))
+            self._writer.end({"of": self._signature, "found": self._added})
+            name = f"float64-{secrets.token_hex(4)}"
+            self._folder.keep(self._writer.folder, self._key, name)
         except OSError as error:
             self.problem = str(error)
 

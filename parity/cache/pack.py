@@ -91,14 +91,15 @@ class Writer:
                 self._places[key], self.nbytes = offset, offset + array.nbytes
         return Place(key, offset, array.shape, array.dtype)
 
-    def end(self, content: Mapping[str, Any]) -> None:
-        """Write what is said of the arrays: from now on the pack is whole."""
+    def end(self, content: Mapping[str, Any]) -> str:
+        """Write what is said of the arrays: from now on the pack is whole. Returns its signature."""
         self._file.truncate(self.nbytes)
         self._file.close()
         whole = {"nbytes": self.nbytes, **content}
         text = json.dumps(whole, allow_nan=False)
-        signed = f"{_sha256(text)}\n{text}"
-        (self.folder / INDEX).write_text(signed, encoding="utf-8")
+        signature = _sha256(text)
+        (self.folder / INDEX).write_text(f"{signature}\n{text}", encoding="utf-8")
+        return signature
 
     def give_up(self) -> None:
         """Close the file."""
@@ -115,8 +116,9 @@ class Pack:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            first, _, text = (folder / INDEX).read_text(encoding="utf-8").partition("\n")
-            if first != _sha256(text):
+            whole = (folder / INDEX).read_text(encoding="utf-8")
+            self.signature, _, text = whole.partition("\n")
+            if self.signature != _sha256(text):
                 raise Damaged(f"{folder / INDEX}: changed since it was written")
             self.content: Mapping[str, Any] = json.loads(text)
             self._file = (folder / ARRAYS).open("rb")

@@ -7,6 +7,7 @@ import click
 from parity.cli.ending import end
 from parity.cli.options import (
     BUNDLE,
+    CACHE,
     CONFIG,
     DEPTH,
     DISABLE_JIT,
@@ -39,6 +40,7 @@ from parity.errors import InputError
 @DEPTH
 @EMULATE
 @DISABLE_JIT
+@CACHE
 @BUNDLE
 @PROFILE
 @QUIET
@@ -56,6 +58,7 @@ def run(
     depth: int | None,
     emulate: str | None,
     disable_jit: bool,
+    cache: bool,
     bundle: str | None,
     profile: str | None,
     quiet: bool,
@@ -102,6 +105,7 @@ def run(
                 only=only,
                 depth=depth,
                 exhibit=bundle is not None,
+                cache=cache,
                 progress=progress,
                 own_process=True,
             )
