@@ -40,7 +40,7 @@ class Kept:
         self._packs: list[Pack] = []
         self._memory: Memory | None = None
         self._alike = False
-        self._damage = ""
+        self._damage = self._broken = ""
         self._cases: dict[tuple[str, str], tuple[str, bool]] = {}
         self._case = ("", "")
 
@@ -84,14 +84,14 @@ class Kept:
             self._close()
 
     def _found_damage(self) -> str:
-        return next((pack.damage for pack in self._packs if pack.damage), "")
+        return next((pack.damage for pack in self._packs if pack.damage), self._broken)
 
     def _close(self) -> None:
         if self._memory is not None:
             self._memory.give_up()
         for pack in self._packs:
             pack.close()
-        self._packs, self._memory, self._alike = [], None, False
+        self._packs, self._memory, self._alike, self._broken = [], None, False, ""
 
     def arguments(
         self, case: Case, layout: Mapping[str, str]
@@ -148,8 +148,9 @@ class Kept:
                 self._say(f"from the cache, recorded {when}, key {key[:12]}", found=True)
                 return trace
         except (Damaged, KeyError, TypeError, ValueError, AttributeError) as error:
-            self._close()
-            why = str(error)
+            # the store has arrays of it by now: begin again, with another one
+            self._broken = str(error)
+            raise
         if why:
             self._folder.forget(key)
         self._say(f"recorded now, key {key[:12]}{f': {why}' if why else ''}")

@@ -92,7 +92,7 @@ class Writer:
         return Place(key, offset, array.shape, array.dtype)
 
     def end(self, content: Mapping[str, Any]) -> str:
-        """Write what is said of the arrays: from now on the pack is whole. Returns its signature."""
+        """Write what is said of the arrays, which makes the pack whole; returns its signature."""
         self._file.truncate(self.nbytes)
         self._file.close()
         whole = {"nbytes": self.nbytes, **content}

@@ -1,0 +1,112 @@
+"""`parity compare --cache` from the shell, with an edit of the port between two runs."""
+
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+
+REFERENCE = """
+import torch
+
+
+class Reference(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(3, 4)
+        self.second = torch.nn.Linear(4, 5)
+
+    def forward(self, x):
+        print("the reference runs")
+        return self.second(torch.tanh(self.first(x)))
+"""
+
+PORT = """
+import jax.numpy as jnp
+import numpy as np
+import torch
+from flax import nnx
+
+from theirs import Reference
+
+FACTOR = 1.0
+
+
+class Port(nnx.Module):
+    def __init__(self):
+        self.first = nnx.Linear(3, 4, rngs=nnx.Rngs(0))
+        self.second = nnx.Linear(4, 5, rngs=nnx.Rngs(0))
+
+    def __call__(self, x):
+        return self.second(jnp.tanh(self.first(x)) * FACTOR)
+
+
+def make():
+    reference, port = Reference().eval(), Port()
+    for name in ("first", "second"):
+        ours, theirs = getattr(port, name), getattr(reference, name)
+        ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
+        ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
+    return reference, port, (np.ones((2, 3), np.float32) * np.arange(3, dtype=np.float32),)
+"""
+
+WORDS = [COMMAND, "compare", "ours:make", "--cache"]
+
+
+@pytest.fixture
+def home(tmp_path):
+    (tmp_path / "theirs.py").write_text(REFERENCE)
+    (tmp_path / "ours.py").write_text(PORT)
+    return tmp_path
+
+
+def start(home, *words, **environment):
+    return subprocess.Popen(
+        [*WORDS, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+def ended(process):
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def test_an_edit_of_the_port_does_not_run_the_reference(home, cache):
+    both = [start(home, "--out", name) for name in ("one", "two")]  # at once, and none was first
+    done = [ended(process) for process in both]
+    for code, out, err in done:
+        assert code == 0, err
+        assert out.count("the reference runs") == 2  # in float32 and in float64
+        assert "- the reference: recorded now, key " in out
+        assert "Reference against Port: PASS" in out
+        assert err == ""  # no terminal, no progress
+    (entry,) = cache.iterdir()
+    edit(home / "ours.py", "* FACTOR", "* FACTOR * 1.01")
+    code, out, err = ended(start(home, "--json", "--out", "three"))
+    assert code == 1, err
+    report = json.loads(out)  # and nothing else: the reference did not run
+    assert report["facts"]["reference"].startswith("from the cache, recorded 20")
+    assert report["facts"]["reference"].endswith(f"key {entry.name[:12]}")
+    assert [fault["path"] for fault in report["faults"]] == [""]
+    figures = json.loads((home / "one" / "report.json").read_text())["rows"]
+    assert report["rows"][0] == figures[0]  # of `first`, before the edit
+
+
+def test_a_folder_that_cannot_be_used(home, tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    code, out, err = ended(start(home, "--quiet", PARITY_CACHE_DIR=str(tmp_path / "open")))
+    assert (code, out) == (2, "")
+    assert err.startswith(f"parity: {tmp_path / 'open'}: has mode 777 and owner ")
+    assert len(err.splitlines()) == 1
