@@ -17,6 +17,7 @@ from parity.cli.options import (
     JSON,
     ONLY,
     QUIET,
+    check_cache,
     default_folder,
     writable,
 )
@@ -70,6 +71,8 @@ def compare(
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
+    if cache:
+        check_cache()
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
     given |= {"exhibit": True} if bundle else {}
     given |= {"only": only} if only else {}

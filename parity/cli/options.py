@@ -135,6 +135,13 @@ def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
     return Path(f"reports/{name}{'-part' if only or depth is not None else ''}")
 
 
+def check_cache() -> None:
+    """Refuse a cache that cannot be used before anything takes time."""
+    from parity.cache.folder import open_folder
+
+    open_folder()
+
+
 def writable(folder: Path, option: str = "--out") -> Path:
     """Make the folder now: a run of minutes should not end in an error about it."""
     import os

@@ -20,6 +20,7 @@ from parity.cli.options import (
     SEED,
     SIZE,
     VIDEO,
+    check_cache,
     default_folder,
     find_pair,
     place_of,
@@ -80,6 +81,8 @@ def run(
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
+    if cache:
+        check_cache()
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:

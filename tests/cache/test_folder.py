@@ -50,7 +50,7 @@ def test_a_limit_that_is_none(limit, monkeypatch):
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared").chmod(0o777)
-    with pytest.raises(InputError, match="has mode 777 and owner .*, so others may write"):
+    with pytest.raises(InputError, match=r"has mode 777 and owner .*, so others may write"):
         Folder(tmp_path / "shared", KIB)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="expected a folder for the cache"):
@@ -58,7 +58,7 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path):
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path):
-    into = Folder(tmp_path / "c", 5 * KIB)
+    into = Folder(tmp_path / "c", 4 * KIB)
     for age, key in enumerate(("one", "two", "three")):
         assert keep(into, key)
         os.utime(into.path / key, (age, age))
