@@ -66,8 +66,8 @@ def home(tmp_path):
 
 def start(home, name, *words, **environment):
     return subprocess.Popen(
-        [COMMAND, "compare", f"{name}:make", "--cache", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=home,
-        env={**os.environ, **environment},
+        [COMMAND, "compare", f"{name}:make", "--cache", *words], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=home, env={**os.environ, **environment},
     )  # fmt: skip
 
 
