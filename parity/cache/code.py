@@ -13,7 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 REFUSED = ("__import__", "eval", "exec", "globals", "input", "locals", "open")
@@ -152,6 +152,20 @@ def compiled(code: CodeType) -> tuple[Any, ...]:
     )
 
 
-def members(cls: type) -> Iterator[tuple[str, Any]]:
+def foreign(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions among these that are no part of an installed package.
+
+    In a module or a class of one they are what somebody has put in the place of its own.
+    """
+    found = {}
+    for name, value in values.items():
+        bound = isinstance(value, (staticmethod, classmethod, MethodType))
+        function = value.__func__ if bound else value
+        if isinstance(function, FunctionType) and not is_installed(function.__code__.co_filename):
+            found[name] = value
+    return found
+
+
+def members(cls: type) -> dict[str, Any]:
     """What a class defines itself."""
-    return ((name, value) for name, value in vars(cls).items() if name not in _BOOKKEEPING)
+    return {name: value for name, value in vars(cls).items() if name not in _BOOKKEEPING}

@@ -6,11 +6,13 @@ Two values with one digest behave alike. What cannot be told is refused, never l
 import enum
 import functools
 import hashlib
+import itertools
 import logging
 import sys
 import types
 import weakref
 from collections import deque, namedtuple
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -24,6 +26,7 @@ from parity.cache.code import (
     Unknown,
     compiled,
     file_of,
+    foreign,
     globals_of,
     is_installed,
     members,
@@ -35,6 +38,9 @@ _PLAIN = (type(None), bool, int, str, bytes, complex, range, slice, type(Ellipsi
 _SHOWN = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, PurePath,
           types.GenericAlias, types.UnionType, logging.Logger, logging.LoggerAdapter)  # fmt: skip
 """What is all in its `repr`; a logger changes no figure."""
+
+_SET = (bool, int, float, str)
+"""What somebody may set in a class of an installed package."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 _PASSIVE = ("_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook",
@@ -129,6 +135,13 @@ class Fingerprint:
             case _:
                 self._object(value, where)
 
+    def _items(self, values: Mapping[str, Any], where: str) -> None:
+        """Values by name."""
+        self._say(len(values))
+        for name, value in values.items():
+            self._say(name)
+            self.add(value, f"{where}.{name}" if where else name)
+
     def _all(self, values: Any, where: str) -> None:
         values = list(values)
         self._say(len(values))
@@ -155,15 +168,13 @@ class Fingerprint:
         return False
 
     def _class(self, cls: type) -> None:
-        self._say("class")
+        self._say("class", len(cls.__mro__))
         for one in cls.__mro__:
-            installed = self._named(one)
-            for name, value in members(one):
-                # a method of a package that somebody put another in the place of counts too
-                code = getattr(getattr(value, "__func__", value), "__code__", None)
-                if not installed or (code is not None and not is_installed(_file(code))):
-                    self._say(name)
-                    self.add(value, f"`{one.__qualname__}.{name}`")
+            installed, own = self._named(one), members(one)
+            if installed:
+                plain = {name: value for name, value in own.items() if type(value) in _SET}
+                own = {**plain, **foreign(own)}
+            self._items(own, f"`{one.__qualname__}`")
 
     def _function(self, function: types.FunctionType) -> None:
         self._say("function")
@@ -173,12 +184,14 @@ class Fingerprint:
         if installed:
             return
         self._constants(compiled(function.__code__))
-        self.add(dict(vars(function)), function.__qualname__)
-        for name, value in globals_of(function):
-            self._say(name)
-            if isinstance(value, types.ModuleType) and value.__name__ in OUTSIDE:
-                raise Unknown(f"`{function.__qualname__}` uses the module {value.__name__}")
-            self.add(value, f"`{name}` of `{function.__qualname__}`")
+        self._items(vars(function), function.__qualname__)
+        used = dict(globals_of(function))
+        for name, value in used.items():
+            home = value if isinstance(value, types.ModuleType) else sys.modules.get(
+                str(getattr(value, "__module__", None)))  # fmt: skip
+            if getattr(home, "__name__", "") in OUTSIDE and not isinstance(value, type):
+                raise Unknown(f"`{function.__qualname__}` uses `{name}`")
+        self._items(used, f"`{function.__qualname__}`")
 
     def _constants(self, value: Any) -> None:
         """What is in a code object: plain values, compared with their types."""
@@ -206,11 +219,11 @@ class Fingerprint:
         own = getattr(module, "__file__", None)
         if is_installed(file_of(name) if sys.modules.get(name) is module else own):
             self._packages.add(name.partition(".")[0])
+            self._items(foreign(vars(module)), f"`{name}`")
             return
-        for key, value in sorted(vars(module).items()):
-            if not (key.startswith("__") and key.endswith("__")):
-                self._say(key)
-                self.add(value, f"`{name}.{key}`")
+        own = {key: value for key, value in sorted(vars(module).items())
+               if not (key.startswith("__") and key.endswith("__"))}  # fmt: skip
+        self._items(own, f"`{name}`")
 
     def _object(self, value: Any, where: str) -> None:
         cls = type(value)
@@ -236,21 +249,20 @@ class Fingerprint:
             for name in (slots,) if isinstance(slots, str) else slots:
                 if name not in ("__dict__", "__weakref__") and hasattr(value, name):
                     held[name] = getattr(value, name)
-        module = isinstance(value, torch.nn.Module)
-        for name, item in held.items():
-            if module and name in _HOOKS:
-                self._hooks(item.values(), where)
-            elif not (module and name.startswith(_PASSIVE)):
-                self._say(name)
-                self.add(item, f"{where}.{name}" if where else name)
+        if isinstance(value, torch.nn.Module):
+            hooks = [list(held.pop(name, {}).values()) for name in _HOOKS]
+            self._hooks(hooks, where)
+            held = {name: item for name, item in held.items() if not name.startswith(_PASSIVE)}
+        self._items(held, where)
 
-    def _hooks(self, hooks: Any, where: str) -> None:
+    def _hooks(self, hooks: Sequence[Sequence[Any]], where: str) -> None:
         """Those of PyTorch itself, such as that of a weight norm, follow from what they hold."""
-        for hook in hooks:
+        for hook in itertools.chain(*hooks):
             home = getattr(hook, "__module__", None) or type(hook).__module__
             if not str(home).startswith("torch."):
                 raise Unknown(f"a hook is registered on {where or 'the reference'}")
-            self.add(hook, f"a hook of {where}")
+        for some in hooks:
+            self._all(some, f"a hook of {where}")
 
 
 def _is_python(cls: type) -> bool:
@@ -277,7 +289,3 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # not filled yet
         return None
-
-
-def _file(code: types.CodeType) -> str:
-    return code.co_filename

@@ -4,12 +4,14 @@ Only the recording and the float64 runs are kept. Experiments that look for a ca
 modules, and have them.
 """
 
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from parity.cache.calls import from_plain, to_plain
@@ -162,9 +164,9 @@ class Kept:
 
     def _now(self, key: str, observe: Callable[[], Trace], store: Store) -> Trace:
         """Record the calls, and keep them if the same would be recorded again."""
-        random = torch.get_rng_state()
+        before = _streams()
         trace = observe()
-        if not torch.equal(random, torch.get_rng_state()):
+        if _streams() != before:
             self._say(f"{NOT_KEPT}it draws random numbers")
             return trace
         try:
@@ -213,6 +215,12 @@ class Kept:
     def notes(self, case: Case) -> tuple[str, ...]:
         """Those of the live modules."""
         return self._live.notes(case)
+
+
+def _streams() -> tuple[bytes, ...]:
+    """Where the streams of random numbers are that a reference may draw from."""
+    torchs = torch.get_rng_state().numpy().tobytes()
+    return torchs, repr(np.random.get_state()).encode(), repr(random.getstate()).encode()  # noqa: NPY002
 
 
 def _adopted(pack: Pack, store: Store) -> Callable[[Place], Buffer]:

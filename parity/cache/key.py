@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.cache.code import Unknown
+from parity.cache.code import Unknown, foreign
 from parity.cache.fingerprint import Fingerprint
 from parity.records import Case
 
-VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH_")
+VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH")
 """How environment variables begin that change how PyTorch computes."""
 
 _SEES_HOOKS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder,
@@ -41,7 +41,7 @@ def key_of(
     if any(listening):
         raise Unknown("hooks are registered on all modules")
     found = Fingerprint()
-    for value in (_machine(), _settings(), case.path, case.torch, seed, dict(layout),
+    for value in (_machine(), _settings(), _replaced(), case.path, case.torch, seed, dict(layout),
                   None if inside is None else sorted(inside)):  # fmt: skip
         found.add(value, "a setting")
     found.add(module, "the reference")
@@ -73,6 +73,13 @@ def _machine() -> list[Any]:
     ]
 
 
+def _replaced() -> list[dict[str, Any]]:
+    """Functions of PyTorch that somebody has put others in the place of, for the whole process."""
+    homes = (torch, torch.Tensor, torch.nn, torch.nn.functional, torch.fft, torch.linalg,
+             torch.special)  # fmt: skip
+    return [foreign(vars(home)) for home in homes]
+
+
 def _own_code() -> str:
     """A digest of this package: what records decides what is recorded."""
     home = Path(__file__).parents[1]
@@ -96,7 +103,17 @@ def _settings() -> dict[str, Any]:
             torch.is_deterministic_algorithms_warn_only_enabled(),
             torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         ),
-        "mkldnn": (backends.mkldnn.enabled, getattr(backends.mkldnn, "allow_tf32", None)),
+        "libraries": [
+            str(getattr(home, name, None))
+            for home in (
+                backends,
+                backends.mkldnn,
+                getattr(backends.mkldnn, "conv", None),
+                getattr(backends.mkldnn, "matmul", None),
+                backends.opt_einsum,
+            )
+            for name in ("enabled", "deterministic", "allow_tf32", "fp32_precision", "strategy")
+        ],
         "cpu": backends.cpu.get_cpu_capability(),
         "attention": (
             torch._C._get_math_sdp_enabled(),
