@@ -16,7 +16,7 @@ from parity.cache.code import Unknown, foreign
 from parity.cache.fingerprint import Fingerprint
 from parity.records import Case
 
-VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH")
+VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH_")
 """How environment variables begin that change how PyTorch computes."""
 
 _SEES_HOOKS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder,
@@ -97,23 +97,20 @@ def _settings() -> dict[str, Any]:
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
         "dtype": torch.get_default_dtype(),
         "device": torch.get_default_device(),
-        "precision": torch.get_float32_matmul_precision(),
         "deterministic": (
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
             torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         ),
-        "libraries": [
-            str(getattr(home, name, None))
+        "precision": [
+            str(getattr(home, "fp32_precision", None))
             for home in (
                 backends,
-                backends.mkldnn,
-                getattr(backends.mkldnn, "conv", None),
-                getattr(backends.mkldnn, "matmul", None),
-                backends.opt_einsum,
+                *(getattr(backends.mkldnn, name, None) for name in ("conv", "matmul", "rnn")),
             )
-            for name in ("enabled", "deterministic", "allow_tf32", "fp32_precision", "strategy")
         ],
+        "mkldnn": (backends.mkldnn.enabled, getattr(backends.mkldnn, "deterministic", None)),
+        "einsum": (backends.opt_einsum.enabled, backends.opt_einsum.strategy),
         "cpu": backends.cpu.get_cpu_capability(),
         "attention": (
             torch._C._get_math_sdp_enabled(),
