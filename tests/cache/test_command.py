@@ -2,13 +2,20 @@
 
 import json
 import os
+import pty
 import re
 import shutil
 import subprocess
 import sysconfig
+import threading
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+
+from parity.cli import cli
+from parity.errors import InputError
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 
@@ -64,11 +71,32 @@ def home(tmp_path):
     return tmp_path
 
 
-def start(home, name, *words, **environment):
+def start(home, name, *words, stderr=subprocess.PIPE, **environment):
     return subprocess.Popen(
         [COMMAND, "compare", f"{name}:make", "--cache", *words], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, cwd=home, env={**os.environ, **environment},
+        stderr=stderr, text=True, cwd=home, env={**os.environ, **environment},
     )  # fmt: skip
+
+
+@contextmanager
+def terminal():
+    """A terminal to write to, and what it showed in the end."""
+    ours, theirs = pty.openpty()
+    shown = []
+
+    def read():
+        with suppress(OSError):  # the other end is closed
+            while chunk := os.read(ours, 4096):
+                shown.append(chunk.decode(errors="replace"))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield theirs, shown
+    finally:
+        os.close(theirs)
+        reader.join()
+        os.close(ours)
 
 
 def ended(process):
@@ -98,7 +126,9 @@ def test_an_edit_of_the_port_does_not_run_the_reference(home, cache):
     shutil.copy(home / "ours.py", home / "wrong.py")
     edit(home / "ours.py", "* FACTOR", "* (FACTOR + 1) / 2")
     edit(home / "wrong.py", "* FACTOR", "* FACTOR * 1.01")
-    right, wrong = (start(home, "ours", "--json"), start(home, "wrong", "--out", "wrong"))
+    right = start(home, "ours", "--json")
+    with terminal() as (stderr, shown):
+        of_wrong = ended(start(home, "wrong", "--out", "wrong", stderr=stderr))
     code, out, err = ended(right)
     assert code == 0, err
     report = json.loads(out)  # and nothing else: the reference did not run
@@ -108,8 +138,10 @@ def test_an_edit_of_the_port_does_not_run_the_reference(home, cache):
     assert [report[name] for name in ("rows", "faults", "verdict")] == [
         before[name] for name in ("rows", "faults", "verdict")
     ]
-    code, out, err = ended(wrong)
-    assert code == 1, err
+    code, out, _ = of_wrong
+    assert code == 1, shown
+    assert "diagnosis" in "".join(shown)  # progress, where there is a terminal
+    assert " so far" in "".join(shown)
     assert "- the reference: from the cache, recorded 20" in out
     assert "fault: <root> (Reference), call 0 of __call__, between `first` and" in out
 
@@ -121,3 +153,19 @@ def test_a_folder_that_cannot_be_used(home, tmp_path):
     assert (code, out) == (2, "")
     assert err.startswith(f"parity: {tmp_path / 'open'}: has mode 777 and owner ")
     assert len(err.splitlines()) == 1
+
+
+def test_a_ladder(home, cache):
+    words = ["run", "tests.cache.nets:PAIR", "--cache", "--frames", "1", "--size", "8x8", "--only",
+             "head", "--json", "--out", str(home / "out")]  # fmt: skip
+    told = []
+    for _ in range(2):
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0, done.output
+        told.append(json.loads(done.stdout)["facts"]["reference"])
+    assert told[0].startswith("recorded now")
+    assert told[1].startswith("from the cache, recorded 20")
+    cache.chmod(0o770)
+    done = CliRunner().invoke(cli, words)
+    assert isinstance(done.exception, InputError)
+    assert "chmod 700" in str(done.exception)
