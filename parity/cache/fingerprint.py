@@ -8,6 +8,7 @@ import functools
 import hashlib
 import itertools
 import logging
+import re
 import sys
 import types
 import weakref
@@ -35,8 +36,11 @@ from parity.cache.code import (
 from parity.store import digest
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, range, slice, type(Ellipsis))
-_SHOWN = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype, PurePath,
-          types.GenericAlias, types.UnionType, logging.Logger, logging.LoggerAdapter)  # fmt: skip
+_SHOWN = (
+    torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
+    torch.iinfo, np.dtype, PurePath, re.Pattern, types.GenericAlias, types.UnionType,
+    logging.Logger, logging.LoggerAdapter,
+)  # fmt: skip
 """What is all in its `repr`; a logger changes no figure."""
 
 _SET = (bool, int, float, str)
@@ -129,9 +133,15 @@ class Fingerprint:
                 self._say("slot", getattr(value, "__name__", ""))
             case types.WrapperDescriptorType() | types.MethodDescriptorType():
                 self._say("native", value.__qualname__)
-            case _ if hasattr(value, "__wrapped__") and not hasattr(value, "__dict__"):
-                self._say("wrapper", type(value).__qualname__)
+            case functools.cached_property():
+                self._say("cached property")
+                self.add(value.func, where)
+            case functools._lru_cache_wrapper():
+                self._say("cached function")
                 self.add(value.__wrapped__, where)
+            case types.SimpleNamespace():
+                self._say("namespace")
+                self._items(vars(value), where)
             case _:
                 self._object(value, where)
 
@@ -230,6 +240,7 @@ class Fingerprint:
         native = next(one for one in cls.__mro__ if not _is_python(one))
         self._say("object")
         self.add(cls)
+        self.add(getattr(value, "default_factory", None), where)  # of a dict that has one
         if native in (list, tuple, deque):
             self._all(value, where)
         elif issubclass(native, (dict, types.MappingProxyType)):

@@ -1,10 +1,17 @@
 """Whatever decides what a reference computes is in its key, or there is none."""
 
+import dataclasses
+import enum
 import functools
 import importlib.util
+import logging
+import re
 import threading
 import types
+from collections import defaultdict
+from pathlib import Path
 from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -337,3 +344,76 @@ def test_names_typed_into_a_notebook_are_known_by_their_code(plain):
 
     assert typed(SOURCE) == typed(SOURCE)
     assert typed(SOURCE) != typed(SOURCE.replace("1e-5", "1e-6"))
+
+
+class Kind(enum.Enum):
+    ONE = 1
+    TWO = 2
+
+
+class Sizes(NamedTuple):
+    width: int
+    kind: Kind = Kind.ONE
+
+
+@dataclasses.dataclass
+class Config:
+    sizes: Sizes
+    more: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@functools.lru_cache
+def power(x):
+    return x**2
+
+
+class Usual(torch.nn.Module):
+    """What models of others hold."""
+
+    def __init__(self):
+        super().__init__()
+        self.config = Config(Sizes(3), {"a": torch.float32, "b": [slice(1), {1, 2}]})
+        self.space = types.SimpleNamespace(size=torch.Size((1, 2)), path=Path("a"))
+        self.act = functools.partial(F.gelu, approximate="tanh")
+        self.table = defaultdict(list, a=[np.float32(0.5)])
+        self.log = logging.getLogger("model")
+        self.lstm = torch.nn.LSTM(3, 2)
+        self.words = re.compile("a+")
+
+    @functools.cached_property
+    def scale(self):
+        return power(self.config.sizes.width)
+
+    @staticmethod
+    def half(x):
+        return x / 2
+
+    @torch.no_grad()
+    def forward(self, x):
+        return self.half(x) * self.scale
+
+
+DIFFERENCES = {
+    "dataclass": lambda net: setattr(net.config, "sizes", Sizes(4)),
+    "enum": lambda net: setattr(net.config, "sizes", Sizes(3, Kind.TWO)),
+    "type": lambda net: net.config.more.update(a=torch.float64),
+    "set": lambda net: net.config.more["b"][1].add(3),
+    "namespace": lambda net: setattr(net.space, "path", Path("b")),
+    "partial": lambda net: setattr(net, "act", functools.partial(F.gelu, approximate="none")),
+    "dict with a factory": lambda net: setattr(net, "table", defaultdict(dict, net.table)),
+    "array scalar": lambda net: net.table["a"].append(1),
+    "level": lambda net: setattr(net.lstm, "num_layers", 2),
+}
+
+
+def test_what_models_usually_hold():
+    def usual():
+        torch.manual_seed(0)
+        return Usual()
+
+    plain = key_of(usual())
+    assert key_of(usual()) == plain
+    for name, change in DIFFERENCES.items():
+        net = usual()
+        change(net)
+        assert key_of(net) != plain, name
