@@ -12,7 +12,7 @@ import re
 import sys
 import types
 import weakref
-from collections import deque, namedtuple
+from collections import defaultdict, deque, namedtuple
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
@@ -171,7 +171,8 @@ class Fingerprint:
         self._say(home, getattr(value, "__qualname__", ""))
         file = file_of(home)
         if isinstance(value, types.FunctionType):
-            file = value.__code__.co_filename
+            # a decorator may have given it the name of another
+            file, home = value.__code__.co_filename, str(value.__globals__.get("__name__"))
         if is_installed(file):
             self._packages.add(home.partition(".")[0])
             return True
@@ -217,7 +218,7 @@ class Fingerprint:
     def _built_in(self, value: Any, where: str) -> None:
         owner = value.__self__
         self._say("native", value.__qualname__)
-        if owner is None or isinstance(owner, (type, types.ModuleType)):
+        if owner is None or isinstance(owner, type):
             self._named(value if owner is None else owner)
         else:
             self.add(owner, where)
@@ -240,10 +241,10 @@ class Fingerprint:
         native = next(one for one in cls.__mro__ if not _is_python(one))
         self._say("object")
         self.add(cls)
-        self.add(getattr(value, "default_factory", None), where)  # of a dict that has one
         if native in (list, tuple, deque):
             self._all(value, where)
         elif issubclass(native, (dict, types.MappingProxyType)):
+            self.add(value.default_factory if isinstance(value, defaultdict) else None, where)
             self._say(len(value))
             for key, item in value.items():
                 self.add(key, where)
