@@ -47,7 +47,7 @@ class Live:
         self, case: Case, layout: Mapping[str, str]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The reference's arguments in the port's layout."""
-        module = self._called(case)
+        module = self.called(case)
         kinds = [cls.__name__ for cls in type(module).__mro__]
         function = capture_torch.target(module, case.torch)
         names = list(bind(function, case.args, case.kwargs))
@@ -79,17 +79,27 @@ class Live:
         inside: Collection[str] | None,
     ) -> Trace:
         """Run it, unless what it returns has been shown before."""
-        module, method = self._called(case), case.torch
+        return capture_torch.settled(self.observe(case, store, layout, inside))
+
+    def observe(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
+        """As `record`, with each call by itself."""
+        module, method = self.called(case), case.torch
         if case.returned_from is not None:
             method = _returning(case.returned_from(self._before), module, method)
-        return capture_torch.record(
+        return capture_torch.observe(
             module, method, case.args, case.kwargs,
             store=store, layout=layout, prefix=case.path, inside=inside,
         )  # fmt: skip
 
     def float64(self, case: Case) -> TorchModules:
         """Its modules, which can be run in float64."""
-        named = self._called(case).named_modules()
+        named = self.called(case).named_modules()
         return TorchModules({join(case.path, path): module for path, module in named}, case.torch)
 
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
@@ -100,19 +110,20 @@ class Live:
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """As the signatures of the classes say."""
-        return capture_torch.optional_arguments(self._called(case))
+        return capture_torch.optional_arguments(self.called(case))
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Modules that do something else in train mode, and are in it."""
         paths = [
             path or "<root>"
-            for path, one in self._called(case).named_modules()
+            for path, one in self.called(case).named_modules()
             if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
         ]
         found = ", ".join(paths[:5])
         return (f"the reference is in train mode: {found}; call .eval()",) if paths else ()
 
-    def _called(self, case: Case) -> torch.nn.Module:
+    def called(self, case: Case) -> torch.nn.Module:
+        """The module that the case calls."""
         return self._root.get_submodule(case.path)
 
 

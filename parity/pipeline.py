@@ -4,8 +4,9 @@ The stages of one case stand in `case.py`; here are those of a whole comparison 
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from flax import nnx
 from parity import capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.assemble import Paired, Programs, assembled, paired
+from parity.cache.folder import open_folder
+from parity.cache.kept import Kept
 from parity.case import Outcome, Rules, run_case
 from parity.checks import check_arguments, check_choice, check_globs, check_sequences
 from parity.choice import needed
@@ -52,6 +55,8 @@ def compare(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
+    cache: bool = False,
+    progress: Progress | None = None,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
 
@@ -88,6 +93,11 @@ def compare(
         depth: how many levels below the compared module, or below those of `only`, are looked
             into; deeper ones count with the module around them. Such a report is at best a WARN.
         exhibit: keep the call of the first fault, for `Report.bundle`.
+        cache: keep what the reference did, and do not run it again where that is known: its side of
+            the report is the same, bit for bit (see `cache.folder` for where and how much). A
+            reference of which nobody can say what it depends on is run, and `report.facts` says
+            why.
+        progress: hears how far the comparison is.
 
     Raises:
         InputError: the arguments cannot be used, a glob matches nothing, or `nnx_args` are not
@@ -131,14 +141,29 @@ def compare(
     rules = check_globs(torch_module, nnx_module, rules)
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
-    start = time.monotonic()
+    start, progress = time.monotonic(), progress or Progress()
+    live = Live(torch_module)
+    kept = Kept(live, open_folder(), seed) if cache else None
+    progress.stage("comparing the weights")
     pairs = _paired(torch_module, nnx_module, rules)
-    with seeded(seed):
-        outcome = run_case(
-            case, Live(torch_module), nnx_module, rules, Progress(), own_args, own_kwargs,
-            pairs.ledger,
-        )  # fmt: skip
-    held = {"seconds": round(time.monotonic() - start, 1)}
+
+    outcome = _outcome(
+        kept,
+        live,
+        partial(run_case, case),
+        seed,
+        nnx_module,
+        rules,
+        progress,
+        own_args,
+        own_kwargs,
+        pairs.ledger,
+    )
+    held = {
+        "seconds": round(time.monotonic() - start, 1),
+        **progress.facts(),
+        **({"reference": kept.summary} if kept else {}),
+    }
     if outcome.exhibit is not None:
         shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
         outcome = replace(outcome, exhibit=shown)
@@ -166,16 +191,17 @@ def run_pair(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
+    cache: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
     `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
-    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
-    out. In a process of its own, what JAX has compiled is dropped before the root is called
-    with other shapes than the last time: these programs are hardly run again, and hold memory until
-    the process ends. Raises `InputError` for whatever cannot be used.
+    `depth`, `exhibit` and `cache` (case by case) are as in `compare`. Cases that cannot show what
+    `only` chooses are left out. In a process of its own, what JAX has compiled is dropped before
+    the root is called with other shapes than the last time: these programs are hardly run again,
+    and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
     check_sequences(only=only)
@@ -203,6 +229,7 @@ def run_pair(
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     live = Live(reference, outputs)
+    kept = Kept(live, open_folder(), seed) if cache else None
     done: list[Case] = []
     programs = Programs(own_process)
     for case in cases:
@@ -211,8 +238,9 @@ def run_pair(
             case = replace(case, args=case.args_from(outputs))
         shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
         programs.before(case.path, shapes)
-        with seeded(seed):
-            outcome = run_case(case, live, port, rules, progress, weights=pairs.ledger)
+        outcome = _outcome(
+            kept, live, partial(run_case, case), seed, port, rules, progress, weights=pairs.ledger
+        )
         if outcome.exhibit is not None:
             shown = _with_weights(outcome.exhibit, reference)
             outcome = replace(outcome, exhibit=made_by_pair(shown, weights, config, seed))
@@ -224,6 +252,7 @@ def run_pair(
         **facts(reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
+        **({"reference": kept.summary} if kept else {}),
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
@@ -231,6 +260,18 @@ def run_pair(
     gaps = tuple(pair.unexercised(reference, done))
     described = environment.describe(seed, reference)
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
+
+
+def _outcome(
+    kept: Kept | None, live: Live, run: Callable[..., Outcome], seed: int, *args: Any, **more: Any
+) -> Outcome:
+    """What `run` gives with the reference first among its arguments."""
+
+    def once() -> Outcome:
+        with seeded(seed):
+            return run(kept or live, *args, **more)
+
+    return kept.run(once) if kept else once()
 
 
 def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:

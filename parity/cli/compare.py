@@ -11,12 +11,14 @@ from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
 from parity.cli.options import (
     BUNDLE,
+    CACHE,
     DEPTH,
     DISABLE_JIT,
     EMULATE,
     JSON,
     ONLY,
     QUIET,
+    check_cache,
     default_folder,
     writable,
 )
@@ -46,6 +48,7 @@ from parity.errors import InputError
 )
 @EMULATE
 @DISABLE_JIT
+@CACHE
 @BUNDLE
 @QUIET
 @JSON
@@ -63,6 +66,7 @@ def compare(
     dtype: str | None,
     emulate: str | None,
     disable_jit: bool,
+    cache: bool,
     bundle: str | None,
     quiet: bool,
     as_json: bool,
@@ -93,35 +97,46 @@ def compare(
             "--dtype": dtype,
             "--emulate": emulate,
             "--disable-jit": disable_jit,
+            "--cache": cache,
             "--bundle": bundle,
         }
         compare_two(names, options, quiet=quiet, as_json=as_json, out=out)
     function = names[0]
     if bundle:
         writable(Path(bundle), "--bundle")
-    make = find_function(function)
-    folder = writable(Path(out) if out else default_folder(function, only, depth))
-
-    placed = nullcontext() if device is None else _on(device)
-
-    from parity.pipeline import compare as compare_modules
-    from parity.state_torch import seeded
-
+    if cache:
+        check_cache()
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
     given |= {"exhibit": True} if bundle else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
     given |= {"disable_jit": True} if disable_jit else {}
-    if dtype == "float64":
-        import jax
+    given |= {"cache": True} if cache else {}
 
-        jax.config.update("jax_enable_x64", True)
-    with placed:
-        with seeded(seed or 0):
-            made = arguments(function, make)
-        made = cast(made, dtype) if dtype else made
-        report = compare_modules(**{**made, **given})
+    from rich.console import Console
+
+    from parity.report.terminal import shown_progress
+
+    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        # the frameworks are imported here, which takes seconds
+        make = find_function(function)
+        folder = writable(Path(out) if out else default_folder(function, only, depth))
+        placed = nullcontext() if device is None else _on(device)
+
+        from parity.pipeline import compare as compare_modules
+        from parity.state_torch import seeded
+
+        if dtype == "float64":
+            import jax
+
+            jax.config.update("jax_enable_x64", True)
+        with placed:
+            progress.stage("making both models")
+            with seeded(seed or 0):
+                made = arguments(function, make)
+            made = cast(made, dtype) if dtype else made
+            report = compare_modules(**{**made, **given, "progress": progress})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 
 

@@ -56,7 +56,8 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    trace = live.record(case, store, pair.layout, choice.theirs)
+    recorded = live.record(case, store, pair.layout, choice.theirs)
+    trace, without = _without_taps(case, recorded)
     forms = _Forms(store, statistics)
     wide = _in_float64(case, live, choice, trace, forms, store, progress)
     calls = tuple(
@@ -88,7 +89,7 @@ def record_case(
         calls=calls,
         modules=tuple(replace(info, path=path) for path, info in trace.modules.items()),
         optional={kind: tuple(names) for kind, names in live.optional(case).items()},
-        notes=(*live.notes(case), *_without_taps(case, whole)),
+        notes=(*live.notes(case), *without),
         problem=wide.problem,
         shards=(),
         sketches=forms.sketches,
@@ -99,14 +100,19 @@ def record_case(
     return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
 
 
-def _without_taps(case: Case, trace: Trace) -> tuple[str, ...]:
-    """What a check cannot compare: with a tap's code apart, what it has in float64 would be of no
-    use to a port that lacks the tap.
+def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
+    """The calls of modules, and what a check cannot compare: with a tap's code apart, what a call
+    has in float64 would be of no use to a port that lacks the tap.
     """
     taps = list(dict.fromkeys(call.path for call in trace.calls if call.tapped))
     if not taps:
-        return ()
-    return (f"{case.name}: a golden trace has no taps: {named(taps)} left out",)
+        return trace, ()
+    kept = [call for call in trace.calls if not call.tapped]
+    place = {call.order: index for index, call in enumerate(kept)} | {-1: -1}
+    calls = tuple(replace(call, order=place[call.order], parent=place[call.parent])
+                  for call in kept)  # fmt: skip
+    note = f"{case.name}: a golden trace has no taps: {named(taps)} left out"
+    return replace(trace, calls=calls), (note,)
 
 
 class _Forms:
