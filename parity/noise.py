@@ -18,8 +18,12 @@ Array = Shaped[np.ndarray, "..."]
 NOT_IN_FLOAT64 = "not measured: the reference does not run in float64"
 
 
-def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
-    """Distance of `port` from `ref`, and R if the float64 result `wide` is given."""
+def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Exclusive:
+    """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
+
+    `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
+    has their roundings, not its own.
+    """
     if ref.shape != port.shape:
         inf, problem = float("inf"), f"shape {port.shape} instead of {ref.shape}"
         return Exclusive(inf, inf, 0, problem=problem)
@@ -27,6 +31,7 @@ def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Exclusive(mae, rel_l2, nonfinite)
     ours, theirs, norm = triangle(ref, port, wide)
+    norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
     return Exclusive(

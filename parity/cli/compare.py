@@ -37,6 +37,7 @@ from parity.errors import InputError
     metavar="PLATFORM[:N]",
     help="Where the port is made and runs, as in cpu or gpu:1; the reference runs on the CPU.",
 )
+@click.option("--grad", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
 @DISABLE_JIT
 @BUNDLE
@@ -49,6 +50,7 @@ def compare(
     depth: int | None,
     seed: int | None,
     device: str | None,
+    grad: bool,
     emulate: str | None,
     disable_jit: bool,
     bundle: str | None,
@@ -73,6 +75,7 @@ def compare(
 
     placed = nullcontext() if device is None else _on(device)
 
+    from parity.judging import GRAD, MODES
     from parity.pipeline import compare as compare_modules
     from parity.state_torch import seeded
 
@@ -85,7 +88,8 @@ def compare(
     with placed:
         with seeded(seed or 0):
             made = arguments(function, make)
-        report = compare_modules(**{**made, **given})
+        modes = {"modes": (*made.get("modes", MODES), GRAD)} if grad else {}
+        report = compare_modules(**{**made, **given, **modes})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 
 

@@ -1,0 +1,180 @@
+"""From gradients to rows, verdicts and faults."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from parity.attribute import SLACK
+from parity.gradient_cause import cause_of
+from parity.gradients import Measured, Subject, scored
+from parity.grade import Errors, Judgement, fail_limit, grade, judge
+from parity.localise import Found, find_faults
+from parity.metrics import compare_arrays, distance
+from parity.noise import bounded
+from parity.records import (
+    Case,
+    Exclusive,
+    Fault,
+    Handed,
+    Inclusive,
+    Leaf,
+    LeafMatch,
+    Match,
+    Row,
+)
+
+SUFFIX = "/grad"
+"""What the case of a row of gradients ends with."""
+
+
+def judge_gradients(
+    case: Case, measured: Measured, faulty: Collection[str]
+) -> tuple[Sequence[Row], tuple[Fault, ...]]:
+    """The rows of all calls, and one fault per module, in the order of a backward pass.
+
+    `faulty` are modules whose forward code is at fault: it is named, and they are not twice.
+    """
+    by_call: dict[int, list[Subject]] = {}
+    for subject in measured.tensors():
+        by_call.setdefault(subject.match.ref.order, []).append(subject)
+    handed: dict[int, list[tuple[Handed, Subject]]] = {}
+    for match in measured.matches:
+        for subject in measured.handed(match):
+            kind = next(m.ref.kind for m in measured.matches if m.ref.order == match.parent)
+            error = subject.own
+            if error.fails(fail_limit(kind)) or error.unsteady or error.problem:
+                own = Handed(match.parent, match.ref.order, match.ref.path, subject.name, "", error)
+                handed.setdefault(match.parent, []).append((own, subject))
+    found: list[Found] = []
+    subjects: dict[tuple[int, str], Subject] = {}
+    for match in measured.matches:
+        order = match.ref.order
+        own = [*measured.inputs(match), *by_call.get(order, ())]
+        back = handed.get(order, [])
+        if back and not own:
+            # no input of its own has a gradient: a line for what it hands back
+            own = [replace(back[0][1], match=match, name="")]
+        names = [subject.name for subject in own]
+        own = [replace(one, name=f"self.{one.name}") if one.name in names[:i] else one
+               for i, one in enumerate(own)]  # fmt: skip
+        for one in _judged(case, match, own, [one for one, _ in back], measured):
+            found.append(one)
+        subjects |= {(order, f"grad({one.name})"): one for one in own}
+    parents = {match.ref.order: match.parent for match in measured.matches}
+    faults = []
+    for fault in reversed(find_faults(found, parents)):
+        if fault.path not in faulty:
+            one = next(x for x in found if (x.row.path, x.row.call, x.row.leaf)
+                       == (fault.path, fault.call, fault.leaf))  # fmt: skip
+            back = handed.get(one.row.order, [])
+            faults.append(_explained(fault, one, subjects[one.row.order, one.row.leaf], back, measured))
+    return [one.row for one in found], tuple(faults)
+
+
+def _judged(
+    case: Case,
+    match: Match,
+    subjects: Sequence[Subject],
+    handed: Sequence[Handed],
+    measured: Measured,
+) -> Sequence[Found]:
+    kind, limit = match.ref.kind, fail_limit(match.ref.kind)
+    container = match.ref.order in measured.run.whole
+    far = bool(handed) or any(one.own.fails(limit) or _far(one, limit) for one in subjects)
+    inside = measured.inside(match) if container and far and not measured.why(match) else None
+    found = []
+    for subject in subjects:
+        error = subject.own
+        inclusive = _inclusive(error)
+        if container and subject.whole is not None and not error.problem:
+            inclusive = _inclusive(scored(subject.ref, subject.whole, None, 0.0))
+        if inside is not None:
+            inclusive = replace(
+                inclusive, r=inside.r, problem=inside.problem, nonfinite=inside.nonfinite,
+                floor_rel_l2=inside.floor_rel_l2,
+            )  # fmt: skip
+        alone = subject.free is not None and not error.problem
+        free = compare_arrays(subject.ref, subject.free) if alone else None
+        errors = Errors(free, inclusive, error, handed, container)
+        name = f"grad({subject.name})"
+        leaf = Leaf(name, measured.store.put(subject.ref))
+        judged = judge(kind, LeafMatch(leaf, leaf), errors)
+        found.append(Found(_row(case, subject, name, errors, judged), judged, tuple(handed)))
+    return found
+
+
+def _far(subject: Subject, limit: float) -> bool:
+    """Whether what is inside the call may be out of its limit."""
+    if subject.whole is None or subject.problem:
+        return False
+    error = distance(subject.ref, subject.whole)[1]
+    return not bounded(error, SLACK * limit, subject.ref.dtype)
+
+
+def _inclusive(error: Exclusive) -> Inclusive:
+    return Inclusive(
+        error.mae, error.rel_l2, error.nonfinite, error.floor_rel_l2, error.r, error.problem
+    )
+
+
+def _row(case: Case, subject: Subject, name: str, errors: Errors, judged: Judgement) -> Row:
+    match = subject.match
+    assert errors.inclusive is not None
+    return Row(
+        rung="",
+        case=case.name + SUFFIX,
+        path=match.ref.path,
+        nnx_path=match.port.path,
+        kind=match.ref.kind,
+        call=match.ref.number,
+        leaf=name,
+        shape=subject.ref.shape,
+        dtype=subject.ref.dtype.name,
+        metrics=errors.free,
+        inclusive=errors.inclusive,
+        exclusive=errors.exclusive,
+        gain=float("nan"),
+        grade=grade(errors.inclusive.mae),
+        verdict=judged.verdict,
+        reason=judged.reason,
+        order=match.ref.order,
+        parent=match.parent,
+        handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
+    )
+
+
+def _explained(
+    fault: Fault,
+    found: Found,
+    subject: Subject,
+    handed: Sequence[tuple[Handed, Subject]],
+    measured: Measured,
+) -> Fault:
+    """The fault, with which gradient goes wrong, between which calls, and why."""
+    match, reason = subject.match, found.judged.reason
+    inside = [m for m in measured.matches if m.parent == match.ref.order]
+    segment, what = "", f"the gradient of `{subject.name}`"
+    own = subject.own.fails(fail_limit(match.ref.kind))
+    if found.judged.blame == "inclusive":
+        what += ", with all that is inside,"
+    elif handed and not own:
+        first, subject = handed[-1]
+        after = next((m for m in inside if m.ref.order > first.child), None)
+        before = f"the input of `{_short(after, match)}`" if after else "what the call returns"
+        path = first.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
+        segment = f"between `{path}` and {before}"
+        what = f"what it hands back to `{path}`"
+    cause, text, hint = cause_of(subject, container=bool(inside))
+    error = subject.own
+    evidence = f"{what} is off by {error.rel_l2:.1e} ({reason})"
+    if text:
+        evidence = f"{evidence}: {text}"
+    forward = measured.forward(match)
+    if not bounded(forward, SLACK * fail_limit(match.ref.kind), subject.ref.dtype):
+        evidence += f"; what the call returns is off by {forward:.1e} too: look at that first"
+    return replace(
+        fault, case=fault.case, segment=segment, evidence=evidence, cause=cause, hint=hint
+    )
+
+
+def _short(inner: Match, match: Match) -> str:
+    return inner.ref.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")

@@ -1,0 +1,301 @@
+"""Gradients of both sides, call by call.
+
+What arrives at a call's outputs, and at the inputs of the calls inside it, is the reference's. So
+the gradients of its inputs and tensors, and what it hands back to the calls inside it, are the work
+of its own backward code alone.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from parity.backward import Backward, Gradients, Side, Wide, WideGradients, differentiable, paired
+from parity.forced import NotMeasured, Sides, reference, unforced
+from parity.grad_nnx import PortGradients, PortRun, differentiate_port
+from parity.ledger import in_order_of_ref
+from parity.linen_parts import Part
+from parity.measure import read
+from parity.metrics import distance
+from parity.noise import score
+from parity.progress import Progress
+from parity.records import Call, Exclusive, LeafMatch, Match
+from parity.store import Buffer, Store
+from parity.weights import Array, Weight
+
+NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
+NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One gradient of one call.
+
+    `ref`, `port` and `wide` are the reference's, the port's and the reference's in float64, of the
+    call's own code; `terms` is the size of what the latter is a sum of. `whole` is the port's with
+    all that is inside the call, `free` that of the port alone, and `given` the array that it is
+    the gradient of. `name` is that of an input or a tensor, or, of what is handed back, of an
+    output of the call inside. `problem` says why there is no gradient.
+    """
+
+    match: Match
+    name: str
+    ref: Array
+    port: Array | None
+    wide: Array | None = None
+    terms: float = 0.0
+    whole: Array | None = None
+    free: Array | None = None
+    given: Array | None = None
+    problem: str = ""
+
+    @cached_property
+    def own(self) -> Exclusive:
+        """The error of the call's own code."""
+        if self.port is None or self.problem:
+            nan = float("nan")
+            return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
+        return scored(self.ref, self.port, self.wide, self.terms)
+
+
+def scored(ref: Array, port: Array, wide: Array | None, terms: float) -> Exclusive:
+    """As an output is, but that gradients of data that is only moved are summed: never exact."""
+    return replace(score(ref, port, wide, terms), moved=False)
+
+
+def measure_gradients(
+    matches: Sequence[Match],
+    calls: tuple[Sequence[Call], Sequence[Call]],
+    sides: Sides,
+    backward: Backward,
+    weights: Sequence[Weight],
+    store: Store,
+    progress: Progress,
+) -> "Measured":
+    """Run both sides backward.
+
+    `calls` are all that the reference and the port made. Calls of Linen modules, and those under a
+    JAX transformation, count with the call around them.
+    """
+    linen = {m.ref.order for m in matches if isinstance(sides.nnx_modules[m.port.path], Part)}
+    matches = _without(matches, linen)
+    found = Measured(matches, calls, backward, weights, store)
+    try:
+        progress.stage("gradients: the reference")
+        found.recorded = backward.record(matches, calls[0], store)
+        progress.stage("gradients: the port on the reference's inputs")
+        found.run = differentiate_port(
+            sides.nnx_modules, sides.nnx_method, matches, calls[1], store, found.recorded
+        )
+        found.matches = _without(matches, found.run.hidden)
+        progress.stage("gradients: the reference in float64")
+        found.wide = backward.own(found.matches, calls[0], store, found.recorded)
+    except NotMeasured as error:
+        found.problem = str(error)
+    return found
+
+
+def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:
+    """The others, each in the nearest that is left."""
+    above = {match.ref.order: match.parent for match in matches}
+
+    def parent(order: int) -> int:
+        while order in orders:
+            order = above[order]
+        return order
+
+    return [replace(m, parent=parent(m.parent)) for m in matches if m.ref.order not in orders]
+
+
+class Measured:
+    """What the runs gave; `problem` says why there is no more of it."""
+
+    def __init__(
+        self,
+        matches: Sequence[Match],
+        calls: tuple[Sequence[Call], Sequence[Call]],
+        backward: Backward,
+        weights: Sequence[Weight],
+        store: Store,
+    ) -> None:
+        self.matches, self.store, self.problem = matches, store, ""
+        self.recorded, self.run = Gradients({}, {}), PortRun()
+        self.wide = WideGradients({}, {})
+        self._calls, self._backward, self._weights = calls, backward, weights
+
+    def inputs(self, match: Match) -> Iterator[Subject]:
+        """The gradient of each input of a call."""
+        order = match.ref.order
+        own, whole = self.run.own.get(order), self.run.whole.get(order)
+        for leaf in paired(match.inputs):
+            wide, terms = self._wide(self.wide, match, "input", leaf)
+            inside = self._input(whole, leaf)
+            port = self._input(own, leaf)
+            yield Subject(
+                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms,
+                whole=inside,
+                free=None if match.ref.parent != -1 else port if inside is None else inside,
+                given=reference(leaf, self.store),
+                problem=self.why(match),
+            )  # fmt: skip
+
+    def handed(self, match: Match) -> Iterator[Subject]:
+        """What the call around one hands back to each of its outputs."""
+        own = self.run.own.get(match.parent)
+        for leaf in paired(match.outputs) if own is not None and not self.problem else ():
+            assert leaf.port is not None and own is not None
+            buffer = own.handed.get((match.ref.order, leaf.port.name))
+            port = None if buffer is None else self.store.get(buffer)
+            wide, terms = self._wide(self.wide, match, "output", leaf)
+            ref = self._ref(match, "output", leaf)
+            yield Subject(match, leaf.ref.name, ref, port, wide, terms)
+
+    def tensors(self) -> Iterator[Subject]:
+        """The gradient of each parameter, summed over all calls; it counts with the first call of
+        its module, or of the nearest one around that.
+        """
+        first = {match.ref.path: match for match in reversed(self.matches)}
+        root = self.run.whole or self.run.own
+        free = root[self.matches[-1].ref.order].tensors if self.matches[-1].ref.order in root else {}
+        for name, lines in self._lines.items():
+            path = lines[0].path
+            while path not in first and path:
+                path = path.rpartition(".")[0]
+            buffer, port = self.recorded.tensors.get(name), self._in_order(lines, self.run.tensors)
+            idle = buffer is None and path != lines[0].path and (port is None or not port.any())
+            if path not in first or idle:
+                continue
+            ref = np.zeros(lines[0].shape, np.float32) if buffer is None else self.store.get(buffer)
+            calls = [match for match in self.matches if match.ref.path == path]
+            one = self.wide.tensors.get(name)
+            own = [self.why(match) for match in calls]
+            yield Subject(
+                first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
+                None if one is None else self.store.get(one.value),
+                0.0 if one is None else one.spread,
+                whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
+                free=_as(self._in_order(lines, self._read(free, lines)), ref),
+                problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
+            )  # fmt: skip
+
+    def inside(self, match: Match) -> Exclusive:
+        """The worst of all gradients of a call, of all that is inside it too."""
+        order, nan = match.ref.order, float("nan")
+        port = self.run.whole[order]
+        try:
+            whole = self._backward.whole(match, self._calls[0], self.store, self.recorded)
+        except NotMeasured as error:
+            return Exclusive(nan, nan, 0, problem=str(error))
+        errors = []
+        for leaf in paired(match.inputs):
+            own, (wide, terms) = self._input(port, leaf), self._wide(whole, match, "input", leaf)
+            if own is not None:
+                errors.append(scored(self._ref(match, "input", leaf), own, wide, terms))
+        for name, lines in self._lines.items():
+            own, one = self._in_order(lines, self._read(port.tensors, lines)), whole.tensors.get(name)
+            if own is not None and one is not None:
+                array = self.store.get(one.value)
+                # of one call the reference's gradient is known in float64 alone
+                errors.append(scored(array.astype(np.float32), own.astype(np.float32), array, one.spread))
+        return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0))
+
+    def forward(self, match: Match) -> float:
+        """How far what the call returns by itself is from what the reference's does, relatively."""
+        found = [0.0]
+        for leaf in paired(match.outputs):
+            assert leaf.port is not None
+            buffer = self.run.outputs.get((match.ref.order, leaf.port.name))
+            if buffer is not None and buffer.shape == reference(leaf, self.store).shape:
+                found.append(distance(reference(leaf, self.store), self.store.get(buffer))[1])
+        return max(found)
+
+    def why(self, match: Match) -> str:
+        """Why a call has no gradients to compare, `""` if it has."""
+        order = match.ref.order
+        return (
+            self.problem
+            or unforced(match)
+            or self.run.problems.get(order, "")
+            or self._lost.get(order, "")
+        )
+
+    @cached_property
+    def _lost(self) -> Mapping[int, str]:
+        """Calls with a gradient that only one side can have, by `order`."""
+        found: dict[int, str] = {}
+        for match in self.matches:
+            order, where = match.ref.order, match.ref.path or "<root>"
+            ours = {leaf.port.name for leaf in paired(match.outputs) if leaf.port}
+            sides: tuple[tuple[Side, int, Sequence[LeafMatch], Sequence[object]], ...] = (
+                ("output", order, match.outputs, match.ref.outputs),
+                ("input", match.parent, match.inputs, match.ref.inputs),
+            )
+            for side, blamed, leaves, own in sides:
+                both = {leaf.ref.name for leaf in paired(leaves)}
+                for one in match.ref.outputs if side == "output" else match.ref.inputs:
+                    if differentiable(one) and one.name not in both:
+                        if self._any(self.recorded.leaves.get((order, side, one.name))):
+                            text = f"the port has no {side} {one.name!r} of `{where}`"
+                            found[blamed] = f"not measured: {text}, where a gradient arrives"
+            back = self.run.own.get(match.parent)
+            for (child, name), buffer in back.handed.items() if back else ():
+                if child == order and name not in ours and self._any(buffer):
+                    found[order] = f"not measured: the reference has no output {name!r}"
+        return found
+
+    def _any(self, buffer: Buffer | None) -> bool:
+        return buffer is not None and bool(np.any(self.store.get(buffer)))
+
+    def _ref(self, match: Match, side: Side, leaf: LeafMatch) -> Array:
+        buffer = self.recorded.leaves.get((match.ref.order, side, leaf.ref.name))
+        value = reference(leaf, self.store)
+        return np.zeros_like(value) if buffer is None else read(self.store, buffer, leaf.undo)
+
+    def _wide(
+        self, gradients: WideGradients, match: Match, side: Side, leaf: LeafMatch
+    ) -> tuple[Array | None, float]:
+        one: Wide | None = gradients.leaves.get((match.ref.order, side, leaf.ref.name))
+        return (None, 0.0) if one is None else (read(self.store, one.value, leaf.undo), one.spread)
+
+    def _input(self, gradients: PortGradients | None, leaf: LeafMatch) -> Array | None:
+        if gradients is None or leaf.port is None or leaf.port.name not in gradients.inputs:
+            return None
+        return self.store.get(gradients.inputs[leaf.port.name])
+
+    @cached_property
+    def _lines(self) -> Mapping[str, Sequence[Weight]]:
+        """The lines of each parameter: a part of it each, or a leaf of the port that holds it too."""
+        found: dict[str, dict[tuple[str, str], Weight]] = {}
+        for line in self._weights:
+            if line.paired and line.kind == "parameter":
+                name = self.recorded.shared.get(line.name, line.name)
+                found.setdefault(name, {}).setdefault((line.nnx_name, line.transform), line)
+        return {name: list(lines.values()) for name, lines in found.items()}
+
+    def _read(self, tensors: Mapping[str, Buffer], lines: Sequence[Weight]) -> Mapping[str, Array]:
+        names = {line.nnx_name for line in lines} & tensors.keys()
+        return {name: self.store.get(tensors[name]) for name in names}
+
+    def _whole(self, calls: Sequence[Match], lines: Sequence[Weight]) -> Mapping[str, Array]:
+        """Gradients of leaves of the port, with all that is inside these calls."""
+        found: dict[str, Array] = {}
+        for match in calls:
+            one = self.run.whole.get(match.ref.order)
+            for name, array in self._read(one.tensors, lines).items() if one else ():
+                found[name] = found.get(name, 0) + array.astype(np.float64)
+        return found
+
+    def _in_order(self, lines: Sequence[Weight], tensors: Mapping[str, Array]) -> Array | None:
+        """What the port has for a parameter of the reference, in its order of axes."""
+        total = np.zeros(lines[0].shape)
+        for line in lines:
+            found = in_order_of_ref(line, tensors[line.nnx_name]) if line.nnx_name in tensors else None
+            if found is None:
+                return None
+            total[found[1]] += found[0]
+        return total
+
+
+def _as(array: Array | None, like: Array) -> Array | None:
+    return None if array is None else array.astype(like.dtype)
