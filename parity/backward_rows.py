@@ -3,7 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from parity.attribute import SLACK
+from parity.backward import differentiable
 from parity.gradient_cause import cause_of
 from parity.gradients import Measured, Subject, scored
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
@@ -42,7 +45,8 @@ def judge_gradients(
             kind = next(m.ref.kind for m in measured.matches if m.ref.order == match.parent)
             error = subject.own
             if error.fails(fail_limit(kind)) or error.unsteady or error.problem:
-                own = Handed(match.parent, match.ref.order, match.ref.path, subject.name, "", error)
+                name = f"grad({subject.name})"
+                own = Handed(match.parent, match.ref.order, match.ref.path, name, "", error)
                 handed.setdefault(match.parent, []).append((own, subject))
     found: list[Found] = []
     subjects: dict[tuple[int, str], Subject] = {}
@@ -53,6 +57,9 @@ def judge_gradients(
         if back and not own:
             # no input of its own has a gradient: a line for what it hands back
             own = [replace(back[0][1], match=match, name="")]
+        if not own and measured.why(match) and any(map(differentiable, match.ref.outputs)):
+            nothing = np.zeros((), np.float32)
+            own = [Subject(match, "", nothing, None, problem=measured.why(match))]
         names = [subject.name for subject in own]
         own = [replace(one, name=f"self.{one.name}") if one.name in names[:i] else one
                for i, one in enumerate(own)]  # fmt: skip
@@ -153,7 +160,7 @@ def _explained(
     match, reason = subject.match, found.judged.reason
     inside = [m for m in measured.matches if m.parent == match.ref.order]
     segment, what = "", f"the gradient of `{subject.name}`"
-    own = subject.own.fails(fail_limit(match.ref.kind))
+    own = bool(subject.name) and subject.own.fails(fail_limit(match.ref.kind))
     if found.judged.blame == "inclusive":
         what += ", with all that is inside,"
     elif handed and not own:
