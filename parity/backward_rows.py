@@ -14,6 +14,7 @@ from parity.localise import Found, find_faults
 from parity.metrics import compare_arrays, distance
 from parity.noise import bounded
 from parity.records import (
+    GRADIENTS,
     Case,
     Exclusive,
     Fault,
@@ -24,10 +25,6 @@ from parity.records import (
     Match,
     Row,
 )
-
-SUFFIX = "/grad"
-"""What the case of a row of gradients ends with."""
-
 
 def judge_gradients(
     case: Case, measured: Measured, faulty: Collection[str]
@@ -128,7 +125,7 @@ def _row(case: Case, subject: Subject, name: str, errors: Errors, judged: Judgem
     assert errors.inclusive is not None
     return Row(
         rung="",
-        case=case.name + SUFFIX,
+        case=case.name + GRADIENTS,
         path=match.ref.path,
         nnx_path=match.port.path,
         kind=match.ref.kind,
@@ -145,6 +142,7 @@ def _row(case: Case, subject: Subject, name: str, errors: Errors, judged: Judgem
         reason=judged.reason,
         order=match.ref.order,
         parent=match.parent,
+        limited=False,
         handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
     )
 
@@ -163,6 +161,7 @@ def _explained(
     own = bool(subject.name) and subject.own.fails(fail_limit(match.ref.kind))
     if found.judged.blame == "inclusive":
         what += ", with all that is inside,"
+        subject = replace(subject, port=subject.whole, wide=None)
     elif handed and not own:
         first, subject = handed[-1]
         after = next((m for m in inside if m.ref.order > first.child), None)
@@ -179,7 +178,7 @@ def _explained(
     if not bounded(forward, SLACK * fail_limit(match.ref.kind), subject.ref.dtype):
         evidence += f"; what the call returns is off by {forward:.1e} too: look at that first"
     return replace(
-        fault, case=fault.case, segment=segment, evidence=evidence, cause=cause, hint=hint
+        fault, segment=segment, evidence=evidence, cause=cause, hint=hint
     )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from parity.diagnose.scene import EXPLAINED
 from parity.gradients import Subject
-from parity.metrics import rms, unit_roundoff
+from parity.metrics import ratio, rms, unit_roundoff
 from parity.weights import Array
 
 ROUNDINGS = 64
@@ -33,7 +33,7 @@ def cause_of(subject: Subject, *, container: bool) -> tuple[str, str, str]:
         hint = "the reference stops the gradient, or rounds, where the port does not"
         return kind, "the reference's gradient is zero everywhere", hint
     factor = float(np.vdot(ref, port).real / np.vdot(ref, ref).real)
-    left = rms(port - factor * ref) / rms(port - ref)
+    left = ratio(rms(port - factor * ref), rms(port - ref))
     if left < EXPLAINED:
         text = f"{factor:.4g} times the reference's explains {100 * (1 - left):.0f} % of it"
         return "scale_or_offset", text, "a factor or a sign of the backward code"

@@ -5,6 +5,7 @@ the gradients of its inputs and tensors, and what it hands back to the calls ins
 of its own backward code alone.
 """
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,13 +19,14 @@ from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
 from parity.metrics import distance
-from parity.noise import score
+from parity.noise import of_sum, score
 from parity.progress import Progress
-from parity.records import Call, Exclusive, LeafMatch, Match
+from parity.records import UNSTEADY, Call, Exclusive, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
 NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
+RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
 
 
@@ -173,7 +175,7 @@ class Measured:
             yield Subject(
                 first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
                 None if one is None else self.store.get(one.value),
-                0.0 if one is None else one.spread,
+                0.0 if one is None else of_sum(one.spread, _positions(calls)),
                 whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
                 free=_as(self._in_order(lines, self._read(free, lines)), ref),
                 problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
@@ -195,10 +197,25 @@ class Measured:
         for name, lines in self._lines.items():
             own, one = self._in_order(lines, self._read(port.tensors, lines)), whole.tensors.get(name)
             if own is not None and one is not None:
+                if self._unsteady(name):
+                    return Exclusive(nan, nan, 0, problem=RANDOM)
                 array = self.store.get(one.value)
                 # of one call the reference's gradient is known in float64 alone
-                errors.append(scored(array.astype(np.float32), own.astype(np.float32), array, one.spread))
+                errors.append(scored(
+                    array.astype(np.float32), own.astype(np.float32), array,
+                    of_sum(one.spread, _positions([match])),
+                ))  # fmt: skip
+        if any(error.unsteady for error in errors):
+            return Exclusive(nan, nan, 0, problem=RANDOM)
         return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0))
+
+    def _unsteady(self, name: str) -> bool:
+        """Whether the reference's own gradient of a parameter is not what it is in float64."""
+        ref, one = self.recorded.tensors.get(name), self.wide.tensors.get(name)
+        if ref is None or one is None:
+            return False
+        array, wide = self.store.get(ref), self.store.get(one.value)
+        return scored(array, array, wide, one.spread).floor_rel_l2 > UNSTEADY
 
     def forward(self, match: Match) -> float:
         """How far what the call returns by itself is from what the reference's does, relatively."""
@@ -295,6 +312,14 @@ class Measured:
                 return None
             total[found[1]] += found[0]
         return total
+
+
+def _positions(calls: Sequence[Match]) -> int:
+    """How many terms the gradient of a parameter is summed from: one for each position of what the
+    calls return, over all their channels.
+    """
+    shapes = [leaf.buffer.shape for match in calls for leaf in match.ref.outputs if leaf.buffer]
+    return max(1, sum(math.prod(shape[:-1]) for shape in shapes))
 
 
 def _as(array: Array | None, like: Array) -> Array | None:

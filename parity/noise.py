@@ -15,6 +15,9 @@ from parity.records import Exclusive
 
 Array = Shaped[np.ndarray, "..."]
 
+LONG = 16.0
+"""The root of how many terms a sum may have before more than four roundings are allowed for."""
+
 NOT_IN_FLOAT64 = "not measured: the reference does not run in float64"
 
 
@@ -42,6 +45,13 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
         r=ratio(ours, floor),
         moved=theirs == 0.0,
     )
+
+
+def of_sum(terms: float, count: int) -> float:
+    """The size of `count` terms of a sum, for `score`: one after the other they have more roundings
+    than four, about as the root of their number (see `docs/thresholds.md`).
+    """
+    return float(terms * max(1.0, count**0.5 / LONG))
 
 
 def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:
