@@ -165,9 +165,10 @@ def _explained(
     elif handed and not own:
         first, subject = handed[-1]
         after = next((m for m in inside if m.ref.order > first.child), None)
-        before = f"the input of `{_short(after, match)}`" if after else "what the call returns"
-        path = first.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
-        segment = f"between `{path}` and {before}"
+        path = _short(first.path, match)
+        segment = f"after `{path}`"
+        if after is not None:
+            segment = f"between `{path}` and the input of `{_short(after.ref.path, match)}`"
         what = f"what it hands back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))
     error = subject.own
@@ -182,5 +183,5 @@ def _explained(
     )
 
 
-def _short(inner: Match, match: Match) -> str:
-    return inner.ref.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
+def _short(path: str, match: Match) -> str:
+    return path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
