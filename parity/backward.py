@@ -98,4 +98,3 @@ def differentiable(leaf: Leaf) -> bool:
 def paired(leaves: Sequence[LeafMatch]) -> list[LeafMatch]:
     """Those that both sides have and that have a gradient."""
     return [leaf for leaf in leaves if comparable(leaf) and differentiable(leaf.ref)]
-

@@ -1,5 +1,6 @@
 """From gradients to rows, verdicts and faults."""
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -7,9 +8,9 @@ import numpy as np
 
 from parity.attribute import SLACK
 from parity.backward import differentiable
+from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.gradient_cause import cause_of
 from parity.gradients import Measured, Subject, scored
-from parity.grade import Errors, Judgement, fail_limit, grade, judge
 from parity.localise import Found, find_faults
 from parity.metrics import compare_arrays, distance
 from parity.noise import bounded
@@ -26,6 +27,7 @@ from parity.records import (
     Row,
 )
 
+
 def judge_gradients(
     case: Case, measured: Measured, faulty: Collection[str]
 ) -> tuple[Sequence[Row], tuple[Fault, ...]]:
@@ -33,45 +35,68 @@ def judge_gradients(
 
     `faulty` are modules whose forward code is at fault: it is named, and they are not twice.
     """
-    by_call: dict[int, list[Subject]] = {}
+    tensors: dict[int, list[Subject]] = defaultdict(list)
     for subject in measured.tensors():
-        by_call.setdefault(subject.match.ref.order, []).append(subject)
-    handed: dict[int, list[tuple[Handed, Subject]]] = {}
-    for match in measured.matches:
-        for subject in measured.handed(match):
-            kind = next(m.ref.kind for m in measured.matches if m.ref.order == match.parent)
-            error = subject.own
-            if error.fails(fail_limit(kind)) or error.unsteady or error.problem:
-                name = f"grad({subject.name})"
-                own = Handed(match.parent, match.ref.order, match.ref.path, name, "", error)
-                handed.setdefault(match.parent, []).append((own, subject))
+        tensors[subject.match.ref.order].append(subject)
+    handed = _handed(measured)
     found: list[Found] = []
     subjects: dict[tuple[int, str], Subject] = {}
     for match in measured.matches:
         order = match.ref.order
-        own = [*measured.inputs(match), *by_call.get(order, ())]
-        back = handed.get(order, [])
-        if back and not own:
-            # no input of its own has a gradient: a line for what it hands back
-            own = [replace(back[0][1], match=match, name="")]
-        if not own and measured.why(match) and any(map(differentiable, match.ref.outputs)):
-            nothing = np.zeros((), np.float32)
-            own = [Subject(match, "", nothing, None, problem=measured.why(match))]
-        names = [subject.name for subject in own]
-        own = [replace(one, name=f"self.{one.name}") if one.name in names[:i] else one
-               for i, one in enumerate(own)]  # fmt: skip
-        for one in _judged(case, match, own, [one for one, _ in back], measured):
-            found.append(one)
-        subjects |= {(order, f"grad({one.name})"): one for one in own}
+        back = handed[order]
+        own = _named([*measured.inputs(match), *tensors[order]])
+        own = own or _without_row(match, back, measured)
+        subjects |= {(order, _leaf(subject)): subject for subject in own}
+        found += _judged(case, match, own, [one for one, _ in back], measured)
     parents = {match.ref.order: match.parent for match in measured.matches}
+    by_row = {(x.row.path, x.row.call, x.row.leaf): x for x in found}
     faults = []
     for fault in reversed(find_faults(found, parents)):
         if fault.path not in faulty:
-            one = next(x for x in found if (x.row.path, x.row.call, x.row.leaf)
-                       == (fault.path, fault.call, fault.leaf))  # fmt: skip
-            back = handed.get(one.row.order, [])
-            faults.append(_explained(fault, one, subjects[one.row.order, one.row.leaf], back, measured))
+            one = by_row[fault.path, fault.call, fault.leaf]
+            subject = subjects[one.row.order, one.row.leaf]
+            faults.append(_explained(fault, one, subject, handed[one.row.order], measured))
     return [one.row for one in found], tuple(faults)
+
+
+def _handed(measured: Measured) -> dict[int, list[tuple[Handed, Subject]]]:
+    """What calls hand back out of their limit, by their `order`."""
+    kinds = {match.ref.order: match.ref.kind for match in measured.matches}
+    found: dict[int, list[tuple[Handed, Subject]]] = defaultdict(list)
+    for match in measured.matches:
+        for subject in measured.handed(match):
+            error = subject.own
+            if error.fails(fail_limit(kinds[match.parent])) or error.unsteady or error.problem:
+                own = Handed(
+                    match.parent, match.ref.order, match.ref.path, _leaf(subject), "", error
+                )
+                found[match.parent].append((own, subject))
+    return found
+
+
+def _named(subjects: Sequence[Subject]) -> list[Subject]:
+    """The gradients of one call; a parameter may have the name of an input."""
+    names = [subject.name for subject in subjects]
+    return [
+        replace(one, name=f"self.{one.name}") if one.name in names[:at] else one
+        for at, one in enumerate(subjects)
+    ]
+
+
+def _without_row(
+    match: Match, back: Sequence[tuple[Handed, Subject]], measured: Measured
+) -> list[Subject]:
+    """A line for a call of which no input has a gradient, if there is something to say of it."""
+    if back:
+        return [replace(back[0][1], match=match, name="")]
+    why = measured.why(match)
+    if why and any(map(differentiable, match.ref.outputs)):
+        return [Subject(match, "", np.zeros((), np.float32), None, problem=why)]
+    return []
+
+
+def _leaf(subject: Subject) -> str:
+    return f"grad({subject.name})"
 
 
 def _judged(
@@ -96,13 +121,13 @@ def _judged(
                 inclusive, r=inside.r, problem=inside.problem, nonfinite=inside.nonfinite,
                 floor_rel_l2=inside.floor_rel_l2,
             )  # fmt: skip
-        alone = subject.free is not None and not error.problem
-        free = compare_arrays(subject.ref, subject.free) if alone else None
+        free = None
+        if subject.free is not None and not error.problem:
+            free = compare_arrays(subject.ref, subject.free)
         errors = Errors(free, inclusive, error, handed, container)
-        name = f"grad({subject.name})"
-        leaf = Leaf(name, measured.store.put(subject.ref))
+        leaf = Leaf(_leaf(subject), measured.store.put(subject.ref))
         judged = judge(kind, LeafMatch(leaf, leaf), errors)
-        found.append(Found(_row(case, subject, name, errors, judged), judged, tuple(handed)))
+        found.append(Found(_row(case, subject, errors, judged), judged, tuple(handed)))
     return found
 
 
@@ -120,7 +145,7 @@ def _inclusive(error: Exclusive) -> Inclusive:
     )
 
 
-def _row(case: Case, subject: Subject, name: str, errors: Errors, judged: Judgement) -> Row:
+def _row(case: Case, subject: Subject, errors: Errors, judged: Judgement) -> Row:
     match = subject.match
     assert errors.inclusive is not None
     return Row(
@@ -130,7 +155,7 @@ def _row(case: Case, subject: Subject, name: str, errors: Errors, judged: Judgem
         nnx_path=match.port.path,
         kind=match.ref.kind,
         call=match.ref.number,
-        leaf=name,
+        leaf=_leaf(subject),
         shape=subject.ref.shape,
         dtype=subject.ref.dtype.name,
         metrics=errors.free,
@@ -178,9 +203,7 @@ def _explained(
     forward = measured.forward(match)
     if not bounded(forward, SLACK * fail_limit(match.ref.kind), subject.ref.dtype):
         evidence += f"; what the call returns is off by {forward:.1e} too: look at that first"
-    return replace(
-        fault, segment=segment, evidence=evidence, cause=cause, hint=hint
-    )
+    return replace(fault, segment=segment, evidence=evidence, cause=cause, hint=hint)
 
 
 def _short(path: str, match: Match) -> str:

@@ -23,8 +23,8 @@ from parity.exclusive import SLACK
 from parity.exhibit import Exhibit, take
 from parity.forced import Float64, Sides
 from parity.globs import check_used, renamed
-from parity.gradients import measure_gradients
 from parity.grade import fail_limit
+from parity.gradients import measure_gradients
 from parity.judging import MODES, Part, faults_of, judge_part, split
 from parity.localise import Found
 from parity.measure import Free, measure_free, read

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.extend.core import get_opaque_trace_state  # type: ignore[attr-defined]
+from jax.extend.core import get_opaque_trace_state
 
 from parity.backward import Gradients, Side
 from parity.capture_nnx import Method, aliased, named_tensors, target

@@ -192,7 +192,9 @@ class _Natural(_Pass):
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
         named = {n: p for n, p in self.root.named_parameters() if p.is_floating_point()}
         ends = [*(tensor for _, tensor in inputs), *named.values(), *self._leaves]
-        found = torch.autograd.grad(roots, ends, given, allow_unused=True)
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            roots, ends, given, allow_unused=True
+        )
         for (leaf, _), one in zip(inputs, found, strict=False):
             if one is not None:
                 self._found[order, "input", leaf.name] = self._put(leaf, one)
@@ -285,7 +287,7 @@ class _Forced(_Pass):
         self._start(self.match, frame, output)
         self._finish(self._frames.pop())
         tensors = {
-            name: Wide(self.store.put(to_array(one, False)), rms(to_array(self._spreads[name], False)))
+            name: Wide(self._put64(one), rms(to_array(self._spreads[name], False)))
             for name, one in self._sums.items()
         }
         return WideGradients(self._found, tensors)
@@ -345,9 +347,7 @@ class _Forced(_Pass):
         if roots and ends:
             outputs = [root for root, _, _ in roots]
             given = [widen(self.store.get(start), moved) for _, start, moved in roots]
-            values = torch.autograd.grad(
-                outputs, ends, given, allow_unused=True, retain_graph=True
-            )
+            values = torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=True)
             jitter = [one * self._signs(one) for one in given]
             spreads = torch.autograd.grad(outputs, ends, jitter, allow_unused=True)
         for (key, moved, end), value, spread in zip(frame.ends, values, spreads, strict=False):
@@ -364,6 +364,9 @@ class _Forced(_Pass):
             if value is not None and spread is not None:
                 self._sums[name] += value
                 self._spreads[name] += spread
+
+    def _put64(self, one: torch.Tensor) -> Buffer:
+        return self.store.put(to_array(one, False))
 
     def _signs(self, like: torch.Tensor) -> torch.Tensor:
         drawn = torch.randint(0, 2, like.shape, generator=self._draw)

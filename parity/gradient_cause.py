@@ -28,7 +28,8 @@ def cause_of(subject: Subject, *, container: bool) -> tuple[str, str, str]:
     ref, port = np.where(fine, ref, 0), np.where(fine, port, 0)
     if not port.any():
         hint = "look for stop_gradient, and for operations without a gradient, such as rounding"
-        return "scale_or_offset", "the port's gradient is zero everywhere, as if it were stopped", hint
+        text = "the port's gradient is zero everywhere, as if it were stopped"
+        return "scale_or_offset", text, hint
     if not ref.any():
         hint = "the reference stops the gradient, or rounds, where the port does not"
         return kind, "the reference's gradient is zero everywhere", hint

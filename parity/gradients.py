@@ -21,7 +21,7 @@ from parity.measure import read
 from parity.metrics import distance
 from parity.noise import of_sum, score
 from parity.progress import Progress
-from parity.records import UNSTEADY, Call, Exclusive, LeafMatch, Match
+from parity.records import UNSTEADY, Call, Exclusive, Leaf, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
@@ -145,8 +145,10 @@ class Measured:
     def handed(self, match: Match) -> Iterator[Subject]:
         """What the call around one hands back to each of its outputs."""
         own = self.run.own.get(match.parent)
-        for leaf in paired(match.outputs) if own is not None and not self.problem else ():
-            assert leaf.port is not None and own is not None
+        if own is None or self.problem:
+            return
+        for leaf in paired(match.outputs):
+            assert leaf.port is not None
             buffer = own.handed.get((match.ref.order, leaf.port.name))
             port = None if buffer is None else self.store.get(buffer)
             wide, terms = self._wide(self.wide, match, "output", leaf)
@@ -158,8 +160,9 @@ class Measured:
         its module, or of the nearest one around that.
         """
         first = {match.ref.path: match for match in reversed(self.matches)}
-        root = self.run.whole or self.run.own
-        free = root[self.matches[-1].ref.order].tensors if self.matches[-1].ref.order in root else {}
+        root = self.matches[-1].ref.order
+        alone = self.run.whole.get(root) or self.run.own.get(root)
+        free = alone.tensors if alone is not None else {}
         for name, lines in self._lines.items():
             path = lines[0].path
             while path not in first and path:
@@ -195,7 +198,8 @@ class Measured:
             if own is not None:
                 errors.append(scored(self._ref(match, "input", leaf), own, wide, terms))
         for name, lines in self._lines.items():
-            own, one = self._in_order(lines, self._read(port.tensors, lines)), whole.tensors.get(name)
+            own = self._in_order(lines, self._read(port.tensors, lines))
+            one = whole.tensors.get(name)
             if own is not None and one is not None:
                 if self._unsteady(name):
                     return Exclusive(nan, nan, 0, problem=RANDOM)
@@ -244,17 +248,17 @@ class Measured:
         for match in self.matches:
             order, where = match.ref.order, match.ref.path or "<root>"
             ours = {leaf.port.name for leaf in paired(match.outputs) if leaf.port}
-            sides: tuple[tuple[Side, int, Sequence[LeafMatch], Sequence[object]], ...] = (
+            sides: tuple[tuple[Side, int, Sequence[LeafMatch], Sequence[Leaf]], ...] = (
                 ("output", order, match.outputs, match.ref.outputs),
                 ("input", match.parent, match.inputs, match.ref.inputs),
             )
-            for side, blamed, leaves, own in sides:
+            for side, blamed, leaves, theirs in sides:
                 both = {leaf.ref.name for leaf in paired(leaves)}
-                for one in match.ref.outputs if side == "output" else match.ref.inputs:
-                    if differentiable(one) and one.name not in both:
-                        if self._any(self.recorded.leaves.get((order, side, one.name))):
-                            text = f"the port has no {side} {one.name!r} of `{where}`"
-                            found[blamed] = f"not measured: {text}, where a gradient arrives"
+                for one in theirs:
+                    arrives = self.recorded.leaves.get((order, side, one.name))
+                    if differentiable(one) and one.name not in both and self._any(arrives):
+                        text = f"the port has no {side} {one.name!r} of `{where}`"
+                        found[blamed] = f"not measured: {text}, where a gradient arrives"
             back = self.run.own.get(match.parent)
             for (child, name), buffer in back.handed.items() if back else ():
                 if child == order and name not in ours and self._any(buffer):
@@ -282,7 +286,7 @@ class Measured:
 
     @cached_property
     def _lines(self) -> Mapping[str, Sequence[Weight]]:
-        """The lines of each parameter: a part of it each, or a leaf of the port that holds it too."""
+        """The lines of each parameter: of each part of it, and of each leaf that holds it."""
         found: dict[str, dict[tuple[str, str], Weight]] = {}
         for line in self._weights:
             if line.paired and line.kind == "parameter":
@@ -307,7 +311,8 @@ class Measured:
         """What the port has for a parameter of the reference, in its order of axes."""
         total = np.zeros(lines[0].shape)
         for line in lines:
-            found = in_order_of_ref(line, tensors[line.nnx_name]) if line.nnx_name in tensors else None
+            own = tensors.get(line.nnx_name)
+            found = None if own is None else in_order_of_ref(line, own)
             if found is None:
                 return None
             total[found[1]] += found[0]

@@ -1,6 +1,7 @@
 """Gradients: `modes` with `"grad"`, of correct ports and of ports whose backward code is wrong."""
 
 from functools import partial
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -84,7 +85,7 @@ def row(vector):
 class Hooked(nnx.Module):
     """A mistake can be made of each of its values."""
 
-    make = {}
+    make = MappingProxyType({})
 
     def own(self, name, value):
         return self.make.get(name, lambda x: x)(value)
@@ -214,9 +215,10 @@ def test_every_input_and_parameter_has_a_row(report, models):
     names = {f"{row.path}.{row.leaf[5:-1]}".strip(".") for row in table.itertuples()}
     parameters = {name for name, _ in models[0].named_parameters()}
     assert parameters <= names
-    assert names - parameters == {
-        "x", "clamp.x", "round.x", "block.x", "last.x", "unused.input", "head.input",
-        "block.given.h", "block.given.mean", "last.given.mean", *(f"{b}.{m}.input" for b in ("block", "last") for m in ("norm", "fc", "act")),
+    inside = {f"{b}.{m}.input" for b in ("block", "last") for m in ("norm", "fc", "act")}
+    assert names - parameters - inside == {
+        "x", "clamp.x", "round.x", "block.x", "block.given.h", "block.given.mean", "last.x",
+        "last.given.mean", "unused.input", "head.input",
     }  # fmt: skip
     assert not table.duplicated(["path", "call", "leaf"]).any()
     twice = table[table.path == "block.fc"]
@@ -262,7 +264,6 @@ STATISTICS = {"mean": stop, "variance": stop}
 BETWEEN = "between `norm` and the input of `fc`"
 
 
-
 MISTAKES = [
     {
         "last.act": ({"relu": stop}, "", "scale_or_offset"),
@@ -301,9 +302,10 @@ def test_mistakes_of_the_gradient_alone_are_named(wrong):
 
 def test_nothing_else_fails_but_what_is_around_them(wrong):
     mistakes, report = wrong
-    failing = rows(report)[rows(report).verdict == "FAIL"]
+    failing = {row.path for row in report.rows
+               if row.verdict == "FAIL" and "free-running" not in row.reason}  # fmt: skip
     around = {path[:at] for path in mistakes for at, c in enumerate(f"{path}.") if c == "."}
-    assert set(failing.path) <= {*around, ""}
+    assert failing <= {*around, ""}
 
 
 def test_two_mistakes_are_both_named_the_last_first():
@@ -352,9 +354,9 @@ def test_a_mistake_of_the_forward_code_is_named_once():
         ("", "__call__/grad", "scale_or_offset"),
     ]
     alone = compare(reference, port, (X,))
-    assert [fault.path for fault in alone.faults] == ["", "second"]
-    assert "what the call returns is off by" in alone.faults[1].evidence
-    assert "what the call returns" not in alone.faults[0].evidence
+    assert [fault.path for fault in alone.faults] == ["second", ""]
+    assert "what the call returns is off by" in alone.faults[0].evidence
+    assert "what the call returns" not in alone.faults[1].evidence
 
 
 def test_what_the_reference_detaches_the_port_must_stop():
@@ -427,7 +429,7 @@ class TorchComplex(torch.nn.Module):
 
 
 class Same(nnx.Module):
-    def __call__(self, input):  # noqa: A002 - PyTorch's name
+    def __call__(self, input):
         return input
 
 
@@ -509,7 +511,7 @@ def test_a_leaf_of_the_port_in_the_order_of_the_reference():
     theirs = {name: draw.standard_normal((4, 2, 3)) for name in ("q", "k")}
     held = np.concatenate([array.transpose(2, 1, 0) for array in theirs.values()], -1)
     ledger = make_ledger(
-        [Tensor("", name, array.shape, lambda array=array: array) for name, array in theirs.items()],
+        [Tensor("", name, one.shape, lambda one=one: one) for name, one in theirs.items()],
         [Tensor("", "qk", held.shape, lambda: held)],
         rules=(Fused(("q", "k"), into="qk"),),
     )
