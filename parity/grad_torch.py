@@ -195,9 +195,9 @@ class _Natural(_Pass):
         found: Sequence[torch.Tensor | None] = torch.autograd.grad(
             roots, ends, given, allow_unused=True
         )
-        for (leaf, _), one in zip(inputs, found, strict=False):
-            if one is not None:
-                self._found[order, "input", leaf.name] = self._put(leaf, one)
+        for (leaf, _), gradient in zip(inputs, found, strict=False):
+            if gradient is not None:
+                self._found[order, "input", leaf.name] = self._put(leaf, gradient)
         tensors = {
             join(self.prefix, name): self.store.put(to_array(one, False))
             for name, one in zip(named, found[len(inputs) :], strict=False)
