@@ -69,10 +69,18 @@ class Backward(Protocol):
         ...
 
     def own(
-        self, matches: Sequence[Match], calls: Sequence[Call], store: Store, recorded: Gradients
+        self,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+        recorded: Gradients,
+        shaken: int = 0,
     ) -> WideGradients:
         """Run it in float64, every call by itself: what comes in, forward and backward, is what
         was recorded.
+
+        With a number for `shaken`, inputs of calls and parameters are changed by a few roundings,
+        in a way that it gives.
 
         Raises:
             NotMeasured: it does not run in float64.
@@ -80,7 +88,12 @@ class Backward(Protocol):
         ...
 
     def whole(
-        self, match: Match, calls: Sequence[Call], store: Store, recorded: Gradients
+        self,
+        match: Match,
+        calls: Sequence[Call],
+        store: Store,
+        recorded: Gradients,
+        shaken: int = 0,
     ) -> WideGradients:
         """One call with all that is inside it, in float64.
 

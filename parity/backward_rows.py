@@ -115,7 +115,7 @@ def _judged(
         error = subject.own
         inclusive = _inclusive(error)
         if container and subject.whole is not None and not error.problem:
-            inclusive = _inclusive(scored(subject.ref, subject.whole, None, 0.0))
+            inclusive = _inclusive(scored(subject.ref, subject.whole, None))
         if inside is not None:
             inclusive = replace(
                 inclusive, r=inside.r, problem=inside.problem, nonfinite=inside.nonfinite,

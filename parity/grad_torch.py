@@ -29,6 +29,10 @@ from parity.store import Buffer, Store
 from parity.tree import Flat, flatten, rebuild
 from parity.wide import to_array, widen
 
+SHAKEN = 16
+"""By how many roundings numbers are changed, where it is asked what roundings may do: more than
+what lies between them and a kink, by which another order of summation may take the other side."""
+
 NO_GRADIENT = "not measured: the reference has no gradient"
 NOT_WIDE = "not measured: the reference's gradients cannot be computed in float64"
 
@@ -57,24 +61,51 @@ class TorchBackward:
             raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
 
     def own(
-        self, matches: Sequence[Match], calls: Sequence[Call], store: Store, recorded: Gradients
+        self,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+        recorded: Gradients,
+        shaken: int = 0,
     ) -> WideGradients:
         """Widen all of it, and run it once."""
         root = matches[-1].ref
         method = self.method if root.parent == -1 else "__call__"
         module = self.modules[root.path]
-        run = _Forced(module, root.path, matches, calls, store, recorded)
+        shake = _Shake(shaken)
+        run = _Forced(module, root.path, matches, calls, store, recorded, shake)
+        widened = _widened(module, root.path, shake)
         try:
-            with torch.enable_grad(), kept_reference(module), _widened(module, root.path) as copies:
+            with torch.enable_grad(), kept_reference(module), widened as copies:
                 return run.gradients(method, copies)
         except Exception as error:  # code written for float32 fails in ways of its own
             raise NotMeasured(f"{NOT_WIDE}: {first_line(error)}") from error
 
     def whole(
-        self, match: Match, calls: Sequence[Call], store: Store, recorded: Gradients
+        self,
+        match: Match,
+        calls: Sequence[Call],
+        store: Store,
+        recorded: Gradients,
+        shaken: int = 0,
     ) -> WideGradients:
         """The same of its module, where no call inside is replaced."""
-        return self.own([match], within(calls, match.ref.order), store, recorded)
+        return self.own([match], within(calls, match.ref.order), store, recorded, shaken)
+
+
+class _Shake:
+    """Changes numbers by a few roundings; those of number 0 not at all."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self._draw = torch.Generator().manual_seed(number)
+
+    def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor, shaken by roundings of a type."""
+        if not self._number:
+            return tensor
+        drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
+        return tensor * (1 + SHAKEN * torch.finfo(dtype).eps / 2 * drawn)
 
 
 @contextmanager
@@ -92,7 +123,7 @@ def _all_required(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _widened(
-    module: torch.nn.Module, prefix: str
+    module: torch.nn.Module, prefix: str, shake: "_Shake"
 ) -> Iterator[Mapping[str, Sequence[torch.Tensor]]]:
     """In the block the module is float64: the copies of each of its parameters, by its name.
 
@@ -104,6 +135,8 @@ def _widened(
         copies: dict[str, list[torch.Tensor]] = defaultdict(list)
         for one in undo:
             if id(one.own) in names and one.wide.is_floating_point():
+                with torch.no_grad():
+                    one.wide.copy_(shake(one.wide, one.own.dtype))
                 copies[names[id(one.own)]].append(one.wide.requires_grad_(True))
         yield copies
     finally:
@@ -258,9 +291,10 @@ class _Forced(_Pass):
         calls: Sequence[Call],
         store: Store,
         recorded: Gradients,
+        shake: _Shake,
     ) -> None:
         super().__init__(root, prefix, matches, calls, store)
-        self._recorded = recorded
+        self._recorded, self._shake = recorded, shake
         self._frames: list[_Frame] = []
         self._found: dict[Key, Wide] = {}
         self._sums: dict[str, torch.Tensor] = {}
@@ -279,7 +313,7 @@ class _Forced(_Pass):
         arrays = []
         for leaf in self.match.ref.inputs:
             if leaf.buffer is not None:
-                tensor = widen(self.store.get(leaf.buffer), leaf.moved)
+                tensor = self._value(leaf, leaf.buffer)
                 if leaf.name in known and differentiable(leaf):
                     tensor = _end(frame, (order, "input", leaf.name), leaf.moved, tensor)
                 arrays.append(tensor)
@@ -324,11 +358,19 @@ class _Forced(_Pass):
                 # a copy: it may be written to
                 arrays.append(own.detach().clone() if isinstance(own, torch.Tensor) else own)
                 continue
-            value = widen(self.store.get(leaf.buffer), leaf.moved)
+            value = self._value(leaf, leaf.buffer)
             if differentiable(leaf):
                 value = _end(frame, (match.ref.order, side, name), leaf.moved, value)
             arrays.append(value)
         return arrays
+
+    def _value(self, leaf: Leaf, buffer: Buffer) -> torch.Tensor:
+        """What was recorded, in float64."""
+        array = self.store.get(buffer)
+        value = widen(array, leaf.moved)
+        if not differentiable(leaf):
+            return value
+        return self._shake(value, as_tensor(array[:0] if array.ndim else array, False).dtype)
 
     def _start(self, match: Match, frame: _Frame, output: Flat) -> None:
         """What arrives at the outputs of a call."""

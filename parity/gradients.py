@@ -9,21 +9,40 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
+from typing import Any
 
 import numpy as np
 
-from parity.backward import Backward, Gradients, Side, Wide, WideGradients, differentiable, paired
+from parity.backward import (
+    Backward,
+    Gradients,
+    Key,
+    Side,
+    Wide,
+    WideGradients,
+    differentiable,
+    paired,
+)
 from parity.forced import NotMeasured, Sides, reference, unforced
 from parity.grad_nnx import PortGradients, PortRun, differentiate_port
+from parity.grade import fail_limit
 from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
-from parity.metrics import distance
+from parity.metrics import distance, rms, unit_roundoff
 from parity.noise import of_sum, score
 from parity.progress import Progress
 from parity.records import UNSTEADY, Call, Exclusive, Leaf, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
+
+KINK = 0.01
+"""Relative error above which it is not asked whether a gradient jumps where rounding decides: one
+entry of a mask makes less of it."""
+
+SHAKES = 3
+"""How often numbers are shaken to see whether it does."""
 
 NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
@@ -35,7 +54,8 @@ class Subject:
     """One gradient of one call.
 
     `ref`, `port` and `wide` are the reference's, the port's and the reference's in float64, of the
-    call's own code; `terms` is the size of what the latter is a sum of. `whole` is the port's with
+    call's own code; `terms` is the size of what the latter is a sum of, and `jump` how far a few
+    roundings move it. `whole` is the port's with
     all that is inside the call, `free` that of the port alone, and `given` the array that it is
     the gradient of. `name` is that of an input or a tensor, or, of what is handed back, of an
     output of the call inside. `problem` says why there is no gradient.
@@ -47,6 +67,7 @@ class Subject:
     port: Array | None
     wide: Array | None = None
     terms: float = 0.0
+    jump: float = 0.0
     whole: Array | None = None
     free: Array | None = None
     given: Array | None = None
@@ -58,12 +79,20 @@ class Subject:
         if self.port is None or self.problem:
             nan = float("nan")
             return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
-        return scored(self.ref, self.port, self.wide, self.terms)
+        return scored(self.ref, self.port, self.wide, self.terms, self.jump)
 
 
-def scored(ref: Array, port: Array, wide: Array | None, terms: float) -> Exclusive:
-    """As an output is, but that gradients of data that is only moved are summed: never exact."""
-    return replace(score(ref, port, wide, terms), moved=False)
+def scored(
+    ref: Array, port: Array, wide: Array | None, terms: float = 0.0, jump: float = 0.0
+) -> Exclusive:
+    """As an output is, but that gradients of data that is only moved are summed: never exact.
+
+    A small error may be as large as a `jump`.
+    """
+    error = score(ref, port, wide, terms)
+    if jump and error.rel_l2 < KINK:
+        error = score(ref, port, wide, max(terms, jump / (4 * unit_roundoff(ref.dtype))))
+    return replace(error, moved=False)
 
 
 def measure_gradients(
@@ -93,6 +122,7 @@ def measure_gradients(
         found.matches = _without(matches, found.run.hidden)
         progress.stage("gradients: the reference in float64")
         found.wide = backward.own(found.matches, calls[0], store, found.recorded)
+        found.shake(progress)
     except NotMeasured as error:
         found.problem = str(error)
     return found
@@ -124,18 +154,39 @@ class Measured:
         self.matches, self.store, self.problem = matches, store, ""
         self.recorded, self.run = Gradients({}, {}), PortRun()
         self.wide = WideGradients({}, {})
+        self._jumps: dict[Key | str, float] = {}
         self._calls, self._backward, self._weights = calls, backward, weights
+
+    def shake(self, progress: Progress) -> None:
+        """Where a small error fails, see how far float64 itself is moved by a few roundings.
+
+        A mask, a maximum or a clamp of what is computed inside a call takes the other side when
+        that is near enough to it: gradients jump then, on either side.
+        """
+        kinds = {match.ref.order: match.ref.kind for match in self.matches}
+        subjects = chain(
+            ((one, one.match.ref.order) for one in self.tensors()),
+            ((one, m.ref.order) for m in self.matches for one in self.inputs(m)),
+            ((one, m.parent) for m in self.matches for one in self.handed(m)),
+        )
+        if any(small(one.own, fail_limit(kinds[order])) for one, order in subjects):
+            progress.stage("gradients: what roundings do to them")
+            for number in range(1, SHAKES + 1):
+                again = self._backward.own(
+                    self.matches, self._calls[0], self.store, self.recorded, number
+                )
+                _widest(self._jumps, self.wide, again, self.store)
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""
         order = match.ref.order
         own, whole = self.run.own.get(order), self.run.whole.get(order)
         for leaf in paired(match.inputs):
-            wide, terms = self._wide(self.wide, match, "input", leaf)
+            wide, terms, jump = self._wide(self.wide, self._jumps, match, "input", leaf)
             inside = self._input(whole, leaf)
             port = self._input(own, leaf)
             yield Subject(
-                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms,
+                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms, jump,
                 whole=inside,
                 free=None if match.ref.parent != -1 else port if inside is None else inside,
                 given=reference(leaf, self.store),
@@ -151,9 +202,9 @@ class Measured:
             assert leaf.port is not None
             buffer = own.handed.get((match.ref.order, leaf.port.name))
             port = None if buffer is None else self.store.get(buffer)
-            wide, terms = self._wide(self.wide, match, "output", leaf)
+            wide, terms, jump = self._wide(self.wide, self._jumps, match, "output", leaf)
             ref = self._ref(match, "output", leaf)
-            yield Subject(match, leaf.ref.name, ref, port, wide, terms)
+            yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump)
 
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over all calls; it counts with the first call of
@@ -179,6 +230,7 @@ class Measured:
                 first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
                 None if one is None else self.store.get(one.value),
                 0.0 if one is None else of_sum(one.spread, _positions(calls)),
+                self._jumps.get(name, 0.0),
                 whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
                 free=_as(self._in_order(lines, self._read(free, lines)), ref),
                 problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
@@ -186,29 +238,45 @@ class Measured:
 
     def inside(self, match: Match) -> Exclusive:
         """The worst of all gradients of a call, of all that is inside it too."""
-        order, nan = match.ref.order, float("nan")
-        port = self.run.whole[order]
+        nan, jumps = float("nan"), dict[Key | str, float]()
         try:
-            whole = self._backward.whole(match, self._calls[0], self.store, self.recorded)
+            whole = self._whole_call(match)
+            worst = self._worst(match, whole, jumps)
+            if small(worst, fail_limit(match.ref.kind)):
+                for number in range(1, SHAKES + 1):
+                    _widest(jumps, whole, self._whole_call(match, number), self.store)
+                worst = self._worst(match, whole, jumps)
         except NotMeasured as error:
             return Exclusive(nan, nan, 0, problem=str(error))
-        errors = []
+        return worst
+
+    def _whole_call(self, match: Match, shaken: int = 0) -> WideGradients:
+        return self._backward.whole(match, self._calls[0], self.store, self.recorded, shaken)
+
+    def _worst(
+        self, match: Match, whole: WideGradients, jumps: Mapping[Key | str, float]
+    ) -> Exclusive:
+        nan, errors = float("nan"), []
+        port = self.run.whole[match.ref.order]
         for leaf in paired(match.inputs):
-            own, (wide, terms) = self._input(port, leaf), self._wide(whole, match, "input", leaf)
+            own = self._input(port, leaf)
+            wide, terms, jump = self._wide(whole, jumps, match, "input", leaf)
             if own is not None:
-                errors.append(scored(self._ref(match, "input", leaf), own, wide, terms))
+                errors.append(scored(self._ref(match, "input", leaf), own, wide, terms, jump))
         for name, lines in self._lines.items():
-            own = self._in_order(lines, self._read(port.tensors, lines))
-            one = whole.tensors.get(name)
-            if own is not None and one is not None:
-                if self._unsteady(name):
-                    return Exclusive(nan, nan, 0, problem=RANDOM)
-                array = self.store.get(one.value)
-                # of one call the reference's gradient is known in float64 alone
-                errors.append(scored(
-                    array.astype(np.float32), own.astype(np.float32), array,
-                    of_sum(one.spread, _positions([match])),
-                ))  # fmt: skip
+            own, one = (
+                self._in_order(lines, self._read(port.tensors, lines)),
+                whole.tensors.get(name),
+            )
+            if own is None or one is None:
+                continue
+            if self._unsteady(name):
+                return Exclusive(nan, nan, 0, problem=RANDOM)
+            # of one call the reference's gradient is known in float64 alone
+            wide = self.store.get(one.value)
+            terms, jump = of_sum(one.spread, _positions([match])), jumps.get(name, 0.0)
+            ref, own = wide.astype(np.float32), own.astype(np.float32)
+            errors.append(scored(ref, own, wide, terms, jump))
         if any(error.unsteady for error in errors):
             return Exclusive(nan, nan, 0, problem=RANDOM)
         return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0))
@@ -274,10 +342,18 @@ class Measured:
         return np.zeros_like(value) if buffer is None else read(self.store, buffer, leaf.undo)
 
     def _wide(
-        self, gradients: WideGradients, match: Match, side: Side, leaf: LeafMatch
-    ) -> tuple[Array | None, float]:
-        one: Wide | None = gradients.leaves.get((match.ref.order, side, leaf.ref.name))
-        return (None, 0.0) if one is None else (read(self.store, one.value, leaf.undo), one.spread)
+        self,
+        gradients: WideGradients,
+        jumps: Mapping[Key | str, float],
+        match: Match,
+        side: Side,
+        leaf: LeafMatch,
+    ) -> tuple[Array | None, float, float]:
+        key: Key = (match.ref.order, side, leaf.ref.name)
+        one = gradients.leaves.get(key)
+        if one is None:
+            return None, 0.0, 0.0
+        return read(self.store, one.value, leaf.undo), one.spread, jumps.get(key, 0.0)
 
     def _input(self, gradients: PortGradients | None, leaf: LeafMatch) -> Array | None:
         if gradients is None or leaf.port is None or leaf.port.name not in gradients.inputs:
@@ -317,6 +393,25 @@ class Measured:
                 return None
             total[found[1]] += found[0]
         return total
+
+
+def small(error: Exclusive, limit: float) -> bool:
+    """Whether an error that fails may be that of a few entries."""
+    return error.r > limit and error.rel_l2 < KINK and not error.nonfinite
+
+
+def _widest(
+    jumps: dict[Key | str, float], wide: WideGradients, again: WideGradients, store: Store
+) -> None:
+    """How far gradients are from what they were, at most."""
+    sides: tuple[tuple[Mapping[Any, Wide], Mapping[Any, Wide]], ...] = (
+        (wide.leaves, again.leaves), (wide.tensors, again.tensors)
+    )  # fmt: skip
+    for before, after in sides:
+        for key, one in before.items():
+            if key in after:
+                gap = rms(store.get(after[key].value) - store.get(one.value))
+                jumps[key] = max(jumps.get(key, 0.0), gap)
 
 
 def _positions(calls: Sequence[Match]) -> int:
