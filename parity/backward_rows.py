@@ -9,8 +9,9 @@ import numpy as np
 from parity.attribute import SLACK
 from parity.backward import differentiable
 from parity.grade import Errors, Judgement, fail_limit, grade, judge
+from parity.gradient import Subject, scored
 from parity.gradient_cause import cause_of
-from parity.gradients import Measured, Subject, scored
+from parity.gradients import Measured
 from parity.localise import Found, find_faults
 from parity.metrics import compare_arrays, distance
 from parity.noise import bounded

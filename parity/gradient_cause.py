@@ -3,7 +3,7 @@
 import numpy as np
 
 from parity.diagnose.scene import EXPLAINED
-from parity.gradients import Subject
+from parity.gradient import Subject
 from parity.metrics import ratio, rms, unit_roundoff
 from parity.weights import Array
 

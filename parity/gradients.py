@@ -7,7 +7,7 @@ of its own backward code alone.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -27,72 +27,22 @@ from parity.backward import (
 from parity.forced import NotMeasured, Sides, reference, unforced
 from parity.grad_nnx import PortGradients, PortRun, differentiate_port
 from parity.grade import fail_limit
+from parity.gradient import Subject, scored, small
 from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
-from parity.metrics import distance, rms, unit_roundoff
-from parity.noise import of_sum, score
+from parity.metrics import distance, rms
+from parity.noise import of_sum
 from parity.progress import Progress
 from parity.records import UNSTEADY, Call, Exclusive, Leaf, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
-KINK = 0.01
-"""Relative error above which it is not asked whether a gradient jumps where rounding decides: one
-entry of a mask makes less of it."""
-
 SHAKES = 3
 """How often numbers are shaken to see whether it does."""
 
-NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """One gradient of one call.
-
-    `ref`, `port` and `wide` are the reference's, the port's and the reference's in float64, of the
-    call's own code; `terms` is the size of what the latter is a sum of, and `jump` how far a few
-    roundings move it. `whole` is the port's with
-    all that is inside the call, `free` that of the port alone, and `given` the array that it is
-    the gradient of. `name` is that of an input or a tensor, or, of what is handed back, of an
-    output of the call inside. `problem` says why there is no gradient.
-    """
-
-    match: Match
-    name: str
-    ref: Array
-    port: Array | None
-    wide: Array | None = None
-    terms: float = 0.0
-    jump: float = 0.0
-    whole: Array | None = None
-    free: Array | None = None
-    given: Array | None = None
-    problem: str = ""
-
-    @cached_property
-    def own(self) -> Exclusive:
-        """The error of the call's own code."""
-        if self.port is None or self.problem:
-            nan = float("nan")
-            return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
-        return scored(self.ref, self.port, self.wide, self.terms, self.jump)
-
-
-def scored(
-    ref: Array, port: Array, wide: Array | None, terms: float = 0.0, jump: float = 0.0
-) -> Exclusive:
-    """As an output is, but that gradients of data that is only moved are summed: never exact.
-
-    A small error may be as large as a `jump`.
-    """
-    error = score(ref, port, wide, terms)
-    if jump and error.rel_l2 < KINK:
-        error = score(ref, port, wide, max(terms, jump / (4 * unit_roundoff(ref.dtype))))
-    return replace(error, moved=False)
 
 
 def measure_gradients(
@@ -393,11 +343,6 @@ class Measured:
                 return None
             total[found[1]] += found[0]
         return total
-
-
-def small(error: Exclusive, limit: float) -> bool:
-    """Whether an error that fails may be that of a few entries."""
-    return error.r > limit and error.rel_l2 < KINK and not error.nonfinite
 
 
 def _widest(
