@@ -14,6 +14,8 @@ from parity import capture_nnx, taps
 from parity import layout as layout_rules
 from parity.adequacy import Exercised, exercised
 from parity.align import Alignment, align, match_inputs, same_value
+from parity.backward import Backward
+from parity.backward_rows import judge_gradients
 from parity.choice import DEEPER, Choice, choose, opened, with_deeper
 from parity.diagnose.scene import Scene
 from parity.errors import InputError
@@ -23,6 +25,7 @@ from parity.forced import Float64, Sides
 from parity.functional import Functional
 from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
+from parity.gradients import measure_gradients
 from parity.judging import MODES, Part, faults_of, judge_part, split
 from parity.localise import Found
 from parity.measure import Free, measure_free, read
@@ -46,6 +49,7 @@ from parity.records import (
     Trace,
 )
 from parity.store import Store
+from parity.tap_pairs import of_modules
 from parity.weights import Fused, Stacked, Weight
 
 NO_TAPS = (
@@ -150,10 +154,12 @@ def run_case(
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
     weights: Sequence[Weight] = (),
+    backward: Backward | None = None,
 ) -> Outcome:
     """Run both sides on one input, and measure, judge and locate.
 
-    `weights` is the ledger of both roots, which tells of faults that weights explain.
+    `weights` is the ledger of both roots, which tells of faults that weights explain. `backward`
+    is the reference's backward pass, where gradients are to be compared too.
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
@@ -198,7 +204,7 @@ def run_case(
             # what was shown may be wrong too: it would count as the reference's own rounding
             return run_case(
                 replace(case, returned_from=None), reference, nnx_root, rules, progress,
-                nnx_args, nnx_kwargs, weights,
+                nnx_args, nnx_kwargs, weights, backward,
             )  # fmt: skip
         calls = (ref.calls, port.calls)
         sides = Sides(
@@ -207,7 +213,7 @@ def run_case(
             | dict(port.linen),
             case.nnx,
         )
-        parts: Sequence[Part] = (Part(alignment.matches, calls),)
+        parts: Sequence[Part] = (Part(alignment.matches, calls),) if "free" in rules.modes else ()
         if not choice.whole:
             parts = split(alignment.matches, calls)
             own = reference.float64(replace(case, torch="__call__"))
@@ -224,9 +230,15 @@ def run_case(
         if rules.exhibit and faults:
             shown = take(faults[0], judged, nnx_root, sides, store)
         found = [one for part in judged for one in part.found]
+        rows = [one.row for one in found]
+        smooth = of_modules(alignment.matches, ref.calls)
+        if backward is not None and smooth and smooth[-1].ref.parent == -1:
+            measured = measure_gradients(smooth, calls, sides, backward, weights, store, progress)
+            more, wrong = judge_gradients(case, measured, {fault.path for fault in faults})
+            rows, faults = [*rows, *more], (*faults, *wrong)
         unobserved = emulation = None
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
-        if root is not None and choice.whole and case.shipped is not None:
+        if root is not None and parts and choice.whole and case.shipped is not None:
             progress.stage("the port as it is shipped")
             passed = all(one.row.verdict == "PASS" for one in found)
             rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
@@ -244,13 +256,12 @@ def run_case(
         notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
             notes += (f"{case.name}: {NO_TAPS}",)
-    rows = tuple(one.row for one in found)
     coverage = with_deeper(alignment.coverage, choice.deeper)
     if unobserved is not None and unobserved.note:
         notes = (*notes, f"{case.name}: {unobserved.note}")
     uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
     return Outcome(
-        rows, faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
+        tuple(rows), faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
     )
 
 

@@ -101,11 +101,11 @@ class _Forcing(Observer):
         if traced(given):
             self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return function(*args, **kwargs)
-        arguments = self._replaced(given, by_port_leaf(match.inputs))
+        arguments = replaced(given, by_port_leaf(match.inputs), self._store)
         args, kwargs = unbind(function, arguments)
         output = flatten(function(*args, **kwargs))
         self._listener(match, _arrays(given), _arrays(output))
-        return self._replaced(output, by_port_leaf(match.outputs))
+        return replaced(output, by_port_leaf(match.outputs), self._store)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         match, given = self._next(path), flatten(value)
@@ -115,7 +115,7 @@ class _Forcing(Observer):
             self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return value
         self._listener(match, {}, _arrays(given))
-        return self._replaced(given, by_port_leaf(match.outputs))
+        return replaced(given, by_port_leaf(match.outputs), self._store)
 
     def _next(self, path: str) -> Match | None:
         """The match of the call of `path` that begins now."""
@@ -123,16 +123,18 @@ class _Forcing(Observer):
         self._turns[path] += 1
         return self._matches.get((path, turn))
 
-    def _replaced(self, flat: Flat, leaves: Mapping[str, LeafMatch]) -> Any:
-        arrays = []
-        for name, own in flat.arrays:
-            if name in leaves:
-                value = reference(leaves[name], self._store)
-                if value.shape == np.shape(own):
-                    kept = _kept_type(value, own)
-                    own = aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
-            arrays.append(own)
-        return rebuild(flat.skeleton, arrays)
+
+def replaced(flat: Flat, leaves: Mapping[str, LeafMatch], store: Store) -> Any:
+    """The value with the reference's array for each of `leaves`, by the port's name."""
+    arrays = []
+    for name, own in flat.arrays:
+        if name in leaves:
+            value = reference(leaves[name], store)
+            if value.shape == np.shape(own):
+                kept = _kept_type(value, own)
+                own = aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
+        arrays.append(own)
+    return rebuild(flat.skeleton, arrays)
 
 
 def _kept_type(reference: Array, own: Any) -> Any:

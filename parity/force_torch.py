@@ -106,7 +106,7 @@ class _Run:
     ) -> None:
         self._mode = mode
         widened = self._paths if self._everything else self._with_idle(self._root)
-        undo = _widen(widened)
+        undo = widen_modules(widened)
         inner = [module for module in self._paths if module is not self._root]
         own = {module: vars(module).get("forward") for module in inner}
         try:
@@ -129,7 +129,7 @@ class _Run:
                 vars(module).pop("forward", None)
                 if forward is not None:
                     module.forward = forward
-            _narrow(undo)
+            narrow_modules(undo)
 
     def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
               **kwargs: Any) -> Any:  # fmt: skip
@@ -137,7 +137,7 @@ class _Run:
         path = self._paths[module]
         match = self._next(path)
         with self._unseen():
-            undo = [] if self._everything else _widen(self._with_idle(module))
+            undo = [] if self._everything else widen_modules(self._with_idle(module))
         self._running.append(path)
         try:
             if match is None:
@@ -146,7 +146,7 @@ class _Run:
                 return self._replaced_call(match, forward, args, kwargs)
         finally:
             self._running.pop()
-            _narrow(undo)
+            narrow_modules(undo)
 
     def _tap(self, name: str, value: Any) -> Any:
         """Stands in for a tap: it hands back what it recorded."""
@@ -251,7 +251,7 @@ def with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozenset
 
 
 @dataclass(frozen=True)
-class _Widened:
+class Widened:
     """A tensor and the float64 copy that stands in its place, not written to since `version`."""
 
     group: dict[str, Any]
@@ -261,9 +261,9 @@ class _Widened:
     version: int
 
 
-def _widen(modules: Iterable[torch.nn.Module]) -> list[_Widened]:
+def widen_modules(modules: Iterable[torch.nn.Module]) -> list[Widened]:
     """Put float64 copies in place of the modules' own tensors; returns how to undo it."""
-    undo: list[_Widened] = []
+    undo: list[Widened] = []
     for module in modules:
         groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
         for group in groups:
@@ -272,11 +272,11 @@ def _widen(modules: Iterable[torch.nn.Module]) -> list[_Widened]:
                     wide = tensor.detach().to(_WIDER[tensor.dtype])
                     as_parameter = isinstance(tensor, torch.nn.Parameter)
                     group[name] = torch.nn.Parameter(wide, False) if as_parameter else wide
-                    undo.append(_Widened(group, name, tensor, group[name], wide._version))
+                    undo.append(Widened(group, name, tensor, group[name], wide._version))
     return undo
 
 
-def _narrow(undo: Sequence[_Widened]) -> None:
+def narrow_modules(undo: Sequence[Widened]) -> None:
     """Put the modules' own tensors back, with what the call made of its buffers for the next one.
 
     The caller keeps the values that they had.

@@ -20,6 +20,9 @@ from parity.weights import Weight
 
 MODES = ("free", "exclusive", "inclusive")
 
+GRAD = "grad"
+"""The mode that compares gradients, beside the others or alone."""
+
 
 @dataclass(frozen=True)
 class Part:

@@ -4,10 +4,13 @@ Names tell which tensors to compare, the values alone whether they are equal, in
 and where not, what is wrong.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
+
+import numpy as np
 
 from parity.findings import Owners, finding
 from parity.folding import SPARE, Folding
@@ -15,7 +18,9 @@ from parity.globs import renamed, why
 from parity.packed import Piece, Rule, pieces
 from parity.suggest import suggest
 from parity.transform import CLOSE, same_values, usual_axes
-from parity.weights import Tensor, Weight
+from parity.weights import Array, Tensor, Weight
+
+Index = tuple[int | slice, ...]
 
 NAMES = {
     "weight": ("weight", "kernel", "scale", "embedding"),
@@ -178,6 +183,39 @@ def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> str:
     text = str(axes) if moved == port.shape else f"{axes} reshaped"
     text += f" of {ref.part}" if ref.part else ""
     return f"{text} at {port.part}" if port.part else text
+
+
+def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
+    """A leaf of the port, or anything else of its shape, as the part of the reference's tensor that
+    a line pairs it with, and which part that is; `None` if the line does not say.
+    """
+    found = _TRANSFORM.fullmatch(line.transform)
+    if found is None:
+        axes = tuple(range(len(line.shape))) if line.shape == line.nnx_shape else None
+        axes = usual_axes(line.shape, line.nnx_shape) or axes
+        of, at = "", ""
+    else:
+        axes = tuple(int(i) for i in found["axes"].split(",") if i.strip())
+        of, at = found["of"] or "", found["at"] or ""
+    if axes is None:
+        return None
+    index = _index(of)
+    shape = np.broadcast_to(0, line.shape)[index].shape
+    own = port[_index(at)].reshape([shape[i] for i in axes])
+    return own.transpose(np.argsort(axes)), index
+
+
+_TRANSFORM = re.compile(r"\((?P<axes>[^)]*)\)(?: reshaped)?(?: of (?P<of>\[.*?\]))?"
+                        r"(?: at (?P<at>\[.*?\]))?")  # fmt: skip
+
+
+def _index(part: str) -> Index:
+    """What `Tensor.part` says, as NumPy takes it."""
+    found: list[int | slice] = []
+    for text in filter(None, part.strip("[]").split(", ")):
+        ends = [int(end) if end else None for end in text.split(":")]
+        found.append(slice(*ends) if ":" in text else int(text))
+    return tuple(found)
 
 
 def _extra(port: Tensor) -> Weight:

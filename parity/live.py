@@ -12,6 +12,7 @@ from parity import layout as layout_rules
 from parity.diagnose.diagnose import diagnose
 from parity.diagnose.scene import Scene
 from parity.float64_torch import TorchModules
+from parity.grad_torch import TorchBackward
 from parity.localise import Found
 from parity.recorder import bind, join
 from parity.records import Case, Clip, Diagnosis, Trace
@@ -101,6 +102,12 @@ class Live:
         """Its modules, which can be run in float64."""
         named = self.called(case).named_modules()
         return TorchModules({join(case.path, path): module for path, module in named}, case.torch)
+
+    def backward(self, case: Case, seed: int) -> TorchBackward:
+        """Its backward pass, from gradients at its outputs that a seed gives."""
+        named = self.called(case).named_modules()
+        modules = {join(case.path, path): module for path, module in named}
+        return TorchBackward(modules, case.torch, seed)
 
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
         """By what, changed in the reference, makes it do what the port does."""

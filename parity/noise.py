@@ -15,11 +15,18 @@ from parity.records import Exclusive
 
 Array = Shaped[np.ndarray, "..."]
 
+LONG = 16.0
+"""The root of how many terms a sum may have before more than four roundings are allowed for."""
+
 NOT_IN_FLOAT64 = "not measured: the reference does not run in float64"
 
 
-def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
-    """Distance of `port` from `ref`, and R if the float64 result `wide` is given."""
+def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Exclusive:
+    """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
+
+    `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
+    has their roundings, not its own.
+    """
     if ref.shape != port.shape:
         inf, problem = float("inf"), f"shape {port.shape} instead of {ref.shape}"
         return Exclusive(inf, inf, 0, problem=problem)
@@ -27,6 +34,7 @@ def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Exclusive(mae, rel_l2, nonfinite)
     ours, theirs, norm = triangle(ref, port, wide)
+    norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
     return Exclusive(
@@ -37,6 +45,13 @@ def score(ref: Array, port: Array, wide: Array | None = None) -> Exclusive:
         r=ratio(ours, floor),
         moved=theirs == 0.0,
     )
+
+
+def of_sum(terms: float, count: int) -> float:
+    """The size of `count` terms of a sum, for `score`: one after the other they have more roundings
+    than four, about as the root of their number (see `docs/thresholds.md`).
+    """
+    return float(terms * max(1.0, count**0.5 / LONG))
 
 
 def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:

@@ -23,7 +23,7 @@ from parity.choice import needed
 from parity.errors import InputError
 from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
 from parity.inputs import load_clip
-from parity.judging import MODES
+from parity.judging import GRAD, MODES
 from parity.live import Live, facts
 from parity.observer import Compiled
 from parity.progress import Progress
@@ -73,7 +73,9 @@ def compare(
         rename: globs of reference paths and tensors to those of the port.
         ignore: globs of `path`, `path#leaf` or tensors that need no counterpart.
         modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
-            own errors of containers are, `"inclusive"`.
+            own errors of containers are, `"inclusive"`; `"grad"` beside them or alone: the
+            gradients of every input and parameter, from the same gradients at the outputs, which
+            are N(0, 1) from `seed`.
         noise_floor: measure R, the distance from float64 in units of PyTorch's own, for every
             call; otherwise only where the relative error alone does not show that R is under 1.5
             times what fails.
@@ -105,9 +107,17 @@ def compare(
     """
     check_arguments(torch_module, nnx_module, torch_args, nnx_args, weights)
     check_sequences(ignore=ignore, only=only)
-    unknown = set(modes) - set(MODES)
-    if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
-        raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
+    forward = tuple(mode for mode in modes if mode != GRAD)
+    wanted = [set(MODES[:n]) for n in range(0 if GRAD in modes else 1, len(MODES) + 1)]
+    if set(forward) not in wanted:
+        raise InputError(
+            f"modes {tuple(modes)}: expected the first one, two or three of {MODES}, with or "
+            f"without {GRAD!r}, or {GRAD!r} alone"
+        )
+    if GRAD in modes and only:
+        raise InputError(
+            "modes: gradients are of the whole, and only= leaves a part out: use depth= instead"
+        )
     methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
     if set(methods) != {"torch", "nnx"}:
         raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
@@ -147,18 +157,11 @@ def compare(
     progress.stage("comparing the weights")
     pairs = _paired(torch_module, nnx_module, rules)
 
+    backward = live.backward(case, seed) if GRAD in modes else None
     outcome = _outcome(
-        kept,
-        live,
-        partial(run_case, case),
-        seed,
-        nnx_module,
-        rules,
-        progress,
-        own_args,
-        own_kwargs,
-        pairs.ledger,
-    )
+        kept, live, partial(run_case, case), seed,
+        nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger, backward,
+    )  # fmt: skip
     held = {
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),

@@ -241,9 +241,13 @@ class Coverage:
         )
 
 
+GRADIENTS = "/grad"
+"""What the case of a row or fault of gradients ends with."""
+
+
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: an output leaf of a matched call."""
+    """One line of the table: an output leaf of a matched call, or a gradient of it."""
 
     rung: str
     case: str
@@ -264,7 +268,8 @@ class Row:
     order: int
     parent: int
     limited: bool = True
-    """Whether limits on MAE apply: they do not to inputs of a large mean."""
+    """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
+    size says nothing."""
     one_sided: bool = False
     """Whether only one side returns this leaf."""
     handed: float = 0.0

@@ -74,6 +74,20 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
     return found
 
 
+def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
+    """The matches of calls that both sides make of modules; `calls` are all of the reference's."""
+    kept = {match.ref.order for match in matches if not (match.ref.tapped or match.port.tapped)}
+    parents = {call.order: call.parent for call in calls}
+
+    def around(order: int) -> int:
+        while order != -1 and order not in kept:
+            order = parents[order]
+        return order
+
+    return tuple(replace(match, parent=around(match.parent))
+                 for match in matches if match.ref.order in kept)  # fmt: skip
+
+
 def named(paths: Sequence[str]) -> str:
     """Some paths in a sentence."""
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""

@@ -46,6 +46,7 @@ from parity.errors import InputError
     type=click.Choice(TYPES),
     help="Convert floating parameters, buffers and arguments of both sides to this type first.",
 )
+@click.option("--grad", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
 @DISABLE_JIT
 @CACHE
@@ -64,6 +65,7 @@ def compare(
     seed: int | None,
     device: str | None,
     dtype: str | None,
+    grad: bool,
     emulate: str | None,
     disable_jit: bool,
     cache: bool,
@@ -95,6 +97,7 @@ def compare(
             "--seed": seed is not None,
             "--device": device,
             "--dtype": dtype,
+            "--grad": grad,
             "--emulate": emulate,
             "--disable-jit": disable_jit,
             "--cache": cache,
@@ -124,6 +127,7 @@ def compare(
         folder = writable(Path(out) if out else default_folder(function, only, depth))
         placed = nullcontext() if device is None else _on(device)
 
+        from parity.judging import GRAD, MODES
         from parity.pipeline import compare as compare_modules
         from parity.state_torch import seeded
 
@@ -136,6 +140,7 @@ def compare(
             with seeded(seed or 0):
                 made = arguments(function, make)
             made = cast(made, dtype) if dtype else made
+            given |= {"modes": (*made.get("modes", MODES), GRAD)} if grad else {}
             report = compare_modules(**{**made, **given, "progress": progress})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 

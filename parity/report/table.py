@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.grade import grade
 from parity.limits import r_limit
-from parity.records import Row, Rung, Verdict
+from parity.records import GRADIENTS, Row, Rung, Verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,8 @@ def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, 
 
 @dataclass(frozen=True)
 class KindSummary:
-    """How far from float64 the calls of one class of modules are, in units of PyTorch's distance.
+    """How far from float64 the calls of one class of modules are, or their gradients, in units of
+    PyTorch's distance.
 
     `measured` counts the output leaves whose R was measured, `bounded` those whose relative error
     alone shows that R is harmless. `median`, `p95` and `largest` are of the measured ones, NaN if
@@ -115,14 +116,15 @@ def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         if row.exclusive is not None:
-            kinds.setdefault(row.kind, []).append(row)
+            backward = row.case.endswith(GRADIENTS)
+            kinds.setdefault(f"{row.kind}, gradients" if backward else row.kind, []).append(row)
     return tuple(_kind(kind, found) for kind, found in kinds.items())
 
 
 def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
     errors = [row.exclusive for row in rows if row.exclusive is not None]
     measured = sorted(error.r for error in errors if not math.isnan(error.r))
-    limit = r_limit(kind)
+    limit = r_limit(rows[0].kind)
     return KindSummary(
         kind=kind,
         calls=len({(row.case, row.path, row.call) for row in rows}),

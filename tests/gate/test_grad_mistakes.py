@@ -1,0 +1,79 @@
+"""Gradients of the CogVideoX port: right everywhere, and a mistake in one module of many."""
+
+import jax
+import numpy as np
+import pytest
+
+import parity
+from jaxvae.ladder import DECLARED, decode_nnx, encode_nnx
+from jaxvae.pairing import PAIR
+
+pytestmark = pytest.mark.slow
+
+VIDEO = np.random.default_rng(0).uniform(-1, 1, (1, 3, 9, 32, 32)).astype(np.float32)
+LATENT = np.random.default_rng(0).standard_normal((1, 8, 3, 4, 4)).astype(np.float32)
+
+
+def encoded(model, x):
+    posterior = model.encode(x).latent_dist
+    return {"mean": posterior.mean, "logvar": posterior.logvar}
+
+
+def decoded(model, z):
+    return model.decode(z).sample
+
+
+CALLS = {
+    "encode": (VIDEO, {"torch": encoded, "nnx": encode_nnx}, ()),
+    "decode": (LATENT, {"torch": decoded, "nnx": decode_nnx}, tuple(DECLARED)),
+}
+
+
+def gradients(port, reference, call):
+    array, method, ignore = CALLS[call]
+    return parity.compare(
+        reference, port, (array,), method=method, ignore=ignore, modes=("grad",), jitted=False
+    )
+
+
+def make():
+    reference = PAIR.make_torch(None, "small", 0)
+    return reference, PAIR.make_nnx(None, "small", reference)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_gradient_is_as_accurate_as_pytorchs(call):
+    reference, port = make()
+    report = gradients(port, reference, call)
+    assert {row.verdict for row in report.rows} == {"PASS"}
+    assert not report.faults
+    assert report.table.R.max() < 3
+    named = {f"{row.path}.{row.leaf[5:-1]}" for row in report.rows}
+    own = {"encode": "encoder", "decode": "decoder"}[call]
+    assert {name for name, _ in getattr(reference, own).named_parameters(own)} <= named
+
+
+def changed(port, path, function):
+    """The module at `path` with `function` of what it returns."""
+    module = port
+    for part in path.split("."):
+        module = module[int(part)] if part.isdigit() else getattr(module, part)
+    cls = type(module)
+
+    def call(self, *args, **kwargs):
+        return function(cls.__call__(self, *args, **kwargs))
+
+    object.__setattr__(module, "__class__", type(cls.__name__, (cls,), {"__call__": call}))
+
+
+def test_two_mistakes_among_many_modules():
+    reference, port = make()
+    paths = ["encoder.down_blocks.1.resnets.0.norm1", "encoder.mid_block.resnets.1.nonlinearity"]
+    half = jax.custom_vjp(lambda x: x)
+    half.defvjp(lambda x: (x, None), lambda _, g: (0.5 * g,))
+    changed(port, paths[0], jax.lax.stop_gradient)
+    changed(port, paths[1], half)
+    report = gradients(port, reference, "encode")
+    assert [fault.path for fault in report.faults] == paths[::-1]
+    assert "0.5 times" in report.faults[0].evidence
+    assert "zero everywhere" in report.faults[1].evidence

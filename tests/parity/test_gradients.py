@@ -1,0 +1,541 @@
+"""Gradients: `modes` with `"grad"`, of correct ports and of ports whose backward code is wrong."""
+
+from functools import partial
+from types import MappingProxyType
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity import InputError
+from parity.ledger import in_order_of_ref, make_ledger
+from parity.weights import Fused, Tensor
+
+compare = partial(parity.compare, modes=("grad",), jitted=False)
+ALL = ("free", "exclusive", "inclusive", "grad")
+stop = jax.lax.stop_gradient
+X = np.random.default_rng(1).standard_normal((4, 5, 6)).astype(np.float32)
+X[0, 0] = (1, 1, 1, -1, -1, 0.5)  # at the bounds of the clamp
+IDS = np.array([[0, 3, 1, 6, 6], [2, 2, 5, 4, 0], [1, 0, 0, 3, 2], [6, 5, 4, 3, 1]])
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def times(factor, x):
+    """The identity, with a factor in its gradient."""
+    return x
+
+
+times.defvjp(lambda factor, x: (x, None), lambda factor, _, g: (factor * g,))
+
+
+class TorchClamp(torch.nn.Module):
+    def forward(self, x):
+        return torch.clamp(x, -1, 1)
+
+
+class TorchRound(torch.nn.Module):
+    def forward(self, x):
+        return torch.round(x)
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(6)
+        self.fc = torch.nn.Linear(6, 6)
+        self.act = torch.nn.ReLU(inplace=True)
+        self.register_buffer("scale", torch.full((6,), 0.5))
+
+    def forward(self, x, given, mask=None):
+        h = self.act(self.fc(self.norm(x))) * self.scale
+        h += x
+        return h, {"mean": h.mean(1), "mask": mask, "count": given["count"] + 1}
+
+
+class TorchNet(torch.nn.Module):
+    """A call of a module twice, a tied weight, one that is unused, nested arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.emb = torch.nn.Embedding(7, 6)
+        self.clamp, self.round = TorchClamp(), TorchRound()
+        self.block, self.last = TorchBlock(), TorchBlock()
+        self.unused = torch.nn.Linear(6, 6)
+        self.head = torch.nn.Linear(6, 6)
+
+    def forward(self, x, ids, mask=None):
+        h = self.emb(ids) + self.clamp(x) + self.round(x)
+        given = {"count": ids.sum(), "h": h}
+        h, stats = self.block(h, given)
+        h, stats = self.block(h, stats)
+        h, stats = self.last(h, stats)
+        self.unused(stats["mean"])
+        return {"logits": self.head(h) @ self.emb.weight.T, "mean": stats["mean"], "ids": ids}
+
+
+def row(vector):
+    """One value for each channel."""
+    return vector[...].reshape(1, 1, -1)
+
+
+class Hooked(nnx.Module):
+    """A mistake can be made of each of its values."""
+
+    make = MappingProxyType({})
+
+    def own(self, name, value):
+        return self.make.get(name, lambda x: x)(value)
+
+
+class Clamp(Hooked):
+    def __call__(self, x):
+        # the gradient of jnp.clip is a half at a bound, PyTorch's is one
+        return self.own("clamp", jnp.where(jnp.abs(x) <= 1, x, jnp.sign(x)))
+
+
+class Round(Hooked):
+    def __call__(self, x):
+        return x + stop(jnp.round(x) - x) if "through" in self.make else jnp.round(x)
+
+
+class Relu(Hooked):
+    def __call__(self, x):
+        if "where" in self.make:
+            return jnp.where(x > 0, x + 0 * jnp.sqrt(x), 0.0)
+        return self.own("relu", nnx.relu(x))
+
+
+class Norm(Hooked):
+    def __init__(self):
+        self.scale, self.bias = nnx.Param(jnp.ones(6)), nnx.Param(jnp.zeros(6))
+
+    def __call__(self, x):
+        mean = self.own("mean", x.mean(-1, keepdims=True))
+        variance = self.own("variance", ((x - mean) ** 2).mean(-1, keepdims=True))
+        return (x - mean) / jnp.sqrt(variance + 1e-5) * row(self.scale) + row(self.bias)
+
+
+class Block(Hooked):
+    def __init__(self):
+        self.norm, self.act = Norm(), Relu()
+        self.fc = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+        self.scale = nnx.Variable(jnp.full((6,), 0.5))
+
+    def __call__(self, x, given, mask=None):
+        h = self.act(self.fc(self.own("handed", self.norm(x)))) * row(self.scale)
+        h = h + self.own("residual", x)
+        return h, {"mean": h.mean(1), "mask": mask, "count": given["count"] + 1}
+
+
+class Net(Hooked):
+    def __init__(self):
+        self.emb = nnx.Embed(7, 6, rngs=nnx.Rngs(0))
+        self.clamp, self.round = Clamp(), Round()
+        self.block, self.last = Block(), Block()
+        self.unused = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+        self.head = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+
+    def __call__(self, x, ids, mask=None):
+        h = self.own("embedded", self.emb(ids)) + self.clamp(x) + self.round(x)
+        given = {"count": ids.sum(), "h": h}
+        h, stats = self.block(h, given)
+        h, stats = self.block(h, stats)
+        h, stats = self.last(h, stats)
+        self.unused(stats["mean"])
+        head = self.own("head", self.head(h))
+        return {"logits": head @ self.emb.embedding[...].T, "mean": stats["mean"], "ids": ids}
+
+
+def copied(reference, port):
+    """The port with the reference's parameters."""
+    for name, value in reference.named_parameters():
+        *path, own = name.split(".")
+        ours, array = port, value.detach().numpy()
+        for part in path:
+            ours = getattr(ours, part)
+        if isinstance(ours, nnx.Embed):
+            ours.embedding[...] = jnp.asarray(array)
+        elif array.ndim > 1:
+            ours.kernel[...] = jnp.asarray(array.T)
+        else:
+            getattr(ours, "scale" if own == "weight" else own)[...] = jnp.asarray(array)
+    return port
+
+
+def make(mistakes=()):
+    """Both sides, with mistakes of `Hooked` by path."""
+    torch.manual_seed(0)
+    reference = TorchNet().eval()
+    with torch.no_grad():
+        for value in reference.parameters():
+            if value.ndim == 1:
+                value.add_(0.2 * torch.randn(value.shape))
+    port = copied(reference, Net())
+    for path, mistake in dict(mistakes).items():
+        module = port
+        for part in filter(None, path.split(".")):
+            module = getattr(module, part)
+        changed = type("Changed", (type(module),), {"make": mistake})
+        object.__setattr__(module, "__class__", changed)
+    return reference, port
+
+
+@pytest.fixture(scope="module")
+def models():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def report(models):
+    return compare(*models, (X, IDS), modes=ALL)
+
+
+def rows(report):
+    return report.table[report.table.case == "__call__/grad"]
+
+
+def found(report):
+    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
+
+
+def test_a_correct_port_passes(report):
+    assert report.verdict == "PASS"
+    assert not report.faults
+    assert (rows(report).verdict == "PASS").all()
+    assert rows(report).R.max() < 2
+    assert report.coverage.complete
+
+
+def test_every_input_and_parameter_has_a_row(report, models):
+    table = rows(report)
+    names = {f"{row.path}.{row.leaf[5:-1]}".strip(".") for row in table.itertuples()}
+    parameters = {name for name, _ in models[0].named_parameters()}
+    assert parameters <= names
+    inside = {f"{b}.{m}.input" for b in ("block", "last") for m in ("norm", "fc", "act")}
+    assert names - parameters - inside == {
+        "x", "clamp.x", "round.x", "block.x", "block.given.h", "block.given.mean", "last.x",
+        "last.given.mean", "unused.input", "head.input",
+    }  # fmt: skip
+    assert not table.duplicated(["path", "call", "leaf"]).any()
+    twice = table[table.path == "block.fc"]
+    assert list(zip(twice.leaf, twice.call, strict=True)) == [
+        ("grad(input)", 0), ("grad(weight)", 0), ("grad(bias)", 0), ("grad(input)", 1)
+    ]  # fmt: skip
+    unused = table[table.path == "unused"]
+    assert (unused.excl_mae == 0).all()
+
+
+def test_what_is_free_running(report):
+    """Of the root's inputs, and of every parameter."""
+    table = rows(report)
+    free = table[table.mae.notna()]
+    assert len(free) == 1 + len(list(make()[0].named_parameters()))
+    assert free.mae.max() < 1e-4
+
+
+def test_the_forward_rows_are_those_of_a_comparison_without(report, models):
+    plain = compare(*models, (X, IDS), modes=ALL[:3])
+    outputs = report.table[report.table.case == "__call__"]
+    assert outputs.drop(columns="gain").equals(plain.table.drop(columns="gain"))
+    assert report.coverage == plain.coverage
+
+
+def test_both_models_are_left_as_they_were():
+    reference, port = make()
+    reference.head.weight.requires_grad_(False)
+    reference.head.bias.grad = torch.ones(6)
+    before = {name: tensor.clone() for name, tensor in reference.state_dict().items()}
+    values = jax.tree.map(np.asarray, nnx.to_pure_dict(nnx.state(port)))
+    attributes = [set(vars(module)) for module in reference.modules()]
+    compare(reference, port, (X, IDS))
+    assert all(torch.equal(before[name], now) for name, now in reference.state_dict().items())
+    assert [n for n, p in reference.named_parameters() if not p.requires_grad] == ["head.weight"]
+    assert [n for n, p in reference.named_parameters() if p.grad is not None] == ["head.bias"]
+    assert [set(vars(module)) for module in reference.modules()] == attributes
+    same = jax.tree.map(np.array_equal, values, nnx.to_pure_dict(nnx.state(port)))
+    assert all(jax.tree.leaves(same))
+
+
+STATISTICS = {"mean": stop, "variance": stop}
+BETWEEN = "between `norm` and the input of `fc`"
+
+
+MISTAKES = [
+    {
+        "last.act": ({"relu": stop}, "", "scale_or_offset"),
+        "block.act": ({"relu": partial(times, 2.0)}, "", "scale_or_offset"),
+        "round": ({"through": None}, "", "unknown"),
+        "clamp": ({"clamp": partial(jnp.clip, min=-1, max=1)}, "", "clamp"),
+    },
+    {
+        "last.act": ({"where": None}, "", "nonfinite"),
+        "block.norm": (STATISTICS, "", "unknown"),
+        "": ({"embedded": stop}, "between `emb` and the input of `clamp`", "scale_or_offset"),
+    },
+    {
+        "": ({"head": partial(times, 3.0)}, "after `head`", "scale_or_offset"),
+        "last": ({"residual": stop}, "", "glue"),
+        "block": ({"handed": stop}, BETWEEN, "scale_or_offset"),
+        "block.act": ({"relu": partial(times, -1.0)}, "", "scale_or_offset"),
+    },
+]
+
+
+@pytest.fixture(scope="module", params=MISTAKES)
+def wrong(request):
+    """What is wrong, and the report of it."""
+    port = {path: mistake for path, (mistake, *_) in request.param.items()}
+    return request.param, compare(*make(port), (X, IDS))
+
+
+def test_mistakes_of_the_gradient_alone_are_named(wrong):
+    mistakes, report = wrong
+    assert report.verdict == "FAIL"
+    assert {f.path: (f.segment, f.cause) for f in report.faults} == {
+        path: (segment, cause) for path, (_, segment, cause) in mistakes.items()
+    }
+
+
+def test_nothing_else_fails_but_what_is_around_them(wrong):
+    mistakes, report = wrong
+    failing = {row.path for row in report.rows
+               if row.verdict == "FAIL" and "free-running" not in row.reason}  # fmt: skip
+    around = {path[:at] for path in mistakes for at, c in enumerate(f"{path}.") if c == "."}
+    assert failing <= {*around, ""}
+
+
+def test_two_mistakes_are_both_named_the_last_first():
+    mistakes = {"block": {"handed": partial(times, 2.0)}, "last.norm": STATISTICS}
+    report = compare(*make(mistakes), (X, IDS), modes=ALL)
+    assert [fault.path for fault in report.faults] == ["last.norm", "block"]
+    assert report.faults[1].calls == 2
+    assert "2 times the reference's explains 100 %" in report.faults[1].evidence
+    outputs = report.table[report.table.case == "__call__"]
+    assert set(outputs.verdict) == {"PASS"}
+
+
+class TorchSmall(torch.nn.Module):
+    def __init__(self, between=lambda y: y):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+        self.between = between
+
+    def forward(self, x):
+        return self.second(self.between(self.first(x))) + x
+
+
+class Small(nnx.Module):
+    def __init__(self, reference, between=lambda y: y):
+        self.first, self.second = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
+        self.between = between
+        copied(reference, self)
+
+    def __call__(self, x):
+        return self.second(self.between(self.first(x))) + x
+
+
+def small(between=lambda y: y, ours=None):
+    """A reference with something between its two layers, and its port."""
+    torch.manual_seed(0)
+    reference = TorchSmall(between).eval()
+    return reference, Small(reference, ours or (lambda y: y))
+
+
+def test_a_mistake_of_the_forward_code_is_named_once():
+    reference, port = small(ours=stop)
+    port.second.kernel[...] = port.second.kernel[...] * 1.5
+    report = compare(reference, port, (X,), modes=ALL)
+    assert [(f.path, f.case, f.cause) for f in report.faults] == [
+        ("second", "__call__", "weights_value"),
+        ("", "__call__/grad", "scale_or_offset"),
+    ]
+    alone = compare(reference, port, (X,))
+    assert [fault.path for fault in alone.faults] == ["second", ""]
+    assert "what the call returns is off by" in alone.faults[0].evidence
+    assert "what the call returns" not in alone.faults[1].evidence
+
+
+def test_what_the_reference_detaches_the_port_must_stop():
+    assert compare(*small(torch.detach, stop), (X,)).verdict == "PASS"
+    report = compare(*small(torch.detach), (X,))
+    assert found(report) == [("", "between `first` and the input of `second`", "glue")]
+    assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
+
+
+def loop(y):
+    return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, c[1] * 1.0), (0, y))[1]
+
+
+@torch.inference_mode()
+def inferred(y):
+    return y * 1.0
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "text"),
+    [
+        (lambda y: y, loop, "the port has no gradient: ValueError: Reverse-mode"),
+        (inferred, lambda y: y, "the reference has no gradient: RuntimeError"),
+        (lambda y: torch.nn.functional.dropout(y, 0.5, True), lambda y: y, "random"),
+    ],
+)
+def test_what_has_no_gradient_is_unknown(theirs, ours, text):
+    report = compare(*small(theirs, ours), (X,))
+    assert report.verdict == "UNKNOWN"
+    assert not report.faults
+    assert any(text in row.reason for row in report.doubts)
+
+
+def test_without_any_gradient():
+    report = compare(*small(), (X,), method={"torch": torch.no_grad()(TorchSmall.forward),
+                                             "nnx": "__call__"})  # fmt: skip
+    assert report.verdict == "UNKNOWN"
+    assert "none of its outputs depends on anything" in report.doubts[0].reason
+
+
+def test_a_gradient_that_cancels_is_no_fault():
+    """A bias before a softmax over the positions: its gradient is 0 but for rounding."""
+    report = compare(
+        *small(lambda y: y.softmax(1), lambda y: nnx.softmax(y, axis=1)), (X,)
+    )  # fmt: skip
+    assert report.verdict == "PASS"
+    bias = rows(report)[(report.table.path == "first") & (report.table.leaf == "grad(bias)")]
+    assert bias.excl_rel_l2.item() > 1e-2
+
+
+class TorchSum(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu((x[..., 0] + x[..., 2]) + x[..., 1])
+
+
+class Sum(nnx.Module):
+    def __call__(self, x):
+        return nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2])
+
+
+def test_a_gradient_that_jumps_where_rounding_decides():
+    """One of 20000 sums is just above 0, and is 0 in another order."""
+    x = np.random.default_rng(0).standard_normal((20000, 3)).astype(np.float32)
+    x[7] = (1, 3e-8, -1)
+    report = compare(TorchSum(), Sum(), (x,))
+    assert report.verdict == "PASS"
+    assert report.table.excl_rel_l2.item() > 1e-3
+    x[:300] = (1, 3e-8, -1)  # too many of them
+    assert compare(TorchSum(), Sum(), (x,)).verdict == "FAIL"
+
+
+def test_complex_numbers():
+    def theirs(y):
+        z = torch.fft.fft(y)
+        return (z * z).abs()
+
+    def ours(y):
+        z = jnp.fft.fft(y)
+        return jnp.abs(z * z)
+
+    assert compare(*small(theirs, ours), (X,)).verdict == "PASS"
+
+
+class TorchComplex(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Identity()
+
+    def forward(self, x):
+        return self.inner(torch.fft.fft(x)) * (1 + 2j)
+
+
+class Same(nnx.Module):
+    def __call__(self, input):
+        return input
+
+
+class Complex(nnx.Module):
+    def __init__(self):
+        self.inner = Same()
+
+    def __call__(self, x):
+        return self.inner(jnp.fft.fft(x)) * (1 + 2j)
+
+
+def test_complex_outputs():
+    report = compare(TorchComplex(), Complex(), (X,))
+    assert report.verdict == "PASS"
+    assert rows(report).dtype.tolist() == ["complex64", "float32"]
+
+
+class Compiled(Small):
+    def __call__(self, x):
+        return nnx.jit(lambda self, x: Small.__call__(self, x))(self, x)
+
+
+class Checkpointed(Small):
+    def __call__(self, x):
+        return nnx.remat(lambda self, x: Small.__call__(self, x))(self, x)
+
+
+def test_a_port_that_compiles_or_computes_again():
+    reference, _ = small()
+    for port in (Compiled(reference), Checkpointed(reference)):
+        report = compare(reference, port, (X,))
+        assert report.verdict == "PASS"
+        assert report.table.leaf.str.contains("weight").sum() == 2
+    report = compare(reference, Compiled(reference, stop), (X,))
+    assert found(report)[0][:2] == ("", "between `first` and the input of `second`")
+    report = compare(reference, Checkpointed(reference, stop), (X,))
+    assert [path for path, *_ in found(report)] == [""]  # what is inside counts with the root
+
+
+def test_a_module_that_the_port_has_as_a_function():
+    class Inlined(Small):
+        def __call__(self, x):
+            y = self.between(self.first(x))
+            return y @ self.second.kernel[...] + row(self.second.bias) + x
+
+    reference, _ = small()
+    report = compare(reference, Inlined(reference), (X,))
+    assert report.verdict == "PASS"
+    assert {"grad(second.weight)", "grad(second.bias)"} < set(report.table.leaf)
+
+
+def test_modes_that_are_none(models):
+    for modes in (("exclusive", "grad"), ("backward",), ()):
+        with pytest.raises(InputError, match="'grad' alone"):
+            compare(*models, (X, IDS), modes=modes)
+    with pytest.raises(InputError, match="use depth= instead"):
+        compare(*models, (X, IDS), only=["block"])
+
+
+def test_less_deep(models):
+    report = compare(*models, (X, IDS), depth=1)
+    assert {row.verdict for row in report.rows} == {"PASS"}
+    assert {"grad(norm.weight)", "grad(fc.bias)"} < set(report.table.leaf)
+
+
+def test_the_files_and_the_page(tmp_path):
+    report = compare(*small(ours=stop), (X,), exhibit=True)
+    written = {path.name: path.read_text() for path in report.write(tmp_path)}
+    for name in ("layers.csv", "report.md", "report.html", "report.json", "junit.xml"):
+        assert "__call__/grad" in written[name], name
+    again = parity.Report.from_json(tmp_path)
+    assert again.table.fillna(0).equals(report.table.fillna(0))
+    with pytest.raises(InputError, match="the first fault is one of gradients"):
+        report.bundle(tmp_path / "bundle", "a:b")
+
+
+def test_a_leaf_of_the_port_in_the_order_of_the_reference():
+    draw = np.random.default_rng(0)
+    theirs = {name: draw.standard_normal((4, 2, 3)) for name in ("q", "k")}
+    held = np.concatenate([array.transpose(2, 1, 0) for array in theirs.values()], -1)
+    ledger = make_ledger(
+        [Tensor("", name, one.shape, lambda one=one: one) for name, one in theirs.items()],
+        [Tensor("", "qk", held.shape, lambda: held)],
+        rules=(Fused(("q", "k"), into="qk"),),
+    )
+    for line in ledger:
+        array, index = in_order_of_ref(line, held)
+        np.testing.assert_array_equal(array, theirs[line.name][index])
