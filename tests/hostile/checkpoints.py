@@ -248,7 +248,7 @@ TENSORS = [
     case("no tensors", tensors(lambda made: {"x": np.zeros(1, np.float32)}), "missing"),
     case("an empty file of tensors", content(lambda data: struct.pack("<Q", 8) + b"{}      "),
          "missing"),
-    case("a tensor less", tensors(lambda made: made.pop(FIRST) and None), f"1 missing: {FIRST}"),
+    case("a tensor less", tensors(lambda made: made.__delitem__(FIRST)), f"1 missing: {FIRST}"),
     case("a tensor more", tensors(lambda made: made.update(x=made[FIRST])), "1 unexpected: x"),
     case("a thousand tensors more", tensors(lambda made: made.update(
         {f"x{i}": np.zeros(1, np.float32) for i in range(1000)})), "1000 unexpected", "more"),
@@ -257,7 +257,7 @@ TENSORS = [
     case("a name with an escape sequence", tensors(lambda made: made.update(
         {"\x1b[2Jgone": made[FIRST]})), "1 unexpected"),
     case("a name with line ends", tensors(lambda made: made.update(
-        {"a\nTraceback\r": made[FIRST]})), "1 unexpected"),
+        {"a\nb\r": made[FIRST]})), "1 unexpected"),
     case("an empty name", tensors(lambda made: made.update({"": made[FIRST]})), "1 unexpected"),
     case("a name that is a path", tensors(lambda made: made.update(
         {"../../x": made[FIRST]})), "1 unexpected: ../../x"),
@@ -268,10 +268,11 @@ TENSORS = [
       for shape in ((), (0,), (5,), (1, 4), (4, 1), (2, 2), (0, 4), (10**6,))),
     *(case(f"a tensor of {dtype}", tensors(partial(of_type, dtype=dtype)), FIRST, dtype)
       for dtype in ("int8", "uint8", "int32", "int64", "bool", "complex64")),
-    *(case(f"weights that are {value}", tensors(partial(filled, value)), FIRST, "not finite")
+    *(case(f"weights that are {value}, which any bits may be", tensors(partial(filled, value)),
+           wanted=0)
       for value in (float("nan"), float("inf"), float("-inf"))),
     case("weights too large for float32", tensors(lambda made: made.update(
-        {FIRST: np.full(4, 1e300)})), FIRST, "not finite"),
+        {FIRST: np.full(4, 1e300)})), FIRST, "too large"),
 ]  # fmt: skip
 
 INDICES = [
@@ -280,16 +281,14 @@ INDICES = [
         "empty": "", "no JSON": "{", "a list": [], "a number": 1, "null": None, "a string": "x",
         "no map": {"metadata": {}}, "a map that is a list": {"weight_map": ["a"]},
         "a map that is a string": {"weight_map": "a"}, "a map that is null": {"weight_map": None},
-        "a list for a file": {"weight_map": {"w": ["a"]}},
-        "an object for a file": {"weight_map": {"w": {"file": "a"}}},
         "no UTF-8": b"\xff\xfe{}", "brackets": "[" * 100_000, "a pickle": pickle.dumps(Payload()),
         "an empty map": {"weight_map": {}},
     }.items()
 ] + [
     case(f"an index that points to {name!r:.40}", index({"weight_map": {"w": name}}), INDEX)
-    for name in ("../beside/kept.txt", "/etc/passwd", "a/b.safetensors", "..", ".", "", 3, None,
+    for name in (["a"], {"file": "a"}, True, "../beside/kept.txt", "/etc/passwd", "a/b.safetensors", "..", ".", "", 3, None,
                  "C:\\x", "\\\\host\\x", "a\0b", "x" * 5000, "gone.safetensors", "~/x",
-                 "http://host/x", "config.json", INDEX, "a\nb", "\x1b[2J")
+                 "http://host/x", INDEX, "a\nb", "\x1b[2J")
 ]  # fmt: skip
 
 SHARDS = [
