@@ -6,5 +6,9 @@ LONGEST = 100
 
 def shown(text: str) -> str:
     """A name or value as a message has it."""
-    cut = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-    return cut if cut.isprintable() else repr(cut)[1:-1]
+    return printable(text if len(text) <= LONGEST else f"{text[:LONGEST]}...")
+
+
+def printable(text: object) -> str:
+    """A message as a terminal may have it: one line, whatever a name or path in it holds."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))

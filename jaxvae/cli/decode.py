@@ -18,6 +18,7 @@ from jaxvae.cli.options import (
     with_tiles,
 )
 from jaxvae.files import WeightsError
+from jaxvae.messages import shown
 from jaxvae.video import RATE, Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
@@ -86,13 +87,16 @@ def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[An
     import numpy as np
     from safetensors import SafetensorError, safe_open
 
+    if path.exists() and not path.is_file():
+        raise WeightsError(f"{path}: expected a safetensors file, found what is not a file")
     try:
         with safe_open(path, framework="numpy") as file:
             names = list(file.keys())
             about = file.metadata() or {}
             name = next((name for name in NAMES if name in names), None)
             if name is None:
-                raise WeightsError(f"{path}: expected an array `latent` or `mean`, found {names}")
+                found = shown(", ".join(names)) or "none"
+                raise WeightsError(f"{path}: expected an array `latent` or `mean`, found {found}")
             latent = file.get_tensor(name)
     except (SafetensorError, OSError, TypeError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
@@ -102,12 +106,15 @@ def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[An
             f"{path}: `{name}` has shape {latent.shape}; this model decodes (1, frames, height, "
             f"width, {channels}), channels last"
         )
-    if latent.dtype.kind not in "fV" or not np.isfinite(latent.astype(np.float32)).all():
+    with np.errstate(over="ignore"):  # it is infinite then
+        usable = latent.dtype.kind in "fV" and np.isfinite(latent.astype(np.float32)).all()
+    if not usable:
         raise WeightsError(f"{path}: `{name}` has values that are no finite numbers")
     try:
         said = Fraction(about.get("rate", RATE))
     except (ValueError, ZeroDivisionError):
         said = Fraction(0)
     if not 0 < said < 1000:
-        raise WeightsError(f"{path}: rate {about['rate']!r} is not a number of frames a second")
+        found = shown(repr(about["rate"]))
+        raise WeightsError(f"{path}: rate {found} is not a number of frames a second")
     return latent, said

@@ -17,6 +17,7 @@ from parity.cli.options import (
     JSON,
     ONLY,
     QUIET,
+    SEEDS,
     default_folder,
     writable,
 )
@@ -29,7 +30,7 @@ from parity.errors import InputError
 @DEPTH
 @click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=SEEDS,
     help="What torch's random numbers start from, while the function runs and in the comparison  "
     "[default: 0, and in the comparison what the function says]",
 )

@@ -1,6 +1,12 @@
 """All hostile cases, kind by kind."""
 
-from tests.hostile import checkpoints, configs
+from tests.hostile import checkpoints, configs, latents, reports, videos
 from tests.hostile.case import Case
 
-CASES: tuple[Case, ...] = (*checkpoints.CASES, *configs.CASES)
+CASES: tuple[Case, ...] = (
+    *checkpoints.CASES,
+    *configs.CASES,
+    *videos.CASES,
+    *latents.CASES,
+    *reports.CASES,
+)
