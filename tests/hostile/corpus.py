@@ -1,6 +1,6 @@
 """All hostile cases, kind by kind."""
 
-from tests.hostile import checkpoints, configs, latents, reports, videos
+from tests.hostile import checkpoints, configs, latents, modules, reports, videos
 from tests.hostile.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -9,4 +9,5 @@ CASES: tuple[Case, ...] = (
     *videos.CASES,
     *latents.CASES,
     *reports.CASES,
+    *modules.CASES,
 )

