@@ -15,7 +15,15 @@ from parity import capture_torch, environment, memory
 from parity import emulate as emulation
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.case import Outcome, Rules, run_case
-from parity.checks import check_arguments, check_choice, check_globs, check_sequences
+from parity.checks import (
+    check_arguments,
+    check_choice,
+    check_globs,
+    check_mappings,
+    check_methods,
+    check_numbers,
+    check_sequences,
+)
 from parity.choice import touches
 from parity.errors import InputError
 from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
@@ -94,13 +102,13 @@ def compare(
             `torch_args` after layout.
     """
     check_arguments(torch_module, nnx_module, torch_args, nnx_args, weights)
-    check_sequences(ignore=ignore, only=only)
+    check_sequences(ignore=ignore, only=only, modes=modes)
+    check_mappings(torch_kwargs=torch_kwargs, nnx_kwargs=nnx_kwargs, layout=layout, rename=rename)
+    check_numbers(seed, depth)
     unknown = set(modes) - set(MODES)
     if unknown or "free" not in modes or ("inclusive" in modes and "exclusive" not in modes):
         raise InputError(f"modes {tuple(modes)}: expected the first one, two or three of {MODES}")
-    methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
-    if set(methods) != {"torch", "nnx"}:
-        raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    methods = check_methods(method)
     for side, module in (("torch", torch_module), ("nnx", nnx_module)):
         if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
             raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
@@ -179,6 +187,7 @@ def run_pair(
     """
     emulation.check(emulate)
     check_sequences(only=only)
+    check_numbers(seed, depth)
     progress = progress or Progress()
     pair.prepare()
     start, before = time.monotonic(), memory.resident_memory()

@@ -147,12 +147,13 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     ended: Any
     compared = case.compared() if case.compared else None
     text = ""
+    hooks = _hooks(compared)
     try:
         if case.words:
             ended, text = _command(case.words)
         elif compared is not None:
             report = parity.compare(compared.torch_module, compared.nnx_module, **compared.options)
-            ended, text = report.verdict, "\n".join((*report.notes, *report.doubts, *map(str, report.faults)))
+            ended, text = report.verdict, "\n".join((*report.notes, *map(str, report.doubts), *map(str, report.faults)))
         else:
             assert case.call is not None
             case.call(home)
@@ -170,7 +171,7 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     else:
         problems += [f"does not say {part!r}: {text[-400:]}" for part in case.says if part not in text]
     if compared is not None:
-        problems += _traces_of_the_harness(compared)
+        problems += _traces_of_the_harness(compared, hooks)
     return ended, text.strip().splitlines()[-1] if text.strip() else "", problems
 
 
@@ -207,18 +208,22 @@ def _message_problems(text: str, says: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _traces_of_the_harness(compared: Compared) -> list[str]:
+def _hooks(compared: Compared | None) -> dict[str, set[int]]:
+    """The hooks of each module of the reference, by path."""
+    module = compared.torch_module if compared else None
+    named = module.named_modules() if isinstance(module, torch.nn.Module) else ()
+    return {path: {*one._forward_hooks, *one._forward_pre_hooks} for path, one in named}
+
+
+def _traces_of_the_harness(compared: Compared, before: dict[str, set[int]]) -> list[str]:
     """Hooks, stamps and wrapped classes that a comparison left behind."""
-    problems = []
-    if isinstance(compared.torch_module, torch.nn.Module):
-        for path, module in compared.torch_module.named_modules():
-            if module._forward_hooks or module._forward_pre_hooks:
-                problems.append(f"left a hook on {path!r}")
+    now = _hooks(compared)
+    problems = [f"left a hook on {path!r}" for path in now if now[path] - before[path]]
     if isinstance(compared.nnx_module, nnx.Module):
         for path, module in nnx.iter_modules(compared.nnx_module):
             if STAMP in vars(module):
                 problems.append(f"left a stamp on {path}")
-            if hasattr(type(module).__call__, "__wrapped__"):
+            if hasattr(getattr(type(module), "__call__", None), "__wrapped__"):
                 problems.append(f"left {type(module).__name__}.__call__ wrapped")
     return problems
 

@@ -1,5 +1,6 @@
 """Modules that raise, return views, change shape, have no parameters, recurse, or are empty."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -32,18 +33,13 @@ def hooked(register: Callable[[Any], object]) -> Compared:
 
 
 def counted(theirs: Callable[[int, Any], Any], ours: Callable[[int, Any], Any]) -> Compared:
-    """Modules whose every call does something else; the number of a call is in a list."""
+    """Modules whose every call does something else: they count where nobody puts it back."""
 
     def call(change: Callable[[int, Any], Any]) -> Callable[[Any, Any], Any]:
-        def forward(self: Any, x: Any) -> Any:
-            self.calls.append(1)
-            return change(len(self.calls), self.a(x))
+        count = itertools.count(1)
+        return lambda self, x: change(next(count), self.a(x))
 
-        return forward
-
-    first, second = linear()
-    return compared(torch_of(call(theirs), a=first, calls=[]),
-                    nnx_of(call(ours), a=second, calls=nnx.data([])))  # fmt: skip
+    return around(call(theirs), call(ours))
 
 
 def recursive() -> Compared:
@@ -148,7 +144,7 @@ RAISE = [
          lambda m: m.register_forward_hook(lambda module, args, out: out + 1)), "FAIL"),
     case("a hook that takes itself away", lambda: hooked(_once), "PASS"),
     case("a reference that fails at the second call", lambda: counted(
-         lambda n, x: fail() if n > 1 else x, lambda n, x: x), "WARN"),
+         lambda n, x: fail() if n > 1 else x, lambda n, x: x), "UNKNOWN"),
     case("a port that fails at the second call", lambda: counted(
          lambda n, x: x, lambda n, x: fail() if n > 1 else x), KeyError),
     case("a missing argument", lambda: around(lambda self, x, y: self.a(x)), TypeError),
@@ -174,7 +170,7 @@ RETURN = [
     case("a number", lambda: same(lambda x: 3), "FAIL"),
     case("an empty tuple", lambda: same(lambda x: ()), "FAIL"),
     case("nothing but None in a list", lambda: same(lambda x: [None]), "FAIL"),
-    case("an array beside an object", lambda: same(lambda x: (x, object())), "PASS"),
+    case("an array beside an object", lambda: same(lambda x: (x, object())), "UNKNOWN"),
     case("a dict of a dict of a list", lambda: same(lambda x: {"a": {"b": [x, {"c": x}]}}), "PASS"),
     case("a dict with keys that are numbers", lambda: same(lambda x: {1: x, 2: x}), "PASS"),
     case("a dict with an evil key", lambda: same(lambda x: {EVIL: x}), "PASS"),
@@ -187,9 +183,9 @@ RETURN = [
     case("booleans", lambda: same(lambda x: x > 0), "PASS"),
     case("complex numbers", lambda: same(lambda x: x * 1j), "PASS"),
     case("another shape at every call", lambda: counted(
-         lambda n, x: x[: 1 + n % 2], lambda n, x: x[: 1 + n % 2]), "UNKNOWN"),
+         lambda n, x: x[: 1 + n % 2], lambda n, x: x[: 1 + n % 2]), "WARN"),
     case("other values at every call", lambda: counted(
-         lambda n, x: x * n, lambda n, x: x * n), "FAIL"),
+         lambda n, x: x * n, lambda n, x: x * n), "UNKNOWN"),
 ]  # fmt: skip
 
 SHAPES = [
@@ -211,8 +207,9 @@ SHAPES = [
     case("a NaN among the inputs", lambda: around(lambda self, x: self.a(x), None, np.where(
          np.arange(12).reshape(3, 4) == 5, np.float32(np.nan), X)), "WARN"),
     case("numbers near the largest", lambda: same(lambda x: x * 1, X * np.float32(1e38)), "PASS"),
-    case("numbers that overflow", lambda: same(lambda x: x * 1e30, X * np.float32(1e30)), "WARN"),
-    case("subnormal numbers", lambda: same(lambda x: x * 1, X * np.float32(1e-40)), "PASS"),
+    case("numbers that overflow", lambda: same(lambda x: x * 1e30, X * np.float32(1e30)), "UNKNOWN"),
+    case("subnormal numbers, which XLA makes 0", lambda: same(
+         lambda x: x * 1, X * np.float32(1e-40)), "FAIL"),
     case("int8 inputs", lambda: same(lambda x: x * 1, X.astype(np.int8)), "PASS"),
     case("boolean inputs", lambda: same(lambda x: x, X > 0), "PASS"),
     case("inputs whose memory is not in order", lambda: around(
@@ -240,13 +237,13 @@ STRUCTURE = [
     case("a name of 10,000 characters", lambda: named("n" * 10_000), "PASS"),
     case("a name that is a glob", lambda: named("[a]*"), "PASS"),
     case("a name with a formula of spreadsheets", lambda: named("=1+1"), "PASS"),
-    case("a name with a path", lambda: named("|../../x"), "PASS"),
+    case("a name with a path", lambda: named("/tmp/x"), "PASS"),
     case("an unused module of the reference", lambda: compared(
-         torch_of(lambda self, x: x, a=torch.nn.Linear(4, 4)), nnx_of(lambda self, x: x)), "FAIL"),
+         torch_of(lambda self, x: x, a=torch.nn.Linear(4, 4)), nnx_of(lambda self, x: x)), "WARN"),
     case("an unused module of the port", lambda: compared(
-         torch_of(lambda self, x: x), nnx_of(lambda self, x: x, a=linear()[1])), "FAIL"),
+         torch_of(lambda self, x: x), nnx_of(lambda self, x: x, a=linear()[1])), "WARN"),
     case("a weight that is NaN on both sides", lambda: of_weights(float("nan")), "WARN"),
-    case("a weight that is infinite on both sides", lambda: of_weights(float("inf")), "WARN"),
+    case("a weight that is infinite on both sides", lambda: of_weights(float("inf")), "PASS"),
     case("a reference in float64", lambda: around(
          lambda self, x: self.a.double()(x.double()), lambda self, x: self.a(x)), "FAIL"),
     case("a module without values", lambda: compared(
@@ -255,6 +252,7 @@ STRUCTURE = [
 ]  # fmt: skip
 
 MISUSE = [
+    case("nnx_args that lack one", lambda: misused(nnx_args=()), TypeError, "argument: 'x'"),
     case("the modules in the wrong order", lambda: of(*reversed(linear())), 2, "in this order"),
     case("functions instead of modules", lambda: of(abs, abs), 2, "in this order"),
     case("None instead of modules", lambda: of(None, None), 2, "in this order"),
@@ -264,7 +262,7 @@ MISUSE = [
         ("torch_args", X, "torch_args", "tuple"), ("torch_args", None, "torch_args"),
         ("torch_args", "x", "torch_args"), ("torch_args", {"x": X}, "torch_args"),
         ("nnx_args", X, "nnx_args"), ("nnx_args", (X[:2],), "nnx_args"),
-        ("nnx_args", (X + 1,), "nnx_args"), ("nnx_args", (), "nnx_args"),
+        ("nnx_args", (X + 1,), "nnx_args"),
         ("torch_kwargs", [X], "torch_kwargs"), ("nnx_kwargs", "x", "nnx_kwargs"),
         ("method", "gone", "gone"), ("method", {}, "method"), ("method", None, "method"),
         ("method", {"torch": "x"}, "method"), ("method", {"torch": 1, "nnx": 2}, "method"),

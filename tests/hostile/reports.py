@@ -102,7 +102,7 @@ VALUES = [
         made["columns"].index("verdict"), "FAIL") for row in made["rows"]], "was it edited"),
     edited("a fault without rows", lambda made: made.update(faults=[{}]), "missing"),
     edited("coverage without counts", lambda made: made.update(coverage={}), "missing"),
-    edited("coverage that is incomplete", lambda made: made["coverage"].update(modules=99),
+    edited("coverage that is incomplete", lambda made: made["coverage"].update(unmatched=["x"]),
            "coverage"),
     *(edited(f"a call {value!r:.20}", lambda made, value=value: made["rows"][0].__setitem__(
         5, value), "rows[0].call") for value in (-1, 0.5, "0", None, True, [0])),
