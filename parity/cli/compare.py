@@ -112,6 +112,8 @@ def _on(text: str) -> AbstractContextManager[Any]:
     import jax
 
     platform, _, number = text.partition(":")
+    if not platform:
+        raise InputError(f"--device {text!r}: expected PLATFORM or PLATFORM:N, as in cpu or gpu:1")
     try:
         device = {str(i): one for i, one in enumerate(jax.devices(platform))}[number or "0"]
     except (RuntimeError, KeyError) as error:

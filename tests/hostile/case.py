@@ -129,10 +129,10 @@ def run(case: Case, stock: Path, folder: Path) -> Outcome:
         problems.append(f"memory rose by {risen >> 20} MiB")
     if watch.unpickled:
         problems.append(f"unpickled {watch.unpickled[0]}")
-    allowed = (home / "out", scratch, Path(os.environ["JAX_COMPILATION_CACHE_DIR"]), Path("/dev"))
-    for name in watch.written:
+    allowed = (folder, Path(os.environ["JAX_COMPILATION_CACHE_DIR"]), Path("/dev"))
+    for name in watch.written:  # in the folder its files tell
         path = Path(home, name).resolve()
-        if not any(path.is_relative_to(place) for place in allowed):
+        if not any(path.is_relative_to(place.resolve()) for place in allowed):
             problems.append(f"wrote {path}")
     if list(scratch.iterdir()):
         problems.append(f"left {next(scratch.iterdir()).name} among temporary files")

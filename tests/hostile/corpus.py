@@ -1,6 +1,6 @@
 """All hostile cases, kind by kind."""
 
-from tests.hostile import checkpoints, configs, latents, modules, reports, videos
+from tests.hostile import checkpoints, configs, latents, makers, modules, reports, traces, videos
 from tests.hostile.case import Case
 
 CASES: tuple[Case, ...] = (
@@ -9,5 +9,7 @@ CASES: tuple[Case, ...] = (
     *videos.CASES,
     *latents.CASES,
     *reports.CASES,
+    *traces.CASES,
+    *makers.CASES,
     *modules.CASES,
 )
