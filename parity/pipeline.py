@@ -13,6 +13,7 @@ from flax import nnx
 
 from parity import capture_torch, environment, memory
 from parity import emulate as emulation
+from parity.alone import alone
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.case import Outcome, Rules, run_case
 from parity.checks import (
@@ -39,6 +40,7 @@ from parity.tree import flatten
 from parity.weights import Fused, Stacked
 
 
+@alone
 def compare(
     torch_module: torch.nn.Module,
     nnx_module: nnx.Module,
@@ -160,6 +162,7 @@ def _paired(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules)
     return paired(capture_torch.modules(torch_module), tensors, nnx_module, rules)
 
 
+@alone
 def run_pair(
     pair: Pair,
     *,

@@ -20,15 +20,22 @@ def kept_reference(module: torch.nn.Module) -> Iterator[None]:
     attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
     tensors = {id(tensor): tensor for one in attributes for tensor in _tensors(one)}
     clones = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for one in attributes:
             one.restore()
         with torch.no_grad():
             for tensor, clone in clones:
                 if not torch.equal(tensor, clone):  # NaN counts as changed
                     tensor.copy_(clone)
+
+    try:
+        try:
+            yield
+        finally:
+            restore()
+    finally:
+        restore()  # once more: an interrupt may have broken it off
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from parity import capture_torch, environment
+from parity.alone import alone
 from parity.case import root_outputs
 from parity.errors import InputError
 from parity.golden.index import (
@@ -53,6 +54,7 @@ class Recording:
     nbytes: int
 
 
+@alone
 def record_pair(
     pair: Pair,
     folder: Path,

@@ -147,7 +147,7 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     ended: Any
     compared = case.compared() if case.compared else None
     text = ""
-    hooks = _hooks(compared)
+    hooks = hooks_of(compared)
     try:
         if case.words:
             ended, text = _command(case.words)
@@ -171,7 +171,7 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     else:
         problems += [f"does not say {part!r}: {text[-400:]}" for part in case.says if part not in text]
     if compared is not None:
-        problems += _traces_of_the_harness(compared, hooks)
+        problems += left_behind(compared, hooks)
     return ended, text.strip().splitlines()[-1] if text.strip() else "", problems
 
 
@@ -208,16 +208,16 @@ def _message_problems(text: str, says: tuple[str, ...]) -> list[str]:
     return problems
 
 
-def _hooks(compared: Compared | None) -> dict[str, set[int]]:
+def hooks_of(compared: Compared | None) -> dict[str, set[int]]:
     """The hooks of each module of the reference, by path."""
     module = compared.torch_module if compared else None
     named = module.named_modules() if isinstance(module, torch.nn.Module) else ()
     return {path: {*one._forward_hooks, *one._forward_pre_hooks} for path, one in named}
 
 
-def _traces_of_the_harness(compared: Compared, before: dict[str, set[int]]) -> list[str]:
+def left_behind(compared: Compared, before: dict[str, set[int]]) -> list[str]:
     """Hooks, stamps and wrapped classes that a comparison left behind."""
-    now = _hooks(compared)
+    now = hooks_of(compared)
     problems = [f"left a hook on {path!r}" for path in now if now[path] - before[path]]
     if isinstance(compared.nnx_module, nnx.Module):
         for path, module in nnx.iter_modules(compared.nnx_module):
