@@ -24,8 +24,6 @@ from jaxvae.video import RATE, Writer, check_output, to_pixels
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
-
 NAMES = ("latent", "mean")
 
 
@@ -55,9 +53,15 @@ def decode(
     if rate is not None and not 0 < rate < 1000:
         raise click.UsageError(f"--rate {rate}: expected frames a second")
     check_output(target)
+    latent, said = _latent(source)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
-    latent, said = _latent(source, vae)
+    channels = vae.config.latent_channels
+    if latent.shape[-1] != channels:
+        raise WeightsError(
+            f"{source}: the latent has shape {latent.shape}; this model decodes (1, frames, height,"
+            f" width, {channels}), channels last"
+        )
 
     from jaxvae.cli.coding import decoded
 
@@ -82,7 +86,7 @@ def decode(
     report(facts, quiet=quiet, as_json=as_json)
 
 
-def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[Any, Any]", Fraction]:
+def _latent(path: Path) -> tuple["np.ndarray[Any, Any]", Fraction]:
     """The latent of a file, and how many frames a second its video has."""
     import numpy as np
     from safetensors import SafetensorError, safe_open
@@ -100,11 +104,10 @@ def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[An
             latent = file.get_tensor(name)
     except (SafetensorError, OSError, TypeError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
-    channels = model.config.latent_channels
-    if latent.ndim != 5 or latent.shape[0] != 1 or latent.shape[-1] != channels or not latent.size:
+    if latent.ndim != 5 or latent.shape[0] != 1 or not latent.size:
         raise WeightsError(
-            f"{path}: `{name}` has shape {latent.shape}; this model decodes (1, frames, height, "
-            f"width, {channels}), channels last"
+            f"{path}: `{name}` has shape {latent.shape}; expected (1, frames, height, width,"
+            " channels), none of them 0"
         )
     with np.errstate(over="ignore"):  # it is infinite then
         usable = latent.dtype.kind in "fV" and np.isfinite(latent.astype(np.float32)).all()

@@ -40,7 +40,7 @@ def weights(name: str, value: float, *words: str) -> Case:
 
 
 SHAPES = [
-    latent(f"shape {shape}", np.zeros(shape, np.float32), "this model decodes")
+    latent(f"shape {shape}", np.zeros(shape, np.float32), "has shape", "(1, frames, height, width")
     for shape in ((), (1,), (4, 4, 1), (1, 1, 4, 4), (2, 1, 4, 4, 1), (1, 1, 4, 4, 2), (0,),
                   (1, 0, 4, 4, 1), (1, 1, 0, 4, 1), (1, 1, 4, 4, 0), (1, 1, 1, 4, 4, 1),
                   (0, 1, 4, 4, 1), (1, 1, 4, 4, 1000))
