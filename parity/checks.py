@@ -70,9 +70,7 @@ def check_methods(method: object) -> dict[str, Any]:
         or set(methods) != {"torch", "nnx"}
         or not all(isinstance(one, str) or callable(one) for one in methods.values())
     ):
-        raise InputError(
-            f"method {shown(method)}: expected a name or {{'torch': ..., 'nnx': ...}}"
-        )
+        raise InputError(f"method {shown(method)}: expected a name or {{'torch': ..., 'nnx': ...}}")
     return dict(methods)
 
 

@@ -153,7 +153,10 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
             ended, text = _command(case.words)
         elif compared is not None:
             report = parity.compare(compared.torch_module, compared.nnx_module, **compared.options)
-            ended, text = report.verdict, "\n".join((*report.notes, *map(str, report.doubts), *map(str, report.faults)))
+            ended, text = (
+                report.verdict,
+                "\n".join((*report.notes, *map(str, report.doubts), *map(str, report.faults))),
+            )
         else:
             assert case.call is not None
             case.call(home)
@@ -165,11 +168,15 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     problems = []
     if ended != case.wanted:
         wanted = getattr(case.wanted, "__name__", case.wanted)
-        problems.append(f"ended with {getattr(ended, '__name__', ended)}, not {wanted}: {text[-400:]}")
+        problems.append(
+            f"ended with {getattr(ended, '__name__', ended)}, not {wanted}: {text[-400:]}"
+        )
     elif ended == 2:
         problems += _message_problems(text, case.says)
     else:
-        problems += [f"does not say {part!r}: {text[-400:]}" for part in case.says if part not in text]
+        problems += [
+            f"does not say {part!r}: {text[-400:]}" for part in case.says if part not in text
+        ]
     if compared is not None:
         problems += left_behind(compared, hooks)
     return ended, text.strip().splitlines()[-1] if text.strip() else "", problems
@@ -223,7 +230,8 @@ def left_behind(compared: Compared, before: dict[str, set[int]]) -> list[str]:
         for path, module in nnx.iter_modules(compared.nnx_module):
             if STAMP in vars(module):
                 problems.append(f"left a stamp on {path}")
-            if hasattr(getattr(type(module), "__call__", None), "__wrapped__"):
+            call = type(module).__call__ if callable(module) else None
+            if hasattr(call, "__wrapped__"):
                 problems.append(f"left {type(module).__name__}.__call__ wrapped")
     return problems
 

@@ -286,7 +286,8 @@ INDICES = [
     }.items()
 ] + [
     case(f"an index that points to {name!r:.40}", index({"weight_map": {"w": name}}), INDEX)
-    for name in (["a"], {"file": "a"}, True, "../beside/kept.txt", "/etc/passwd", "a/b.safetensors", "..", ".", "", 3, None,
+    for name in (["a"], {"file": "a"}, True, "../beside/kept.txt", "/etc/passwd",
+                 "a/b.safetensors", "..", ".", "", 3, None,
                  "C:\\x", "\\\\host\\x", "a\0b", "x" * 5000, "gone.safetensors", "~/x",
                  "http://host/x", INDEX, "a\nb", "\x1b[2J")
 ]  # fmt: skip

@@ -145,7 +145,7 @@ UNKNOWN = [
     fields("a field with an escape sequence", "not a field", **{"\x1b[2J": 1}),
     fields("a field with a line end", "not a field", **{"a\nb": 1}),
     fields("an empty name", "not a field", **{"": 1}),
-    fields("self", "not a field", **{"self": 1}),
+    fields("self", "not a field", self=1),
     fields("another class", "_class_name", _class_name="AutoencoderKL"),
     fields("a class that is null", "_class_name", _class_name=None),
     fields("a class that is a list", "_class_name", _class_name=["AutoencoderKLCogVideoX"]),

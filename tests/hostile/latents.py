@@ -36,7 +36,8 @@ def weights(name: str, value: float, *words: str) -> Case:
         save_file(made, home / "vae" / FILE)
 
     return Case("latent", f"{name}, {' '.join(words[:2])}", make, words=words,
-                says=("not finite", FIRST), needs=("vae", "clip.npy", "latent.safetensors"))  # fmt: skip
+                says=("not finite", FIRST),
+                needs=("vae", "clip.npy", "latent.safetensors"))  # fmt: skip
 
 
 SHAPES = [

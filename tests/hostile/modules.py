@@ -207,7 +207,8 @@ SHAPES = [
     case("a NaN among the inputs", lambda: around(lambda self, x: self.a(x), None, np.where(
          np.arange(12).reshape(3, 4) == 5, np.float32(np.nan), X)), "WARN"),
     case("numbers near the largest", lambda: same(lambda x: x * 1, X * np.float32(1e38)), "PASS"),
-    case("numbers that overflow", lambda: same(lambda x: x * 1e30, X * np.float32(1e30)), "UNKNOWN"),
+    case("numbers that overflow", lambda: same(
+         lambda x: x * 1e30, X * np.float32(1e30)), "UNKNOWN"),
     case("subnormal numbers, which XLA makes 0", lambda: same(
          lambda x: x * 1, X * np.float32(1e-40)), "FAIL"),
     case("int8 inputs", lambda: same(lambda x: x * 1, X.astype(np.int8)), "PASS"),
@@ -257,7 +258,8 @@ MISUSE = [
     case("functions instead of modules", lambda: of(abs, abs), 2, "in this order"),
     case("None instead of modules", lambda: of(None, None), 2, "in this order"),
     case("a class instead of a module", lambda: of(torch.nn.Linear, nnx.Linear), 2, "expected"),
-    *(case(f"{name}={value!r:.40}", lambda name=name, value=value: misused(**{name: value}), 2, *says)
+    *(case(f"{name}={value!r:.40}", lambda name=name, value=value: misused(
+           **{name: value}), 2, *says)
       for name, value, *says in (
         ("torch_args", X, "torch_args", "tuple"), ("torch_args", None, "torch_args"),
         ("torch_args", "x", "torch_args"), ("torch_args", {"x": X}, "torch_args"),

@@ -1,4 +1,4 @@
-"""What is good in the first place: a tiny checkpoint, a clip, a latent, a report, a golden trace."""
+"""What is good in the first place: a tiny checkpoint, clips, a latent, a report, a trace."""
 
 import sys
 from pathlib import Path

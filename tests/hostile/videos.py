@@ -122,7 +122,8 @@ HEADERS = [
 
 FILES = [
     *(one for name, content in {
-        "empty": b"", "text": b"a video\n", "zeros": bytes(4096), "a pickle": pickle.dumps(Payload()),
+        "empty": b"", "text": b"a video\n", "zeros": bytes(4096),
+        "a pickle": pickle.dumps(Payload()),
         "ones": b"\xff" * 4096, "the name of a format": b"\0\0\0\x18ftypmp42" + bytes(12),
         "a box of 2**63 bytes": b"\0\0\0\x01ftyp" + struct.pack(">Q", 2**63) + bytes(64),
         "boxes in boxes": b"\0\0\0\x08moov" * 10_000,
@@ -132,7 +133,8 @@ FILES = [
         f"{part:.0%} of a video", ".mp4",
         of_clip(lambda data, part=part: data[: int(part * len(data))], ".mp4"), needs="clip.mp4")),
     *both("a list of other files", ".mp4", written(b"#EXTM3U\n/etc/passwd\n")),
-    *both("a list of files for FFmpeg", ".mp4", written(b"ffconcat version 1.0\nfile /etc/passwd\n")),
+    *both("a list of files for FFmpeg", ".mp4",
+          written(b"ffconcat version 1.0\nfile /etc/passwd\n")),
     *both("a folder", ".mp4", Path.mkdir),
     *both("a folder as an array", ".npy", Path.mkdir),
     *both("a link to nothing", ".mp4", lambda path: path.symlink_to("gone")),
@@ -144,8 +146,8 @@ FILES = [
 ]  # fmt: skip
 
 WORDS = [
-    Case("video", f"parity run {' '.join(words)}", words=("parity", "run", "--quiet", "--out", "out",
-         *words), says=says, needs=("clip.npy",))
+    Case("video", f"parity run {' '.join(words)}", says=says, needs=("clip.npy",),
+         words=("parity", "run", "--quiet", "--out", "out", *words))
     for words, says in (
         (("--video", "gone.mp4"), ("gone.mp4: no such video file",)),
         (("--video", ""), ("no such video file",)),
