@@ -49,6 +49,11 @@ a call. Of each is checked:
   behind leave none;
 - the peak of memory rises by at most {MEMORY >> 20} MiB.
 
+Beside the corpus, `tests/hostile` gives the readers random input (hypothesis), writes reports of
+modules with hostile names to every format, interrupts comparisons and kills commands at random
+moments, and has two comparisons meet. `make test-slow` runs what takes long: 50 interruptions, 500
+comparisons in one process, and the corpus in a process whose addresses are limited.
+
 """
 
 
