@@ -160,8 +160,8 @@ class CogVideoXVAEConfig:
             else:
                 _expect(isinstance(value, tuple), name, "a list", value)
                 if not name.startswith("latents_"):
-                    most = f"at most {_MOST_BLOCKS} blocks"
-                    _expect(len(value) <= _MOST_BLOCKS, name, most, len(value))
+                    blocks = f"at most {_MOST_BLOCKS} blocks"
+                    _expect(len(value) <= _MOST_BLOCKS, name, blocks, len(value))
                 for i, item in enumerate(value):
                     self._check_item(f"{name}[{i}]", item)
 
