@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from jaxvae.messages import shown
+
 CLASS_NAME = "AutoencoderKLCogVideoX"
 DOWN_BLOCK = "CogVideoXDownBlock3D"
 UP_BLOCK = "CogVideoXUpBlock3D"
 ACTIVATIONS = ("silu", "swish", "mish", "gelu", "relu")
+LARGEST = 1 << 20
+"""Bytes of a `config.json`: those that exist have about one thousand."""
 
 _POSITIVE_INTS = (
     "in_channels",
@@ -28,6 +32,12 @@ _POSITIVE_INTS = (
 _NUMBERS = ("norm_eps", "temporal_compression_ratio", "scaling_factor", "shift_factor")
 _SWITCHES = ("use_quant_conv", "use_post_quant_conv", "invert_scale_latents")
 _OPTIONAL = ("shift_factor", "latents_mean", "latents_std")
+
+# More than any such model has: what is beyond would be built for hours, or not be held in memory.
+_MOST = {"layers_per_block": 100, "temporal_compression_ratio": 1024}
+_MOST_CHANNELS = 1 << 16
+_MOST_BLOCKS = 16
+_SHOWN = 8
 
 
 class ConfigError(ValueError):
@@ -89,24 +99,34 @@ class CogVideoXVAEConfig:
         """
         found = d.get("_class_name", CLASS_NAME)
         if found != CLASS_NAME:
-            raise ConfigError(f"_class_name: expected {CLASS_NAME!r}, found {found!r}")
+            raise ConfigError(f"_class_name: expected {CLASS_NAME!r}, found {shown(repr(found))}")
         names = {field.name for field in dataclasses.fields(cls)}
         given = {key: value for key, value in d.items() if not key.startswith("_")}
         unknown = sorted(given.keys() - names)
         if unknown:
+            more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
             raise ConfigError(
-                f"{', '.join(unknown)}: not a field of {CLASS_NAME}; remove it from the config"
+                f"{', '.join(map(shown, unknown[:_SHOWN]))}{more}: not a field of {CLASS_NAME};"
+                " remove it from the config"
             )
         return cls(**given)
 
     @classmethod
     def from_json(cls, path: str | Path) -> Self:
         """Read a `config.json`; every error names the file."""
+        file = Path(path)
         try:
-            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            if file.exists() and not file.is_file():
+                raise ConfigError(f"{path}: expected a config.json, found what is not a file")
+            size = file.stat().st_size
+            if size > LARGEST:
+                raise ConfigError(f"{path}: expected a config.json, found {size} bytes")
+            content = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once)
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-        except ValueError as error:
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path}: expected JSON, found {error}") from error
         if not isinstance(content, dict):
             raise ConfigError(f"{path}: expected a JSON object, found {type(content).__name__}")
@@ -127,6 +147,8 @@ class CogVideoXVAEConfig:
                 continue
             if name in _POSITIVE_INTS:
                 _expect(_is_int(value) and value > 0, name, "a positive integer", value)
+                most = _MOST.get(name, _MOST_CHANNELS)
+                _expect(value <= most, name, f"at most {most}", value)
             elif name in _NUMBERS:
                 _expect(_is_number(value), name, "a number", value)
             elif name in _SWITCHES:
@@ -137,6 +159,9 @@ class CogVideoXVAEConfig:
                 _expect(isinstance(value, str), name, "a string", value)
             else:
                 _expect(isinstance(value, tuple), name, "a list", value)
+                if not name.startswith("latents_"):
+                    blocks = f"at most {_MOST_BLOCKS} blocks"
+                    _expect(len(value) <= _MOST_BLOCKS, name, blocks, len(value))
                 for i, item in enumerate(value):
                     self._check_item(f"{name}[{i}]", item)
 
@@ -144,8 +169,10 @@ class CogVideoXVAEConfig:
     def _check_item(name: str, item: Any) -> None:
         if name.startswith("block_out_channels"):
             _expect(_is_int(item) and item > 0, name, "a positive integer", item)
+            _expect(item <= _MOST_CHANNELS, name, f"at most {_MOST_CHANNELS}", item)
         elif name.startswith("latents_"):
-            _expect(_is_number(item), name, "a number", item)
+            _expect(_is_number(item) and math.isfinite(item), name, "a number", item)
+            _expect(item > 0 or "std" not in name, name, "a positive number", item)
         else:
             block = DOWN_BLOCK if name.startswith("down") else UP_BLOCK
             _expect(item == block, name, repr(block), item)
@@ -172,7 +199,14 @@ class CogVideoXVAEConfig:
             "a finite number of at least 1",
             ratio,
         )
-        _expect(self.norm_eps > 0, "norm_eps", "a positive number", self.norm_eps)
+        most = _MOST["temporal_compression_ratio"]
+        _expect(ratio <= most, "temporal_compression_ratio", f"at most {most}", ratio)
+        positive = self.norm_eps > 0 and math.isfinite(self.norm_eps)
+        _expect(positive, "norm_eps", "a positive number", self.norm_eps)
+        factor, shift = self.scaling_factor, self.shift_factor
+        finite = math.isfinite(factor) and factor != 0
+        _expect(finite, "scaling_factor", "a finite number other than 0", factor)
+        _expect(shift is None or math.isfinite(shift), "shift_factor", "a finite number", shift)
         _expect(
             self.act_fn.lower() in ACTIVATIONS,
             "act_fn",
@@ -184,7 +218,7 @@ class CogVideoXVAEConfig:
 def _expect(holds: bool, name: str, expected: str, found: object) -> None:
     if not holds:
         kind = type(found).__name__
-        raise ConfigError(f"{name}: expected {expected}, found {found!r} ({kind})")
+        raise ConfigError(f"{name}: expected {expected}, found {shown(repr(found))} ({kind})")
 
 
 def _is_int(value: object) -> bool:
@@ -193,3 +227,13 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, unless it has a key twice: readers differ in which of them counts."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{shown(twice)} twice")
+    return found

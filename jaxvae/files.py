@@ -10,6 +10,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from jaxvae.messages import shown
+
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
@@ -40,8 +42,19 @@ class Tensors(Mapping[str, Any]):
                 ) from error
             for name in names:
                 if name in self._files:
-                    raise WeightsError(f"{path}: {name} is in {self._files[name]} as well")
+                    raise WeightsError(f"{path}: {shown(name)} is in {self._files[name]} as well")
                 self._files[name] = path
+
+    def check_places(self, index: Path) -> None:
+        """Raise WeightsError unless each tensor lies where `index` says; not all need be in it."""
+        places = _weight_map(index)
+        for name in [*places, *self._files]:
+            said, found = places.get(name), self._files.get(name)
+            if found is None or said != found.name:
+                raise WeightsError(
+                    f"{index}: {shown(name)} is said to be in {said and shown(said)}, found in"
+                    f" {found and found.name}; fetch all of it again"
+                )
 
     def __getitem__(self, name: str) -> Any:
         path = self._files[name]
@@ -98,40 +111,58 @@ def _download(
         ) from error
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder; as in diffusers an index comes first."""
+def open_weights(folder: Path) -> Tensors:
+    """Return the tensors of a folder; as in diffusers an index comes first."""
     if (folder / INDEX_NAME).is_file():
-        return _shards(folder / INDEX_NAME)
+        tensors = Tensors(_shards(folder / INDEX_NAME))
+        tensors.check_places(folder / INDEX_NAME)
+        return tensors
     if (folder / WEIGHTS_NAME).is_file():
-        return [folder / WEIGHTS_NAME]
+        return Tensors([folder / WEIGHTS_NAME])
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in _PICKLES)
     if pickles:
         raise WeightsError(
-            f"{folder}: expected {WEIGHTS_NAME}, found only {', '.join(pickles)}; a pickle can run"
-            " code when it is read, so convert it with save_pretrained(safe_serialization=True)"
+            f"{folder}: expected {WEIGHTS_NAME}, found only {', '.join(map(shown, pickles))}; a"
+            " pickle can run code when it is read, so convert it with"
+            " save_pretrained(safe_serialization=True)"
         )
     raise WeightsError(f"{folder}: expected {WEIGHTS_NAME} or {INDEX_NAME}, found neither")
 
 
 def _shards(index: Path) -> list[Path]:
-    try:
-        names = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise WeightsError(
-            f"{index}: expected a JSON object with a weight_map, found {error!r}"
-        ) from error
     files = []
-    for name in sorted(names, key=str):
-        if (
-            not isinstance(name, str)
-            or PurePosixPath(name).name != name
-            or "\\" in name
-            or name == ".."
-        ):
+    for name in sorted(set(_weight_map(index).values())):
+        if PurePosixPath(name).name != name or "\\" in name or name == "..":
             raise WeightsError(
-                f"{index}: expected file names in the same folder, found {name!r}; refused"
+                f"{index}: expected file names in the same folder, found {shown(repr(name))};"
+                " refused"
             )
-        if not (index.parent / name).is_file():
-            raise WeightsError(f"{index}: names {name}, which is not there; fetch it again")
+        try:
+            there = (index.parent / name).is_file()
+        except (OSError, ValueError):  # longer than a name can be, or with a NUL
+            there = False
+        if not there:
+            raise WeightsError(f"{index}: names {shown(name)}, which is not there; fetch it again")
         files.append(index.parent / name)
     return files
+
+
+def _weight_map(index: Path) -> dict[str, str]:
+    """Which file an index says each tensor is in."""
+    try:
+        found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise WeightsError(
+            f"{index}: expected a JSON object with a weight_map, found {shown(repr(error))}"
+        ) from error
+    if not isinstance(found, dict) or not found:
+        raise WeightsError(
+            f"{index}: expected a weight_map of tensors to files, found {shown(repr(found))}"
+        )
+    for name in found.values():
+        if not isinstance(name, str):
+            raise WeightsError(
+                f"{index}: expected file names in the same folder, found {shown(repr(name))};"
+                " refused"
+            )
+    return found

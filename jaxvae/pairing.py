@@ -22,7 +22,7 @@ from jaxvae.ladder import (
     split_weights,
 )
 from jaxvae.mistakes import WRONG
-from jaxvae.weights import from_torch_state
+from jaxvae.weights import from_torch_state, refuse_nonfinite
 from parity.errors import InputError
 from parity.mistakes import behaviour
 from parity.records import Case, Clip, Offline, Pair
@@ -58,7 +58,9 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
     """The port: from the checkpoint `weights`, or with the weights of `torch_module`."""
     try:
         if weights is not None:
-            return AutoencoderKLCogVideoX.from_pretrained(*split_weights(weights))
+            model = AutoencoderKLCogVideoX.from_pretrained(*split_weights(weights))
+            refuse_nonfinite(model, weights)
+            return model
         return from_torch_state(read_config(config), StateDict(torch_module))
     except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error

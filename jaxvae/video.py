@@ -73,6 +73,8 @@ def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
         count += 1
         if count == end:
             break
+    if shape is not None and 0 in shape:
+        raise VideoError(f"{path}: frames of {shape[0]}x{shape[1]} hold no pixel")
     if shape is None or count <= first:
         raise VideoError(f"{path}: {count} frames, and none from number {first} on")
     return Video(path, first, count - first, (0, 0), shape, _rate(path))
@@ -93,8 +95,10 @@ def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
 
 def _array(path: Path) -> Any:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        with np.errstate(over="raise"):
+            array = np.lib.format.open_memmap(path, "r")
+    except Exception as error:
+        # NumPy reads the header as Python's literals are read: a wrong one raises anything.
         raise VideoError(f"{path}: not a readable .npy file ({_line(error)})") from error
     shape: tuple[int, ...] = getattr(array, "shape", ())
     if len(shape) != 4 or shape[3] != 3 or array.dtype != np.uint8:

@@ -17,8 +17,9 @@ from jax.typing import DTypeLike
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import CogVideoXVAEConfig
 from jaxvae.convolution import Conv2d, Conv3d, Linear, Precision
-from jaxvae.files import CONFIG_NAME, Tensors, WeightsError, find_folder, weight_files
+from jaxvae.files import CONFIG_NAME, WeightsError, find_folder, open_weights
 from jaxvae.layers import GroupNorm
+from jaxvae.messages import shown
 
 _COMPILED_PREFIX = "_orig_mod."  # what torch.compile puts before every name
 _SHOWN = 8
@@ -68,7 +69,8 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
             names[name] = given
         else:
             unexpected.append(given)
-    misshapen = []
+    misshapen: list[str] = []
+    unusable: list[str] = []
     values = []
     for name, given in names.items():
         param, axes = slots[name]
@@ -77,13 +79,26 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         if array.shape != shape:
             misshapen.append(f"{name} (expected {shape}, found {array.shape})")
             continue
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            unusable.append(f"{name} ({array.dtype})")
+            continue
         ordered = array if axes is None else array.transpose(axes)
         # A copy, in any case: the caller may change its array later, and jax aliases what it can.
-        host = np.array(ordered, param.dtype, order="C")
+        try:
+            with np.errstate(over="raise"):
+                host = np.array(ordered, param.dtype, order="C")
+        except FloatingPointError:
+            unusable.append(f"{name} (values too large for {param.dtype})")
+            continue
         # Done before the next: copies made in the background would each keep their source.
         value = jax.device_put(host).block_until_ready()
         values.append((param, value))
     refuse_misfits([name for name in slots if name not in names], unexpected, misshapen)
+    if unusable:
+        raise WeightsError(
+            f"expected floating-point numbers, found {_listed('of other values', unusable)}; save"
+            " the checkpoint again in floating point"
+        )
     for param, value in values:
         param.set_value(value)
 
@@ -113,11 +128,25 @@ def from_pretrained(
             " (of a pipeline: its subfolder vae)"
         )
     config = CogVideoXVAEConfig.from_json(folder / CONFIG_NAME)
-    tensors = Tensors(weight_files(folder))
+    tensors = open_weights(folder)
     try:
         return from_torch_state(config, tensors, dtype, precision, param_dtype)
     except WeightsError as error:
         raise WeightsError(f"{folder}: {error}") from error
+
+
+def refuse_nonfinite(model: nnx.Module, source: str | Path) -> None:
+    """Raise WeightsError if a parameter, read from `source`, has a NaN or an infinity.
+
+    Loading keeps any bits. But whatever such a model computes is of no use.
+    """
+    bad = [name for name, (param, _) in parameter_slots(model).items()
+           if not jnp.isfinite(param[...]).all()]  # fmt: skip
+    if bad:
+        raise WeightsError(
+            f"{source}: {_listed('tensors with values that are not finite', bad)}; use the"
+            " checkpoint of an earlier step"
+        )
 
 
 def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] | None]]:
@@ -159,4 +188,4 @@ def torch_shape(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[i
 
 def _listed(what: str, names: list[str]) -> str:
     more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{len(names)} {what}: {', '.join(names[:_SHOWN])}{more}"
+    return f"{len(names)} {what}: {', '.join(map(shown, names[:_SHOWN]))}{more}"

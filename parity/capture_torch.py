@@ -65,25 +65,39 @@ def observe(
     """As `record`, with each call by itself."""
     paths = [join(prefix, path) for path, _ in module.named_modules()]
     observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
-    handles: list[Any] = []
     try:
-        for path, child in module.named_modules():
-            if path and (inside is None or join(prefix, path) in inside):
-                handles.append(child.register_forward_pre_hook(observer.before, with_kwargs=True))
-                handles.append(child.register_forward_hook(observer.after, with_kwargs=True))
-        with torch.no_grad(), kept_reference(module) as left:
-            args, kwargs = tensors(args, kwargs)
-            observer.begin(module, bind(target(module, method), args, kwargs))
-            with taps.heard(observer.tap):
-                output = invoke(module, method, args, kwargs)
-            observer.end(module, method if isinstance(method, str) else "__call__", output)
+        try:
+            for path, child in module.named_modules():
+                if path and (inside is None or join(prefix, path) in inside):
+                    child.register_forward_pre_hook(observer.before, with_kwargs=True)
+                    child.register_forward_hook(observer.after, with_kwargs=True)
+            with torch.no_grad(), kept_reference(module) as left:
+                args, kwargs = tensors(args, kwargs)
+                observer.begin(module, bind(target(module, method), args, kwargs))
+                with taps.heard(observer.tap):
+                    output = invoke(module, method, args, kwargs)
+                observer.end(module, method if isinstance(method, str) else "__call__", output)
+        finally:
+            _unhook(module, observer)
     finally:
-        for handle in handles:
-            handle.remove()
+        _unhook(module, observer)  # once more: an interrupt may have broken it off
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if inside is not None:
         info = {path: one for path, one in info.items() if path == prefix or path in inside}
     return Trace(observer.recorder.finish(), info, stateful=left.changed)
+
+
+def _unhook(root: torch.nn.Module, observer: "_Observer") -> None:
+    """Remove the observer's hooks: all, those too whose handles an interrupt kept from us."""
+    for module in root.modules():
+        for hooks, flags in (
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+            (module._forward_hooks, module._forward_hooks_with_kwargs),
+        ):
+            own = [key for key, hook in hooks.items() if getattr(hook, "__self__", 0) is observer]
+            for key in own:
+                del hooks[key]
+                flags.pop(key, None)
 
 
 def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:

@@ -1,18 +1,22 @@
 """What a comparison refuses before anything runs, each with one line that says what to do."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from flax import nnx
 
 from parity import capture_nnx, capture_torch
 from parity.case import Rules
-from parity.errors import InputError
+from parity.errors import InputError, shown
 from parity.globs import Pending, check_used, matches
 from parity.packed import globs
 from parity.weights import Fused, Stacked
+
+LARGEST_SEED = 2**32 - 1
+"""What every stream of random numbers can start from."""
 
 
 def check_arguments(
@@ -31,7 +35,8 @@ def check_arguments(
             f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}{hint}"
         )
     for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
-        if value is not None and not isinstance(value, (tuple, list)):
+        optional = name == "nnx_args" and value is None
+        if not optional and not isinstance(value, (tuple, list)):
             kind = type(value).__name__
             raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
     for rule in weights:
@@ -41,10 +46,43 @@ def check_arguments(
 
 
 def check_sequences(**options: object) -> None:
-    """Options that hold several globs."""
+    """Options that hold several names or globs."""
     for name, value in options.items():
         if isinstance(value, str):
             raise InputError(f"{name}: expected a sequence of globs, found the string {value!r}")
+        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            raise InputError(f"{name}: expected a sequence of strings, found {shown(value)}")
+
+
+def check_mappings(**options: object) -> None:
+    """Options that map names or globs to something."""
+    for name, value in options.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(f"{name}: expected a mapping by name, found {shown(value)}")
+
+
+def check_methods(method: object) -> dict[str, Any]:
+    """What is called on each side.
+
+    Raises:
+        InputError: neither a name, nor a name or callable for each side.
+    """
+    methods = {"torch": method, "nnx": method} if isinstance(method, str) else method
+    if (
+        not isinstance(methods, Mapping)
+        or set(methods) != {"torch", "nnx"}
+        or not all(isinstance(one, str) or callable(one) for one in methods.values())
+    ):
+        raise InputError(f"method {shown(method)}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    return dict(methods)
+
+
+def check_numbers(seed: object, depth: object) -> None:
+    """What random numbers start from, and how many levels are looked into."""
+    if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
+        raise InputError(f"seed {shown(seed)}: expected an integer from 0 to {LARGEST_SEED}")
+    if depth is not None and (type(depth) is not int or depth < 0):
+        raise InputError(f"depth {shown(depth)}: expected how many levels, from 0")
 
 
 def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Rules:
@@ -83,8 +121,6 @@ def _pending(
 def check_choice(theirs: Sequence[str], rules: Rules) -> None:
     """What `only` chooses of the reference's modules, and what cannot be asked for beside it."""
     check_used("only", rules.only, theirs, "module of the reference", fnmatchcase)
-    if rules.depth is not None and rules.depth < 0:
-        raise InputError(f"depth {rules.depth}: expected how many levels, from 0")
     if rules.only and rules.emulate:
         raise InputError("emulate: it is measured on all calls, and only= leaves some out")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from parity.alone import Turn
 from parity.errors import InputError
 
 MEANINGS = {
@@ -31,7 +32,7 @@ Round = Literal["", "bfloat16", "bfloat16 x3", "TF32"]
 MANTISSA = {"bfloat16": 7, "bfloat16 x3": 7, "TF32": 10}
 """Bits of mantissa that are stored."""
 
-_patching = threading.Lock()
+PATCHING = Turn("emulation")
 
 
 def check(mode: str | None) -> None:
@@ -54,22 +55,27 @@ def emulated(mode: str) -> Iterator[None]:
 
     check(mode)
     products = (primitives.dot_general_p, primitives.conv_general_dilated_p)
-    if not _patching.acquire(blocking=False):
-        raise InputError("another emulation is running in this process; run them one by one")
     binds: dict[Any, Callable[..., Any]] = {}
-    try:
-        platform = _platform_primitive()
-        binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
-        binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
-        for primitive, bind in binds.items():
-            setattr(primitive, "bind", bind)  # noqa: B010
-        # Metadata is part of the key of every cache of traced and compiled programs.
-        with set_xla_metadata(parity_emulate=mode):
-            yield
-    finally:
+
+    def undo() -> None:
         for primitive in binds:
             vars(primitive).pop("bind", None)
-        _patching.release()
+
+    with PATCHING.taken():
+        try:
+            try:
+                platform = _platform_primitive()
+                binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
+                binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
+                for primitive, bind in binds.items():
+                    setattr(primitive, "bind", bind)  # noqa: B010
+                # Metadata is part of the key of every cache of traced and compiled programs.
+                with set_xla_metadata(parity_emulate=mode):
+                    yield
+            finally:
+                undo()
+        finally:
+            undo()  # once more: an interrupt may have broken it off
 
 
 def asked(mode: str, precision: Any) -> Round:

@@ -12,3 +12,19 @@ def first_line(error: BaseException) -> str:
     """The class of an error and the first line of its message, if it has one."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+LONGEST = 900
+"""Characters of a message that a terminal gets."""
+
+
+def printable(text: object) -> str:
+    """A message as a terminal may have it: one line to be read, whatever a name in it holds."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+def shown(value: object, longest: int = 40) -> str:
+    """A value out of a file as a message has it, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= longest else f"{text[:longest]}..."

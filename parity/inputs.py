@@ -36,16 +36,17 @@ def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) 
         if sample is None:
             pixels = procedural(frames, size, seed)
             return Clip(_scaled(pixels), f"procedural moving textures, seed {seed}")
-        corner = SAMPLE_CORNER
-        taken = _window(_read_video(sample, frames), size, corner, str(SAMPLE[1]))
+        taken, corner = _read_video(sample, frames, size, SAMPLE_CORNER, str(SAMPLE[1]))
         return Clip(_scaled(taken), f"{sample.name} of {SAMPLE[0]}, {_where(frames, size, corner)}")
     path = Path(video)
     if not path.is_file():
         raise InputError(f"{path}: no such video file; give a video or an .npy array to --video")
-    pixels = _read_array(path, frames) if path.suffix == ".npy" else _read_video(path, frames)
-    height, width = pixels.shape[1:3]
-    corner = (max((height - size[0]) // 2, 0), max((width - size[1]) // 2, 0))
-    taken = _window(pixels, size, corner, str(path))
+    if path.suffix == ".npy":
+        pixels = _read_array(path, frames)
+        corner = _centre(pixels.shape[1:3], size)
+        taken = _window(pixels, size, corner, str(path))
+    else:
+        taken, corner = _read_video(path, frames, size, None, str(path))
     return Clip(_scaled(taken), f"{path.name}, {_where(frames, size, corner)}")
 
 
@@ -91,7 +92,17 @@ def _where(frames: int, size: tuple[int, int], corner: tuple[int, int]) -> str:
     )
 
 
-def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
+def _centre(found: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    return max((found[0] - size[0]) // 2, 0), max((found[1] - size[1]) // 2, 0)
+
+
+def _read_video(
+    path: Path, frames: int, size: tuple[int, int], corner: tuple[int, int] | None, name: str
+) -> tuple[UInt8[np.ndarray, "t h w 3"], tuple[int, int]]:
+    """The window of each frame, and its corner: at the centre unless it is given.
+
+    Only what is in the window is kept: a long video may be asked for more frames than it has.
+    """
     try:
         import imageio.v3 as imageio
     except ImportError as error:
@@ -102,25 +113,31 @@ def _read_video(path: Path, frames: int) -> UInt8[np.ndarray, "t h w 3"]:
     try:
         decoded: Iterator[Any] = imageio.imiter(path, plugin="pyav")
         for frame in decoded:
-            taken.append(frame)
+            corner = corner or _centre(frame.shape[:2], size)
+            taken.append(_window(frame[None], size, corner, name)[0].copy())
             if len(taken) == frames:
                 break
+    except InputError:
+        raise
     except (OSError, ValueError, LookupError, EOFError, RuntimeError, StopIteration) as error:
         reason = first_line(error)
         raise InputError(f"{path}: not a video that FFmpeg can read ({reason})") from error
-    if len(taken) < frames:
+    if corner is None or len(taken) < frames:
         raise InputError(f"{path}: {frames} frames asked for, {len(taken)} found; lower --frames")
-    return np.stack(taken)
+    return np.stack(taken), corner
 
 
 def _read_array(path: Path, frames: int) -> Any:
     try:
-        array = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"{path}: not a readable .npy file ({error})") from error
-    if not isinstance(array, np.ndarray) or array.ndim != 4 or array.shape[3] != 3:
-        shape = getattr(array, "shape", type(array).__name__)
-        raise InputError(f"{path}: expected an array (frames, height, width, 3), found {shape}")
+        with np.errstate(over="raise"):
+            array: Any = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:
+        # NumPy reads the header as Python's literals are read: a wrong one raises anything.
+        raise InputError(f"{path}: not a readable .npy file ({first_line(error)})") from error
+    if array.ndim != 4 or array.shape[3] != 3:
+        raise InputError(
+            f"{path}: expected an array (frames, height, width, 3), found {array.shape}"
+        )
     if array.dtype != np.uint8 and array.dtype.kind != "f":
         raise InputError(f"{path}: expected uint8 or float in [-1, 1], found {array.dtype}")
     if len(array) < frames:

@@ -115,7 +115,9 @@ def rms(array: Array) -> float:
     for start in range(0, flat.size, BLOCK):
         block = scratch.x[: flat[start : start + BLOCK].size]
         block[...] = flat[start : start + BLOCK]
-        if not np.isfinite(block.sum()):
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
+            finite = np.isfinite(block.sum())
+        if not finite:
             fine = np.isfinite(block)
             size -= int(fine.size - fine.sum())
             block = np.where(fine, block, 0)
@@ -211,7 +213,9 @@ class _Scratch:
         x, y = self.x[:n], self.y[:n]
         x[...], y[...] = ref, port
         bad = skipped = 0
-        if not (np.isfinite(x.sum()) and np.isfinite(y.sum())):
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
+            fine = np.isfinite(x.sum()) and np.isfinite(y.sum())
+        if not fine:
             x, y, bad, skipped = _finite(x, y)
         difference = np.subtract(y, x, out=self.wide[:n])
         return x, y, np.abs(difference, out=self.gaps[:n]), bad, skipped

@@ -8,7 +8,6 @@ clones keep, which makes `jit` trace anew, and which no later run shares. Module
 
 import functools
 import itertools
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +16,7 @@ import jax
 from flax import linen, nnx
 
 from parity import taps
-from parity.errors import InputError
+from parity.alone import Turn
 from parity.linen_parts import Part, below, path_of
 from parity.recorder import bind, join
 from parity.tree import Flat, flatten
@@ -26,7 +25,7 @@ STAMP = "to_nnx__parity_stamp"
 """The attribute with the stamp; any other prefix is a variable to `nnx.bridge.ToNNX`."""
 
 _runs = itertools.count()
-_patching = threading.Lock()
+PATCHING = Turn("comparison")
 
 
 class Observer:
@@ -96,18 +95,9 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     for path, part in parts.items():
         stamped.setdefault(path.removesuffix(".".join(part.keys)).rstrip("."), part.owner)
     classes = [cls for cls in {type(m): None for m in stamped.values()} if can_be_called(cls)]
-    if not _patching.acquire(blocking=False):
-        raise InputError("another comparison is running in this process; run them one by one")
     own: dict[type, Any] = {}
-    try:
-        own |= {cls: cls.__dict__.get("__call__") for cls in classes}
-        for path, module in stamped.items():
-            setattr(module, STAMP, run + path)
-        for cls in classes:
-            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
-        with linen.intercept_methods(_interceptor(parts, observer)), taps.heard(observer.tap):
-            yield
-    finally:
+
+    def undo() -> None:
         for cls, original in own.items():
             if original is not None:
                 setattr(cls, "__call__", original)  # noqa: B010
@@ -116,7 +106,22 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
         for module in stamped.values():
             if hasattr(module, STAMP):
                 delattr(module, STAMP)
-        _patching.release()
+
+    with PATCHING.taken():
+        try:
+            try:
+                own |= {cls: cls.__dict__.get("__call__") for cls in classes}
+                for path, module in stamped.items():
+                    setattr(module, STAMP, run + path)
+                for cls in classes:
+                    setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
+                listening = taps.heard(observer.tap)
+                with linen.intercept_methods(_interceptor(parts, observer)), listening:
+                    yield
+            finally:
+                undo()
+        finally:
+            undo()  # once more: an interrupt may have broken it off
 
 
 def can_be_called(cls: type) -> bool:

@@ -14,11 +14,20 @@ from flax import nnx
 
 from parity import capture_torch, environment, memory
 from parity import emulate as emulation
+from parity.alone import alone
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.cache.folder import open_folder
 from parity.cache.kept import Kept
 from parity.case import Outcome, Rules, run_case
-from parity.checks import check_arguments, check_choice, check_globs, check_sequences
+from parity.checks import (
+    check_arguments,
+    check_choice,
+    check_globs,
+    check_mappings,
+    check_methods,
+    check_numbers,
+    check_sequences,
+)
 from parity.choice import needed
 from parity.errors import InputError
 from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
@@ -34,6 +43,7 @@ from parity.tree import flatten
 from parity.weights import Fused, Stacked
 
 
+@alone
 def compare(
     torch_module: torch.nn.Module,
     nnx_module: nnx.Module,
@@ -106,7 +116,9 @@ def compare(
             `torch_args` after layout.
     """
     check_arguments(torch_module, nnx_module, torch_args, nnx_args, weights)
-    check_sequences(ignore=ignore, only=only)
+    check_sequences(ignore=ignore, only=only, modes=modes)
+    check_mappings(torch_kwargs=torch_kwargs, nnx_kwargs=nnx_kwargs, layout=layout, rename=rename)
+    check_numbers(seed, depth)
     forward = tuple(mode for mode in modes if mode != GRAD)
     wanted = [set(MODES[:n]) for n in range(0 if GRAD in modes else 1, len(MODES) + 1)]
     if set(forward) not in wanted:
@@ -118,9 +130,7 @@ def compare(
         raise InputError(
             "modes: gradients are of the whole, and only= leaves a part out: use depth= instead"
         )
-    methods = {"torch": method, "nnx": method} if isinstance(method, str) else dict(method)
-    if set(methods) != {"torch", "nnx"}:
-        raise InputError(f"method {method!r}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    methods = check_methods(method)
     for side, module in (("torch", torch_module), ("nnx", nnx_module)):
         if isinstance(methods[side], str) and not callable(getattr(module, methods[side], None)):
             raise InputError(f"method: {type(module).__name__} ({side}) has no {methods[side]!r}")
@@ -180,6 +190,7 @@ def _paired(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules)
     return paired(capture_torch.modules(torch_module), tensors, nnx_module, rules)
 
 
+@alone
 def run_pair(
     pair: Pair,
     *,
@@ -208,6 +219,7 @@ def run_pair(
     """
     emulation.check(emulate)
     check_sequences(only=only)
+    check_numbers(seed, depth)
     progress = progress or Progress()
     pair.prepare()
     start, before = time.monotonic(), memory.resident_memory()

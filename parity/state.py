@@ -26,13 +26,20 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
     variables = [_Kept(node) for node in nodes
                  if isinstance(node, nnx.Variable)
                  and (streams or not isinstance(node, nnx.RngState))]  # fmt: skip
-    try:
-        yield
-    finally:
+
+    def restore() -> None:
         for one in attributes:
             one.restore()
         for variable in variables:
             variable.restore()
+
+    try:
+        try:
+            yield
+        finally:
+            restore()
+    finally:
+        restore()  # once more: an interrupt may have broken it off
 
 
 class _Kept:

@@ -27,9 +27,8 @@ def kept_reference(module: torch.nn.Module) -> Iterator[Left]:
     attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
     tensors = {id(tensor): tensor for one in attributes for tensor in _tensors(one)}
     clones = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
-    try:
-        yield left
-    finally:
+
+    def restore() -> None:
         for one in attributes:
             left.changed |= one.restore()
         with torch.no_grad():
@@ -37,6 +36,14 @@ def kept_reference(module: torch.nn.Module) -> Iterator[Left]:
                 if not torch.equal(tensor, clone):  # NaN counts as changed
                     tensor.copy_(clone)
                     left.changed = True
+
+    try:
+        try:
+            yield left
+        finally:
+            restore()
+    finally:
+        restore()  # once more: an interrupt may have broken it off
 
 
 @contextmanager

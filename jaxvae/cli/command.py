@@ -10,6 +10,7 @@ from jaxvae.cli.encode import encode
 from jaxvae.cli.reconstruct import reconstruct
 from jaxvae.config import ConfigError
 from jaxvae.files import WeightsError
+from jaxvae.messages import printable
 from jaxvae.video import VideoError
 
 
@@ -28,7 +29,7 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except (VideoError, WeightsError, ConfigError) as error:
-        click.echo(f"jaxvae: {error}", err=True)
+        click.echo(f"jaxvae: {printable(error)}", err=True)
         sys.exit(2)
     except click.ClickException as error:
         error.show()

@@ -52,7 +52,7 @@ def convert(
         model = load_checkpoint(source, param_dtype=dtype)
         model.save_pretrained(target)
     else:
-        model = load(source, revision, local_files_only, param_dtype=dtype)
+        model = load(source, revision, local_files_only, param_dtype=dtype, finite=False)
         save_checkpoint(model, target)
     kinds = ("JAX", "diffusers") if sharded else ("diffusers", "JAX")
     facts = {

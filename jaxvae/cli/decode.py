@@ -18,12 +18,11 @@ from jaxvae.cli.options import (
     with_tiles,
 )
 from jaxvae.files import WeightsError
+from jaxvae.messages import shown
 from jaxvae.video import RATE, Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
 
 NAMES = ("latent", "mean")
 
@@ -54,9 +53,15 @@ def decode(
     if rate is not None and not 0 < rate < 1000:
         raise click.UsageError(f"--rate {rate}: expected frames a second")
     check_output(target)
+    latent, said = _latent(source)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
-    latent, said = _latent(source, vae)
+    channels = vae.config.latent_channels
+    if latent.shape[-1] != channels:
+        raise WeightsError(
+            f"{source}: the latent has shape {latent.shape}; this model decodes (1, frames, height,"
+            f" width, {channels}), channels last"
+        )
 
     from jaxvae.cli.coding import decoded
 
@@ -81,33 +86,38 @@ def decode(
     report(facts, quiet=quiet, as_json=as_json)
 
 
-def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[Any, Any]", Fraction]:
+def _latent(path: Path) -> tuple["np.ndarray[Any, Any]", Fraction]:
     """The latent of a file, and how many frames a second its video has."""
     import numpy as np
     from safetensors import SafetensorError, safe_open
 
+    if path.exists() and not path.is_file():
+        raise WeightsError(f"{path}: expected a safetensors file, found what is not a file")
     try:
         with safe_open(path, framework="numpy") as file:
             names = list(file.keys())
             about = file.metadata() or {}
             name = next((name for name in NAMES if name in names), None)
             if name is None:
-                raise WeightsError(f"{path}: expected an array `latent` or `mean`, found {names}")
+                found = shown(", ".join(names)) or "none"
+                raise WeightsError(f"{path}: expected an array `latent` or `mean`, found {found}")
             latent = file.get_tensor(name)
     except (SafetensorError, OSError, TypeError) as error:
         raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
-    channels = model.config.latent_channels
-    if latent.ndim != 5 or latent.shape[0] != 1 or latent.shape[-1] != channels or not latent.size:
+    if latent.ndim != 5 or latent.shape[0] != 1 or not latent.size:
         raise WeightsError(
-            f"{path}: `{name}` has shape {latent.shape}; this model decodes (1, frames, height, "
-            f"width, {channels}), channels last"
+            f"{path}: `{name}` has shape {latent.shape}; expected (1, frames, height, width,"
+            " channels), none of them 0"
         )
-    if latent.dtype.kind not in "fV" or not np.isfinite(latent.astype(np.float32)).all():
+    with np.errstate(over="ignore"):  # it is infinite then
+        usable = latent.dtype.kind in "fV" and np.isfinite(latent.astype(np.float32)).all()
+    if not usable:
         raise WeightsError(f"{path}: `{name}` has values that are no finite numbers")
     try:
         said = Fraction(about.get("rate", RATE))
     except (ValueError, ZeroDivisionError):
         said = Fraction(0)
     if not 0 < said < 1000:
-        raise WeightsError(f"{path}: rate {about['rate']!r} is not a number of frames a second")
+        found = shown(repr(about["rate"]))
+        raise WeightsError(f"{path}: rate {found} is not a number of frames a second")
     return latent, said

@@ -106,16 +106,22 @@ def load(
     dtype: str = "float32",
     precision: Any = "highest",
     param_dtype: str | None = None,
+    finite: bool = True,
 ) -> "AutoencoderKLCogVideoX":
-    """The model of a folder or a repository."""
+    """The model of a folder or a repository.
+
+    Raises:
+        WeightsError: it cannot be read, or with `finite` has values that are not.
+    """
     from jaxvae.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.weights import refuse_nonfinite
 
     place, _, subfolder = weights.partition(":")
     if Path(weights).is_dir():
         place, subfolder = weights, ""
         if not (Path(weights) / "config.json").exists() and (Path(weights) / "vae").is_dir():
             subfolder = "vae"  # the folder of a pipeline
-    return AutoencoderKLCogVideoX.from_pretrained(
+    model = AutoencoderKLCogVideoX.from_pretrained(
         place,
         subfolder=subfolder or None,
         dtype=dtype,
@@ -124,6 +130,9 @@ def load(
         local_files_only=local_files_only,
         param_dtype=param_dtype,
     )
+    if finite:
+        refuse_nonfinite(model, weights)
+    return model
 
 
 def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:

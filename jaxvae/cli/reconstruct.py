@@ -61,6 +61,8 @@ def reconstruct(
     check_output(target)
     if compare is not None and compare.suffix != ".png":
         raise click.UsageError(f"--compare {compare}: expected a name that ends in .png")
+    if compare is not None and not compare.parent.is_dir():
+        raise click.UsageError(f"--compare {compare}: no such folder; make {compare.parent} first")
     vae = load(**model)
     set_tiles(vae, tiling, tile)
     clip = clip_of(vae, source, first, frames, size)

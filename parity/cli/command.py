@@ -13,7 +13,7 @@ from parity.cli.record import record
 from parity.cli.run import run
 from parity.cli.selftest import selftest
 from parity.cli.show import show
-from parity.errors import InputError
+from parity.errors import InputError, printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -31,13 +31,13 @@ def main() -> None:
     try:
         cli.main(standalone_mode=False)
     except InputError as error:
-        click.echo(f"parity: {error}", err=True)
+        click.echo(f"parity: {printable(error)}", err=True)
         sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(2)
     except OSError as error:
-        click.echo(f"parity: {error}; the run is lost", err=True)
+        click.echo(f"parity: {printable(error)}; the run is lost", err=True)
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("parity: interrupted", err=True)

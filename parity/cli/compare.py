@@ -18,6 +18,7 @@ from parity.cli.options import (
     JSON,
     ONLY,
     QUIET,
+    SEEDS,
     check_cache,
     default_folder,
     writable,
@@ -32,7 +33,7 @@ from parity.errors import InputError
 @DEPTH
 @click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=SEEDS,
     help="What torch's random numbers start from, while the function runs and in the comparison  "
     "[default: 0, and in the comparison what the function says]",
 )
@@ -150,6 +151,8 @@ def _on(text: str) -> AbstractContextManager[Any]:
     import jax
 
     platform, _, number = text.partition(":")
+    if not platform:
+        raise InputError(f"--device {text!r}: expected PLATFORM or PLATFORM:N, as in cpu or gpu:1")
     try:
         device = {str(i): one for i, one in enumerate(jax.devices(platform))}[number or "0"]
     except (RuntimeError, KeyError) as error:

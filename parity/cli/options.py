@@ -85,7 +85,10 @@ FRAMES = click.option("--frames", type=click.IntRange(1), default=17, show_defau
 CONFIG = click.option(
     "--config", metavar="NAME_OR_FILE", help="Random weights of this configuration."
 )
-SEED = click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+SEEDS = click.IntRange(0, 2**32 - 1)
+"""What every stream of random numbers can start from."""
+
+SEED = click.option("--seed", type=SEEDS, default=0, show_default=True)
 
 
 class Size(click.ParamType[tuple[int, int]]):

@@ -7,6 +7,7 @@ from typing import Any
 
 from parity import emulate as emulation
 from parity import environment, memory
+from parity.alone import alone
 from parity.assemble import Programs, assembled, paired
 from parity.case import Outcome, Rules, run_case
 from parity.errors import InputError
@@ -20,6 +21,7 @@ from parity.records import Case, Pair
 from parity.report import Report
 
 
+@alone
 def check_trace(
     folder: Path,
     pair: Pair,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from parity import capture_torch, environment
+from parity.alone import alone
 from parity.case import Rules, root_outputs
 from parity.checks import check_choice, check_sequences
 from parity.choice import choose, needed
@@ -55,6 +56,7 @@ class Recording:
     nbytes: int
 
 
+@alone
 def record_pair(
     pair: Pair,
     folder: Path,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parity.errors import InputError
+from parity.errors import InputError, shown
 from parity.records import Exclusive, Inclusive, Metrics, Row, Verdict
 from parity.report.table import COLUMNS, record
 from parity.report.typed import typed
@@ -31,6 +31,8 @@ TYPES: Mapping[str, Any] = {
     **dict.fromkeys(("limited", "one_sided", "incl_bounded", "excl_bounded", "excl_moved"), bool),
     "verdict": Verdict,
 }
+
+_DIGITS = 18  # of a length or an index, which fit into 64 bits
 
 
 def cells(row: Row) -> dict[str, Any]:
@@ -63,6 +65,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         InputError: a value has another type; `where` is the row's place in its file.
     """
     cell = {name: typed(values[name], TYPES[name], f"{where}.{name}") for name in TYPES}
+    if cell["call"] < 0:
+        raise InputError(f"{where}.call: expected 0 or more, found {cell['call']}")
     free = inclusive = exclusive = None
     if cell["free_nonfinite"] is not None:
         index = _numbers(cell["worst_index"], ",", f"{where}.worst_index")
@@ -93,6 +97,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
 
 def _numbers(text: str, between: str, where: str) -> tuple[int, ...]:
     parts = text.split(between) if text else []
-    if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise InputError(f"{where}: expected numbers with {between!r} between them, found {text!r}")
+    if not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS for part in parts):
+        raise InputError(
+            f"{where}: expected numbers with {between!r} between them, found {shown(text)}"
+        )
     return tuple(map(int, parts))

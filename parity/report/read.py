@@ -55,7 +55,7 @@ def read_report(path: str | Path) -> Report:
         InputError: no such file, too large, no JSON, cut short, of another format or version, or
             not what a report writes.
     """
-    file = Path(path) / "report.json" if Path(path).is_dir() else Path(path)
+    file = _find(Path(path))
     document = typed(_load(file), _Document, str(file))
     if document.columns != COLUMNS:
         raise InputError(f"{file}: its columns are not those of this version; {AGAIN}")
@@ -85,12 +85,21 @@ def read_report(path: str | Path) -> Report:
         nonfinite=document.nonfinite,
         partial=document.partial,
     )
+    if document.coverage.get("complete") != report.coverage.complete:
+        raise InputError(f"{file}.coverage: its counts are not those it sums up: {AGAIN}")
     if report.verdict != document.verdict:
         raise InputError(
             f"{file}: says {document.verdict}, and what it holds makes {report.verdict}: was it "
             f"edited? {AGAIN}"
         )
     return report
+
+
+def _find(path: Path) -> Path:
+    try:
+        return path / "report.json" if path.is_dir() else path
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _load(file: Path) -> Mapping[str, Any]:

@@ -61,7 +61,7 @@ class Report:
         A leaf that one side does not return makes it a WARN, a call that could not be judged at
         all UNKNOWN.
         """
-        if not self.coverage.complete or not self.rows:
+        if not self.coverage.complete or not self._compared:
             return "FAIL"
         seen: list[Verdict] = ["WARN" if row.one_sided else row.verdict for row in self.rows]
         return worst_verdict([*seen, "WARN"] if self.notes else seen)
@@ -75,8 +75,14 @@ class Report:
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
         loose = weight_notes(self.weights, self.coverage, self.faults)
-        first = (self.partial, self._missing())
+        nothing = "" if self._compared else "no output has an entry: nothing was compared"
+        first = (nothing, self.partial, self._missing())
         return (*filter(None, first), *ran, *filter(None, lacking), *loose, *self.inputs)
+
+    @property
+    def _compared(self) -> bool:
+        """Whether there was a value to compare: that of an empty batch is equal to anything."""
+        return any(0 not in row.shape for row in self.rows)
 
     def _missing(self) -> str:
         found = {

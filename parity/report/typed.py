@@ -7,7 +7,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from parity.errors import InputError
+from parity.errors import InputError, shown
 
 NUMBERS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 """What stands for the floats that JSON does not have."""
@@ -76,7 +76,9 @@ def _record(value: Any, kind: Any, where: str) -> Any:
             raise InputError(f"{where}: {name!r} is missing; was it written by another version?")
     for name in value:
         if name not in hints:
-            raise InputError(f"{where}: {name!r} is unknown; was it written by another version?")
+            raise InputError(
+                f"{where}: {shown(name)} is unknown; was it written by another version?"
+            )
     return kind(**{name: typed(value[name], hint, f"{where}.{name}")
                    for name, hint in hints.items()})  # fmt: skip
 
@@ -88,6 +90,4 @@ def _hints(kind: Any) -> Mapping[str, Any]:
 
 
 def _unexpected(expected: str, value: Any, where: str) -> InputError:
-    text = repr(value)
-    found = text if len(text) <= 40 else f"{text[:40]}..."
-    return InputError(f"{where}: expected {expected}, found {found}")
+    return InputError(f"{where}: expected {expected}, found {shown(value)}")

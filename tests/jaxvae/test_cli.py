@@ -163,7 +163,7 @@ def run(home, monkeypatch, capsys):
         (["decode", "gone.safetensors", "out.npy", "--weights", "vae"], "not a readable safetens"),
         (["decode", "vae/config.json", "out.npy", "--weights", "vae"], "not a readable safetens"),
         (["decode", "other.safetensors", "out.npy", "--weights", "vae"],
-         "expected an array `latent` or `mean`, found ['x']"),
+         "expected an array `latent` or `mean`, found x"),
         (["decode", "shape.safetensors", "out.npy", "--weights", "vae"],
          "this model decodes (1, frames, height, width, 4), channels last"),
         (["decode", "nan.safetensors", "out.npy", "--weights", "vae"], "no finite numbers"),

@@ -1,0 +1,20 @@
+"""Every hostile input ends with one line and the right code, or the right verdict."""
+
+import pytest
+
+from tests.hostile import case, corpus, stock
+
+
+@pytest.fixture(scope="session")
+def good(tmp_path_factory):
+    return stock.fill(tmp_path_factory.mktemp("stock"))
+
+
+@pytest.mark.parametrize("one", corpus.CASES, ids=lambda one: f"{one.kind}: {one.name}")
+def test_a_hostile_input_ends_as_it_must(one, good, tmp_path):
+    assert case.run(one, good, tmp_path / "case").problems == ()
+
+
+def test_no_two_cases_have_one_name():
+    names = [(one.kind, one.name) for one in corpus.CASES]
+    assert len(set(names)) == len(names) >= 300

@@ -1,0 +1,128 @@
+"""Ctrl-C at any moment: hooks are gone, classes as they were, files and old reports intact."""
+
+import os
+import random
+import signal
+import subprocess
+import sysconfig
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity import alone, observe_nnx
+from tests.hostile import models
+from tests.hostile.case import hooks_of, left_behind
+from tests.hostile.makers import MAKER
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+
+
+def chain():
+    """Several layers: a comparison of some tenths of a second."""
+
+    def call(self, x):
+        for name in ("a", "b", "c", "d"):
+            x = getattr(self, name)(x)
+        return x
+
+    parts = {name: models.linear() for name in "abcd"}
+    return models.compared(
+        models.torch_of(call, **{name: pair[0] for name, pair in parts.items()}),
+        models.nnx_of(call, **{name: pair[1] for name, pair in parts.items()}),
+    )
+
+
+def state_of(made):
+    """All that a comparison might leave changed."""
+    tensors = {name: value.clone() for name, value in made.torch_module.state_dict().items()}
+    variables = {str(path): np.asarray(value) for path, value in nnx.to_flat_state(
+        nnx.state(made.nnx_module))}  # fmt: skip
+    return tensors, variables, {id(type(m)): type(m).__call__ for _, m in nnx.iter_modules(
+        made.nnx_module)}  # fmt: skip
+
+
+def same(one, other):
+    return (
+        all(torch.equal(value, other[0][name]) for name, value in one[0].items())
+        and all(np.array_equal(value, other[1][name]) for name, value in one[1].items())
+        and one[2] == other[2]
+    )
+
+
+def interrupted_after(seconds, made):
+    """Compare, and have Ctrl-C arrive in the main thread; whether it came in time."""
+    timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        parity.compare(made.torch_module, made.nnx_module, **made.options)
+        timer.join()  # it comes now, if it was late
+        time.sleep(0.01)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        timer.cancel()
+        timer.join()
+    return False
+
+
+def check_interruptions(times):
+    made = chain()
+    start = time.monotonic()
+    parity.compare(made.torch_module, made.nnx_module, **made.options)
+    start = time.monotonic()
+    wanted = parity.compare(made.torch_module, made.nnx_module, **made.options).table
+    length = time.monotonic() - start
+    hooks, before, draw, hit = hooks_of(made), state_of(made), random.Random(0), 0
+    for _ in range(times):
+        hit += interrupted_after(draw.uniform(0, length), made)
+        assert left_behind(made, hooks) == []
+        assert same(before, state_of(made))
+        assert observe_nnx.PATCHING.free
+        assert alone.COMPARISON.free
+    assert hit > times / 2
+    again = parity.compare(made.torch_module, made.nnx_module, **made.options)
+    assert again.verdict == "PASS"
+    assert again.table.equals(wanted)
+
+
+def test_models_are_as_they_were_after_ctrl_c():
+    check_interruptions(4)
+
+
+@pytest.mark.slow
+def test_models_are_as_they_were_after_ctrl_c_at_50_moments():
+    check_interruptions(50)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_interrupted_leaves_the_old_report(tmp_path):
+    (tmp_path / "maker.py").write_text(MAKER)
+    words = [COMMAND, "compare", "maker:good", "--out", "out"]
+    start = time.monotonic()
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    length = time.monotonic() - start
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    draw, scratch, said = random.Random(0), tmp_path / "scratch", 0
+    scratch.mkdir()
+    for _ in range(10):
+        with subprocess.Popen(
+            words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, "TMPDIR": str(scratch)},
+        ) as run:  # fmt: skip
+            time.sleep(draw.uniform(0.05, length))
+            run.send_signal(signal.SIGINT)
+            _, error = run.communicate(timeout=120)
+        if run.returncode == 130:
+            said += 1
+            assert error.strip().splitlines()[-1] == "parity: interrupted"
+        found = {path.name: path for path in (tmp_path / "out").iterdir()}
+        assert found.keys() == before.keys()
+        assert all(path.stat().st_size for path in found.values())
+        assert list(scratch.iterdir()) == []
+    assert said

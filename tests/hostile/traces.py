@@ -1,0 +1,174 @@
+"""Golden traces for `check`: cut short, changed, signed by somebody who knows the format."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.hostile.case import Case
+from tests.hostile.checkpoints import Payload, linked_loop
+
+WORDS = ("parity", "check", "trace", "--pair", "tiny:PAIR", "--out", "out", "--quiet")
+SHARD = "00001.safetensors"
+PARTS = ("pair", "request", "layout", "settings", "environment", "facts", "only", "modules",
+         "tensors", "state", "weights", "gaps", "cases", "complete")  # fmt: skip
+
+
+def case(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
+    """Spoils the folder `trace`, and checks the port against it."""
+    return Case("trace", name, lambda home: spoil(home / "trace"), words=WORDS, says=says,
+                needs=("trace",))  # fmt: skip
+
+
+def index(name: str, content: bytes | Callable[[Path], object], *says: str) -> Case:
+    """Something in the place of the index."""
+
+    def write(trace: Path) -> None:
+        path = trace / "trace.json"
+        path.unlink()
+        if callable(content):
+            content(path)
+        else:
+            path.write_bytes(content)
+
+    return case(name, write, "trace.json", *says)
+
+
+def changed(name: str, change: Callable[[dict[str, Any]], object], *says: str) -> Case:
+    """An index in which something was changed, and which nobody signed."""
+
+    def write(trace: Path) -> None:
+        made = json.loads((trace / "trace.json").read_text())
+        change(made)
+        (trace / "trace.json").write_text(json.dumps(made))
+
+    return case(name, write, *says)
+
+
+def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) -> Case:
+    """The same with the digest that belongs to it."""
+
+    def write(trace: Path) -> None:
+        from parity.golden import index
+
+        made = json.loads((trace / "trace.json").read_text())
+        del made["sha256"]
+        change(made)
+        digest = {"sha256": index._digest(made)}
+        (trace / "trace.json").write_text(json.dumps(digest | made))
+
+    return case(name, write, *says)
+
+
+def shard(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
+    """Something in the place of an array file."""
+    return case(name, lambda trace: spoil(trace / SHARD), SHARD, *says)
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def replaced(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replaced
+
+
+def first(made: dict[str, Any]) -> Any:
+    return made["cases"][0]["shards"][0]
+
+
+INDICES = [
+    index("no index", lambda path: None, "give the folder that"),
+    index("empty", b"", "not JSON"),
+    index("cut short", b'{"format": 1', "not JSON"),
+    index("text", b"trace", "not JSON"),
+    index("no UTF-8", b"\xff\xfe{}", "not JSON"),
+    index("a pickle", pickle.dumps(Payload()), "not JSON"),
+    index("a list", b"[]", "not the index"),
+    index("null", b"null", "not the index"),
+    index("an empty object", b"{}", "not the index"),
+    index("a folder", Path.mkdir, "cannot be read"),
+    index("a link to nothing", lambda path: path.symlink_to("gone"), "cannot be read"),
+    index("a link in a circle", linked_loop, "cannot be read"),
+]
+
+CHANGED = [
+    changed("another format", lambda made: made.update(format=99), "format 99"),
+    changed("a format that is text", lambda made: made.update(format="1"), "format '1'"),
+    changed("a format that is a list", lambda made: made.update(format=[]), "format []"),
+    changed("another version", lambda made: made.update(version="9.9"), "version 9.9"),
+    changed("no version", lambda made: made.pop("version"), "version None"),
+    changed("no digest", lambda made: made.pop("sha256"), "SHA-256 differs"),
+    changed("a digest that is null", lambda made: made.update(sha256=None), "SHA-256 differs"),
+    changed("facts that nobody signed", lambda made: made["facts"].update(x=1), "SHA-256 differs"),
+    *(signed(f"without {part}", lambda made, part=part: made.pop(part), "not an index")
+      for part in PARTS),
+    signed("unfinished", lambda made: made.update(complete=False), "has not ended"),
+    signed("no cases", lambda made: made.update(cases=[]), "has no case"),
+    signed("another pair", lambda made: made.update(pair="other"), "pair 'other'"),
+    signed("another layout", lambda made: made.update(layout={"*": "move"}), "layout"),
+    signed("cases that are a number", lambda made: made.update(cases=3), "not an index"),
+    signed("a case that is a number", lambda made: made.update(cases=[3]), "not an index"),
+    signed("a case without calls", lambda made: made["cases"][0].pop("calls"), "not an index"),
+    signed("a case with more", lambda made: made["cases"][0].update(x=1), "not an index"),
+    signed("a method that is no method", lambda made: made["cases"][0].update(
+        nnx="function:os.system"), "'os.system'"),
+    signed("a shipped method that is none", lambda made: made["cases"][0].update(
+        shipped="function:builtins.eval"), "'builtins.eval'"),
+    *(signed(f"a file named {name!r:.30}", lambda made, name=name: first(made).update(name=name),
+             "refused")
+      for name in ("../elsewhere.safetensors", "/etc/passwd", "..", "", "a/b.safetensors",
+                   "trace.json", "00001.safetensors\n", "x" * 500, "\x1b[2J")),
+    signed("a file that is not there", lambda made: first(made).update(
+        name="99999.safetensors"), "no such file"),
+    signed("a digest of a file that is another", lambda made: first(made).update(
+        sha256="0" * 64), "SHA-256 differs"),
+    signed("a length of a file that is another", lambda made: first(made).update(nbytes=2**62),
+           "expected", "bytes"),
+    signed("an array of another shape", lambda made: made["cases"][0]["given"][0].__setitem__(
+        1, [2**31, 2**31])),
+    signed("an array of a negative length", lambda made: made["cases"][0]["given"][0].__setitem__(
+        1, [-2])),
+    signed("an array of an unknown type", lambda made: made["cases"][0]["given"][0].__setitem__(
+        2, "float7"), "not an index"),
+    signed("an array of objects", lambda made: made["cases"][0]["given"][0].__setitem__(
+        2, "object")),
+    signed("an array that no file has", lambda made: made["cases"][0]["given"][0].__setitem__(
+        0, "00" * 16), "no file has array"),
+    signed("a digest that is no digest", lambda made: made["cases"][0]["given"][0].__setitem__(
+        0, "../x"), "not an index"),
+]  # fmt: skip
+
+SHARDS = [
+    shard("a file less", Path.unlink, "no such file"),
+    shard("an empty file", lambda path: path.write_bytes(b""), "truncated"),
+    shard("a file cut short", lambda path: os.truncate(path, 100), "truncated"),
+    shard("a file that is longer", lambda path: os.truncate(path, 8 << 30), "truncated or written"),
+    shard("a byte that is another", lambda path: path.write_bytes(
+        path.read_bytes()[:-1] + b"\x7f"), "SHA-256 differs"),
+    shard("a pickle", lambda path: path.write_bytes(pickle.dumps(Payload())), "expected"),
+    shard("a folder", instead(Path.mkdir), "no such file"),
+    shard("a pipe", instead(os.mkfifo), "no such file"),
+    shard("a link in a circle", instead(linked_loop), "no such file"),
+    shard("another one of the files", lambda path: shutil.copy(
+        path.with_name("00002.safetensors"), path)),
+]  # fmt: skip
+
+FOLDERS = [
+    Case("trace", "no folder", words=WORDS, says=("give the folder that",)),
+    Case("trace", "a file for a folder", lambda home: (home / "trace").touch(), words=WORDS,
+         says=("trace",)),
+    Case("trace", "an empty folder", lambda home: (home / "trace").mkdir(), words=WORDS,
+         says=("give the folder that",)),
+    Case("trace", "a pair that is none", words=(*WORDS[:4], "os:path", *WORDS[5:]),
+         says=("expected a parity.Pair",), needs=("trace",)),
+    Case("trace", "a pair that is not there", words=(*WORDS[:4], "gone:PAIR", *WORDS[5:]),
+         says=("cannot be loaded",), needs=("trace",)),
+    Case("trace", "a checkpoint for a trace", words=("parity", "check", "vae", *WORDS[3:]),
+         says=("trace.json",), needs=("vae",)),
+]  # fmt: skip
+
+CASES = [*INDICES, *CHANGED, *SHARDS, *FOLDERS]
