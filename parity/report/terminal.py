@@ -13,7 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from parity.errors import printable
+from parity.errors import escaped
 from parity.progress import Progress
 from parity.records import Fault
 from parity.report.markdown import coverage_lines, number
@@ -39,7 +39,7 @@ class _Readable(Console):
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
-                lines = "\n".join(map(printable, segment.text.split("\n")))
+                lines = "\n".join(map(escaped, segment.text.split("\n")))
                 yield Segment(lines, segment.style)
 
 
