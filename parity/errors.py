@@ -18,9 +18,14 @@ LONGEST = 900
 """Characters of a message that a terminal gets."""
 
 
+def escaped(text: str) -> str:
+    """The text in one line that holds nothing a terminal obeys."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def printable(text: object) -> str:
     """A message as a terminal may have it: one line to be read, whatever a name in it holds."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text))
+    line = escaped(str(text))
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 

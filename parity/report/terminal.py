@@ -1,17 +1,19 @@
 """A report on a terminal, and progress while it is made."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from parity.errors import escaped
 from parity.progress import Progress
 from parity.records import Fault
 from parity.report.markdown import coverage_lines, number
@@ -27,10 +29,24 @@ WIDTH, WIDE = 100, 160
 """Columns where the output is no terminal; the second for tables with a path in each line."""
 
 
+class _Readable(Console):
+    """Shows names as they can be read: what else a terminal would obey is escaped."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                lines = "\n".join(map(escaped, segment.text.split("\n")))
+                yield Segment(lines, segment.style)
+
+
 def output(width: int = WIDTH) -> Console:
     """Standard output, of this width if it is no terminal."""
-    console = Console()
-    return console if console.is_terminal else Console(width=width)
+    console = _Readable()
+    return console if console.is_terminal else _Readable(width=width)
 
 
 @contextmanager

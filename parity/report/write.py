@@ -21,8 +21,13 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
     with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:
         for name, content in files.items():
             with (Path(staging) / name).open("wb") as handle:
-                handle.write(content.encode() if isinstance(content, str) else content)
+                handle.write(_encoded(content))
                 handle.flush()
                 os.fsync(handle.fileno())
         for name in files:
             (Path(staging) / name).replace(folder / name)
+
+
+def _encoded(content: str | bytes) -> bytes:
+    # half of a surrogate pair has no UTF-8: as an escape it is what JSON calls it
+    return content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content

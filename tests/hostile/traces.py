@@ -65,7 +65,7 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
 
 def shard(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
     """Something in the place of an array file."""
-    return case(name, lambda trace: spoil(trace / SHARD), SHARD, *says)
+    return case(f"{name} for a file", lambda trace: spoil(trace / SHARD), SHARD, *says)
 
 
 def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
