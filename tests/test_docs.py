@@ -144,6 +144,19 @@ def option(tool, words):
     return f"too many arguments: {spare}" if spare else ""
 
 
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_places(name):
+    """Files that are named are there, and so is `this` in `that/file.py`."""
+    text = re.sub(r"\s+", " ", (ROOT / name).read_text())
+    for path in re.findall(r"`((?:parity|jaxvae|tests|tools|bench|examples)/[\w./-]+)`", text):
+        assert (ROOT / path).exists(), path
+    for word, path in re.findall(r"`([\w.]+)` in `([\w/]+\.py)`", text):
+        defined = rf"^ *(?:def|class) {word}\b|^{word}\b.* = |^    {word}: "
+        assert re.search(defined, (ROOT / path).read_text(), re.M), f"no {word} in {path}"
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+        assert (ROOT / name).parent.joinpath(link).exists(), link
+
+
 def test_what_would_be_wrong():
     assert difference("fault: here (R 2.0e+06)\n...\nPASS", "fault: here (R 2.1e+06) x PASS") == ""
     assert "not printed" in difference("fault: there", "fault: here")
