@@ -3,7 +3,8 @@
 All `python` blocks of a document run one after the other, with the same names, in an empty folder.
 What they take for granted is in `tests/docs/context.py`. A comment above a block changes that:
 
-    <!-- file: port.py -->            the block is written to this file instead
+    <!-- file: port.py -->            the block is written to this file instead; a `diff` block
+                                      changes the lines of this file that it shows
     <!-- test: x, y = two() -->       this line runs before the block
     <!-- test: skip, REASON -->       the block cannot run, and why
 
@@ -31,16 +32,21 @@ ROUNDING = 1e-4
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder to run in; modules that are imported from it are forgotten afterwards."""
-    before = set(sys.modules), list(sys.path)
+    """An empty folder to run in."""
+    path = list(sys.path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NO_COLOR", "1")
-    sys.path.insert(0, str(tmp_path))
-    importlib.invalidate_caches()
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # files change within a second
+    monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    sys.path[:] = before[1]
-    for name in set(sys.modules) - before[0]:
-        if str(getattr(sys.modules[name], "__file__", None) or "").startswith(str(tmp_path)):
+    sys.path[:] = path
+    forget(tmp_path)
+
+
+def forget(folder):
+    """The modules that were imported from there: their files may change."""
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
 
 
@@ -51,9 +57,11 @@ def test_code(name, folder, request):
     for block in blocks(name):
         what, about = block.about
         if what == "file":
-            Path(about).write_text(block.text)
+            path = Path(about)
+            path.write_text(edited(path, block) if block.language == "diff" else block.text)
         elif block.language == "console":
             for one in printed(block):
+                forget(folder)
                 runs(one, f"{name}:{one.line}")
         elif block.language == "python" and not about.startswith("skip, "):
             exec(about, names)
@@ -61,6 +69,14 @@ def test_code(name, folder, request):
             exec(compile(code, f"{name}:{block.line}", "exec"), names)
             for test in [names.pop(key) for key in list(names) if key.startswith("test_")]:
                 test(request.getfixturevalue("assert_parity"))
+
+
+def edited(path, block):
+    """The text of a file with the lines changed as a `diff` block shows it."""
+    lines = block.text.splitlines(keepends=True)
+    old, new = ("".join(x[1:] for x in lines if x[0] in kept) for kept in ("- ", "+ "))
+    assert path.read_text().count(old) == 1, f"not in {path}, or more than once: {old}"
+    return path.read_text().replace(old, new)
 
 
 def runs(one, where):
@@ -75,7 +91,7 @@ def runs(one, where):
 def difference(shown, found):
     """What of `shown` is not in `found`, one part after the other; nothing if all is."""
     found = " ".join(found.split())
-    for part in (" ".join(part.split()) for part in re.split(r"^\.\.\.$", shown, flags=re.M)):
+    for part in (" ".join(part.split()) for part in shown.split("...")):
         pattern = FIGURE.sub("FIGURE", part)
         match = re.search(re.escape(pattern).replace("FIGURE", rf"({FIGURE.pattern})"), found)
         if match is None:
