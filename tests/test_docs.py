@@ -24,10 +24,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.context import CONTEXT
-from tests.docs.documents import DOCUMENTS, ROOT, blocks, commands, printed
-
-FIGURE = re.compile(r"\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+")
-ROUNDING = 1e-4
+from tests.docs.documents import DOCUMENTS, ROOT, blocks, commands, difference, printed
 
 
 @pytest.fixture
@@ -51,7 +48,8 @@ def forget(folder):
 
 
 @pytest.mark.parametrize("name", [name for name in DOCUMENTS if any(
-    block.language in ("python", "console") for block in blocks(name))])  # fmt: skip
+    block.language in ("python", "console") for block in blocks(name))
+    and name != "docs/claims.md"])  # fmt: skip
 def test_code(name, folder, request):
     names = {"__name__": "document", **CONTEXT.get(name, dict)()}
     for block in blocks(name):
@@ -64,6 +62,7 @@ def test_code(name, folder, request):
                 forget(folder)
                 runs(one, f"{name}:{one.line}")
         elif block.language == "python" and not about.startswith("skip, "):
+            forget(folder)
             exec(about, names)
             code = ast.parse(block.text, f"{name}, block in line {block.line}")
             exec(compile(code, f"{name}:{block.line}", "exec"), names)
@@ -86,22 +85,6 @@ def runs(one, where):
     differs = difference(one.output, result.output)
     assert not differs, f"{where}: {differs}\n{result.output}"
     assert result.exit_code == ("fault: " in one.output), f"{where}: exit code {result.exit_code}"
-
-
-def difference(shown, found):
-    """What of `shown` is not in `found`, one part after the other; nothing if all is."""
-    found = " ".join(found.split())
-    for part in (" ".join(part.split()) for part in shown.split("...")):
-        pattern = FIGURE.sub("FIGURE", part)
-        match = re.search(re.escape(pattern).replace("FIGURE", rf"({FIGURE.pattern})"), found)
-        if match is None:
-            return f"not printed: {part!r}"
-        for ours, theirs in zip(FIGURE.findall(part), match.groups(), strict=True):
-            off = abs(float(ours) - float(theirs)) > 0.2 * float(theirs)
-            if off and float(theirs) > ROUNDING:
-                return f"{theirs} instead of {ours} in {part!r}"
-        found = found[match.end() :]
-    return ""
 
 
 def group(tool):
@@ -154,9 +137,10 @@ def option(tool, words):
     context = click.Context(command)
     try:
         spare = command.make_parser(context).parse_args(list(words[1:]))[1]
+    except (click.MissingParameter, click.BadOptionUsage):
+        return ""  # a command or option that is only named
     except click.UsageError as error:
-        # a command that is only named lacks its arguments
-        return "" if isinstance(error, click.MissingParameter) else error.format_message()
+        return error.format_message()
     return f"too many arguments: {spare}" if spare else ""
 
 

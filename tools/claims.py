@@ -90,7 +90,7 @@ def coarse_products() -> Figures:
         first = conv(_first(video))
         second = norm(first)
     kernel = jnp.asarray(conv.weight.numpy(force=True).transpose(2, 3, 4, 1, 0))
-    bias = jnp.asarray(conv.bias.numpy(force=True))  # type: ignore[union-attr]
+    bias = jnp.asarray(conv.bias.numpy(force=True))[None, None, None, None]
     ported = nnx.GroupNorm(
         128, num_groups=32, epsilon=1e-6, use_fast_variance=False, rngs=nnx.Rngs(0)
     )

@@ -19,6 +19,10 @@ DOCUMENTS = tuple(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMENT = re.compile(r"<!-- (test|file): ([^>]*) -->\n+\Z")
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
+FIGURE = re.compile(r"\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+")
+ROUNDING = 1e-4
+"""Figures below it are not compared: they depend on the machine."""
+
 TOOLS = ("parity", "jaxvae", "make", "python")
 
 
@@ -80,3 +84,22 @@ def printed(block: Block) -> list[Printed]:
             last = found.pop()
             found.append(Printed(last.line, last.command, f"{last.output}{line}\n"))
     return found
+
+
+def difference(shown, found):
+    """What of `shown` is not in `found`, one part after the other; nothing if all is.
+
+    Figures may be 20 % off.
+    """
+    found = " ".join(found.split())
+    for part in (" ".join(part.split()) for part in shown.split("...")):
+        pattern = FIGURE.sub("FIGURE", part)
+        match = re.search(re.escape(pattern).replace("FIGURE", rf"({FIGURE.pattern})"), found)
+        if match is None:
+            return f"not printed: {part!r}"
+        for ours, theirs in zip(FIGURE.findall(part), match.groups(), strict=True):
+            off = abs(float(ours) - float(theirs)) > 0.2 * float(theirs)
+            if off and float(theirs) > ROUNDING:
+                return f"{theirs} instead of {ours} in {part!r}"
+        found = found[match.end() :]
+    return ""
