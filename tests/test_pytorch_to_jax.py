@@ -133,11 +133,16 @@ row("ConvTranspose3d", lambda: last(UP3(torch.from_numpy(VOLUME))),
 # Linear, embedding, attention
 
 LINEAR = made(torch.nn.Linear, C, C)
+
+
+def linear(module, kernel, x):
+    ported = nnx.Linear(*kernel.shape, rngs=nnx.Rngs(0))
+    return given(ported, kernel=kernel, bias=arr(module.bias))(x)
+
+
 row("Linear", lambda: LINEAR(T_TOKENS).numpy(force=True),
-    lambda: given(nnx.Linear(C, C, rngs=nnx.Rngs(0)), kernel=arr(LINEAR.weight).T, bias=arr(LINEAR.bias))(
-        XTOKENS),
-    lambda: given(nnx.Linear(C, C, rngs=nnx.Rngs(0)), kernel=arr(LINEAR.weight), bias=arr(LINEAR.bias))(
-        XTOKENS))  # fmt: skip
+    lambda: linear(LINEAR, arr(LINEAR.weight).T, XTOKENS),
+    lambda: linear(LINEAR, arr(LINEAR.weight), XTOKENS))  # fmt: skip
 FLAT = made(torch.nn.Linear, C * H * W, 3)
 
 
@@ -145,8 +150,7 @@ def flattened(reordered):
     kernel = arr(FLAT.weight).T
     if reordered:
         kernel = arr(FLAT.weight).reshape(3, C, H, W).transpose(2, 3, 1, 0).reshape(-1, 3)
-    ported = given(nnx.Linear(C * H * W, 3, rngs=nnx.Rngs(0)), kernel=kernel, bias=arr(FLAT.bias))
-    return ported(X.reshape(2, -1))
+    return linear(FLAT, kernel, X.reshape(2, -1))
 
 
 row("Flatten, then Linear", lambda: FLAT(T_IMAGE.flatten(1)).numpy(force=True),

@@ -178,4 +178,9 @@ def _array(tensor: Any) -> Any:
     return jnp.asarray(tensor.detach().numpy())
 
 
-CONTEXT = {"README.md": readme}
+def jaxvae_page() -> dict[str, Any]:
+    """`path/to/vae` and a `video` for it."""
+    return {"video": autoencoder("path/to/vae")}
+
+
+CONTEXT = {"README.md": readme, "docs/jaxvae.md": jaxvae_page}
