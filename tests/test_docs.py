@@ -108,6 +108,8 @@ def target(_, words):
 
 def script(_, words):
     """Whether the file or module is there, with these options in it."""
+    if not words:
+        return ""
     if words[:1] == ["-m"]:
         module = words[1].split(".")
         if module[0] not in ("tools", "bench", "parity"):
