@@ -14,7 +14,8 @@ from jaxvae import CogVideoXVAEConfig
 from jaxvae.files import INDEX_NAME, WEIGHTS_NAME, open_weights
 from jaxvae.video import find_video
 from parity.errors import InputError
-from parity.golden.index import NAME, read_index
+from parity.golden.index import NAME
+from parity.golden.read_index import read_index
 from parity.inputs import load_clip
 from parity.report import Report
 from parity.report.as_json import as_json

@@ -1,0 +1,128 @@
+"""What one comparison is asked for at once: taps, gradients, the cache of the reference."""
+
+from functools import partial
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.cache import folder
+
+compare = partial(parity.compare, jitted=False)
+
+X = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
+
+
+class TorchGate(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        gate = parity.tap("gate", torch.sigmoid(self.linear(x)))
+        return parity.tap("open", gate * 2) * x
+
+
+class TorchNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = TorchGate(), TorchGate()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class Gate(nnx.Module):
+    factor = 2.0
+
+    def __init__(self, reference):
+        self.linear = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
+        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+
+    def __call__(self, x):
+        gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
+        return parity.tap("open", gate * self.factor) * x
+
+
+class Net(nnx.Module):
+    def __init__(self, reference):
+        self.first, self.second = Gate(reference.first), Gate(reference.second)
+
+    def __call__(self, x):
+        return self.second(self.first(x))
+
+
+def make(factor=2.0):
+    torch.manual_seed(0)
+    reference = TorchNet()
+    port = Net(reference)
+    port.second.factor = factor
+    return reference, port
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv(folder.VARIABLE, str(tmp_path / "kept"))
+
+
+@pytest.mark.parametrize(
+    ("factor", "options"),
+    [(2.0, {}), (2.1, {}), (2.1, {"only": ("second",)}), (2.1, {"depth": 1}),
+     (2.0, {"modes": ("free", "inclusive", "exclusive", "grad")})],
+    ids=["right", "wrong", "only", "depth", "gradients"],
+)  # fmt: skip
+def test_a_reference_with_taps_from_the_cache_is_that_which_runs(factor, options):
+    reports = [compare(*make(factor), (X,), **options, cache=kept) for kept in (False, True, True)]
+    live, recorded, found = reports
+    assert recorded.facts["reference"].startswith("recorded now")
+    assert found.facts["reference"].startswith("from the cache")
+    # which module's code a tap is in is not known where modules are left out below
+    assert any(row.kind == "tap" for row in live.rows) == ("depth" not in options)
+    for other in (recorded, found):
+        pd.testing.assert_frame_equal(other.table, live.table)
+        assert other.faults == live.faults
+        assert other.notes == live.notes
+        assert other.verdict == live.verdict
+
+
+def test_gradients_pass_taps():
+    report = compare(*make(), (X,), modes=("free", "inclusive", "exclusive", "grad"))
+    assert report.verdict == "PASS", report.notes
+    taps = {row.path for row in report.rows if row.kind == "tap"}
+    assert taps == {"first.gate", "first.open", "second.gate", "second.open"}
+    gradients = [row for row in report.rows if row.case.endswith("/grad")]
+    assert {row.path for row in gradients} == {
+        "", "first", "second", "first.linear", "second.linear"
+    }  # fmt: skip
+    wrong = compare(*make(2.1), (X,), modes=("grad",))
+    assert {fault.path for fault in wrong.faults} <= {"second", "second.open"}
+    assert wrong.faults
+
+
+def test_gradients_of_a_port_that_is_a_function():
+    """Of the root alone: a tap has no gradient of its own."""
+    reference = TorchNet()
+    params = {
+        name: {"linear": {"kernel": jnp.asarray(one.linear.weight.detach().numpy().T),
+                          "bias": jnp.asarray(one.linear.bias.detach().numpy())}}
+        for name, one in (("first", reference.first), ("second", reference.second))
+    }  # fmt: skip
+
+    def net(params, x):
+        for name in ("first", "second"):
+            linear = params[name]["linear"]
+            y = parity.tap(f"{name}.linear", x @ linear["kernel"] + linear["bias"][None])
+            gate = parity.tap(f"{name}.gate", nnx.sigmoid(y))
+            x = parity.tap(name, parity.tap(f"{name}.open", gate * 2) * x)
+        return x
+
+    modes = ("free", "inclusive", "exclusive", "grad")
+    report = compare(reference, parity.Functional(net, params), (X,), modes=modes)
+    assert report.verdict == "PASS", report.notes
+    gradients = {(row.path, row.leaf) for row in report.rows if row.case.endswith("/grad")}
+    assert ("", "grad(x)") in gradients
