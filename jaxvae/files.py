@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 
 CONFIG_NAME = "config.json"
@@ -76,12 +75,14 @@ def find_folder(
 def _download(
     repo: str, subfolder: str | None, revision: str | None, local_files_only: bool
 ) -> Path:
+    import huggingface_hub  # takes half a second; most weights lie in a folder
+
     stem = WEIGHTS_NAME.removesuffix(".safetensors")
     wanted = (CONFIG_NAME, WEIGHTS_NAME, INDEX_NAME, f"{stem}-*.safetensors")
     prefix = f"{subfolder}/" if subfolder else ""
     try:
         return Path(
-            snapshot_download(
+            huggingface_hub.snapshot_download(
                 repo,
                 revision=revision,
                 allow_patterns=[prefix + name for name in wanted],

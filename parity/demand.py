@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.errors import InputError
-from parity.grade import GRADES, grade
+from parity.grade import GRADES, grade, graded_mae
 from parity.records import Fault, Row, Verdict
 from parity.report import Report
 from parity.report.markdown import coverage_lines, number
@@ -73,12 +73,7 @@ def _mae(row: Row) -> float:
     """The error that is graded: infinite where it could not be measured, and NaN, which misses no
     grade, where there is nothing to measure.
     """
-    if not row.limited:
-        return math.nan
-    found = [figures for figures in (row.inclusive, row.exclusive, row.metrics) if figures]
-    measured = (figures.mae for figures in found if not math.isnan(figures.mae))
-    failed = any(one and one.problem for one in (row.inclusive, row.exclusive))
-    return next(measured, math.inf if failed else math.nan)
+    return graded_mae((row.inclusive, row.exclusive, row.metrics)) if row.limited else math.nan
 
 
 def _worst(report: Report) -> Row | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
 import numpy as np
 from flax import nnx
 from jaxtyping import Shaped
@@ -47,6 +48,8 @@ class Exhibit:
     weights: Mapping[str, Array] | None = None
     making: str = ""
     problem: str = ""
+    settings: tuple[str, ...] = ()
+    """Lines that configure JAX as it was."""
 
 
 def take(
@@ -78,7 +81,26 @@ def take(
         # copies: a mapping would keep the whole file of the comparison
         given=_copied(dict(zip(names, values(match, store), strict=True))),
         expected=_copied(expected),
+        settings=_settings(),
     )
+
+
+def _settings() -> tuple[str, ...]:
+    """What of JAX's configuration decides where and how exactly the port computes."""
+    lines = []
+    x64, precision, device = (
+        getattr(jax.config, f"jax_{name}")
+        for name in ("enable_x64", "default_matmul_precision", "default_device")
+    )
+    if x64:
+        lines.append('jax.config.update("jax_enable_x64", True)')
+    if precision is not None:
+        lines.append(f'jax.config.update("jax_default_matmul_precision", {precision!r})')
+    if isinstance(device, jax.Device):
+        number = jax.devices(device.platform).index(device)
+        place = f"jax.devices({device.platform!r})[{number}]"
+        lines.append(f'jax.config.update("jax_default_device", {place})')
+    return tuple(lines)
 
 
 def with_weights(exhibit: Exhibit, tensors: Sequence[Tensor]) -> Exhibit:

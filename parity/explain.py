@@ -8,6 +8,7 @@ from parity.diagnose.scene import HINTS, Scene
 from parity.errors import first_line
 from parity.grade import Judgement
 from parity.localise import Found
+from parity.portrait import Portrait
 from parity.progress import Progress
 from parity.records import Diagnosis, Fault
 
@@ -59,14 +60,17 @@ def explained(
     )  # fmt: skip
     result = _why(first, scene, diagnose)
     progress.advance()
-    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-    return replace(
-        fault,
-        cause=result.cause,
-        hint=result.hint,
-        evidence=evidence,
-        portrait=portray(first, scene),
-    )
+    picture, lost = _portrait(first, scene)
+    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost)))
+    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence, portrait=picture)
+
+
+def _portrait(found: Found, scene: Scene) -> tuple[Portrait | None, str]:
+    """Where the error lies, or why that is not known."""
+    try:
+        return portray(found, scene), ""
+    except Exception as error:  # the report must not be lost for a picture
+        return None, f"where in the array is not known: {first_line(error)}"
 
 
 def _why(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:

@@ -49,8 +49,7 @@ class Judgement:
 class Errors:
     """What was measured of one output leaf; `handed` is what its call handed on otherwise.
 
-    `container` says that calls inside it were compared too, `tapped` that there is no inclusive
-    error: it is a tap of the port.
+    `container` says that calls inside it were compared too.
     """
 
     free: Metrics | None = None
@@ -58,7 +57,6 @@ class Errors:
     exclusive: Exclusive | None = None
     handed: Sequence[Handed] = ()
     container: bool = False
-    tapped: bool = False
 
 
 def grade(mae: float) -> str:
@@ -66,6 +64,16 @@ def grade(mae: float) -> str:
     if mae < 0:
         return ""
     return next((name for name, limit in GRADES if mae < limit), "severe")
+
+
+def graded_mae(errors: Sequence[Inclusive | Exclusive | Metrics | None]) -> float:
+    """The first MAE that was measured of the inclusive, exclusive and free-running one, in this
+    order; infinite if none was because a call could not be made again, NaN if there is none.
+    """
+    found = [one for one in errors if one is not None]
+    failed = any(isinstance(one, (Inclusive, Exclusive)) and one.problem for one in found)
+    measured = (one.mae for one in found if not math.isnan(one.mae))
+    return next(measured, math.inf if failed else math.nan)
 
 
 def fail_limit(kind: str) -> float:
@@ -92,14 +100,15 @@ def judge(
     if leaf.ref.buffer is not None and 0 in leaf.ref.buffer.shape and not errors.handed:
         return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
-    figures = (exclusive if errors.tapped else inclusive) or free
+    figures = inclusive or free
+    limited = rung if r_limit is None else None
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         # from before, which takes nothing from what the call's own code does to right inputs
         own = None if exclusive is None else _own(kind, errors, r_limit)
         text = f"{free.nonfinite} entries differ in being finite, free-running"
         return own if own is not None and own.blame else Judgement("FAIL", text)
-    if rung is not None and r_limit is None and figures is not None:
-        failure = _over_rung(rung, figures, free)
+    if limited is not None:
+        failure = _over_rung(limited, errors)
         if failure is not None:
             own = _own(kind, errors, None) if exclusive is not None else None
             return own if own is not None and own.blame == "exclusive" else failure
@@ -205,11 +214,14 @@ def _nothing(figures: object) -> str:
     return problem or "nothing to compare: no entry is finite, or there is none"
 
 
-def _over_rung(
-    rung: Rung, figures: Exclusive | Inclusive | Metrics, free: Metrics | None
-) -> Judgement | None:
-    if figures.mae > rung.limit:
-        text = f"MAE {figures.mae:.1e} > {rung.limit:g}, rung {rung.name}"
+def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
+    free = errors.free
+    measured = (errors.inclusive, errors.exclusive, free)
+    mae = graded_mae(measured)
+    if math.isinf(mae) and not any(one and one.nonfinite for one in measured):
+        return Judgement("UNKNOWN", _nothing(errors.inclusive or errors.exclusive))
+    if mae > rung.limit:
+        text = f"MAE {mae:.1e} > {rung.limit:g}, rung {rung.name}"
         return Judgement("FAIL", text, "inclusive")
     if rung.free and free is not None and free.mae > rung.limit:
         text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}, rung {rung.name}"

@@ -64,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
             from parity.demand import check_grade
 
             check_grade(grade)
-        if folder is not None:
+        if folder is not None and not config.option.collectonly:
             from parity.cli.options import writable
 
             writable(config.invocation_params.dir / folder, "--parity-report")

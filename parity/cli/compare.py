@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from parity.cli.dtype import TYPES, cast
 from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
 from parity.cli.options import (
@@ -37,18 +38,26 @@ from parity.errors import InputError
     metavar="PLATFORM[:N]",
     help="Where the port is made and runs, as in cpu or gpu:1; the reference runs on the CPU.",
 )
+@click.option(
+    "--dtype",
+    type=click.Choice(TYPES),
+    help="Convert floating parameters, buffers and arguments of both sides to this type first.",
+)
 @EMULATE
 @DISABLE_JIT
 @BUNDLE
 @QUIET
 @JSON
-@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/FUNCTION]")
+@click.option(
+    "--out", metavar="DIR", help="Where the report goes  [default: reports/MODULE.FUNCTION]"
+)
 def compare(
     function: str,
     only: tuple[str, ...],
     depth: int | None,
     seed: int | None,
     device: str | None,
+    dtype: str | None,
     emulate: str | None,
     disable_jit: bool,
     bundle: str | None,
@@ -59,17 +68,20 @@ def compare(
     """Compare the module and the port that MODULE:FUNCTION makes.
 
     The function takes no arguments. It returns (torch_module, nnx_module, args), or a mapping of
-    the arguments of `parity.compare`; options given here replace those. Their types are compared
-    as they are made: float32, bfloat16 or, with JAX's 64-bit types, float64. --json prints what
+    the arguments of `parity.compare`; options given here replace those. --json prints what
     report.json holds; files are written in any case.
     """
+    if bundle and dtype:
+        raise InputError(
+            "--bundle cannot make the port again in another type: have the function make it so, "
+            "without --dtype"
+        )
     if out:
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
     make = find_function(function)
-    name = function.rpartition(":")[2]
-    folder = writable(Path(out) if out else default_folder(name, only, depth))
+    folder = writable(Path(out) if out else default_folder(function, only, depth))
 
     placed = nullcontext() if device is None else _on(device)
 
@@ -82,9 +94,14 @@ def compare(
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
     given |= {"disable_jit": True} if disable_jit else {}
+    if dtype == "float64":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
     with placed:
         with seeded(seed or 0):
             made = arguments(function, make)
+        made = cast(made, dtype) if dtype else made
         report = compare_modules(**{**made, **given})
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 

@@ -3,6 +3,7 @@
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +15,20 @@ if TYPE_CHECKING:
     from parity.records import Pair
 
 GROUP = "parity.pairs"
+
+
+def registered() -> dict[str, str]:
+    """The module:attribute of each pair that is installed, by name."""
+    return {entry.name: entry.value for entry in entry_points(group=GROUP)}
+
+
+PAIR = click.argument(
+    "pair",
+    default="cogvideox",
+    shell_complete=lambda context, argument, begun: [
+        name for name in sorted(registered()) if name.startswith(begun)
+    ],
+)
 PROFILE = click.option(
     "--profile", metavar="DIR", help="Also profile the run, with the calls of modules by name."
 )
@@ -100,32 +115,44 @@ def find_pair(name: str) -> "Pair":
 
 def place_of(name: str) -> str:
     """The module:attribute of a registered pair; any other name as it is."""
-    registered = {entry.name: entry.value for entry in entry_points(group=GROUP)}
-    if name not in registered and ":" not in name:
+    known = registered()
+    if name not in known and ":" not in name:
         raise InputError(
-            f"no pair {name!r}; registered: {', '.join(sorted(registered)) or 'none'}; "
+            f"no pair {name!r}; registered: {', '.join(sorted(known)) or 'none'}; "
             "or give module:attribute"
         )
-    return registered.get(name, name)
+    return known.get(name, name)
 
 
 def load(name: str) -> Any:
     """The attribute that module:attribute names, also of a module in the current folder."""
     from importlib import import_module
 
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise InputError(f"{name!r}: expected module:attribute")
-    sys.path.insert(0, str(Path.cwd()))  # a console script does not look there
+    module, _, attribute = name.partition(":")
+    if not (attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
+        raise InputError(f"{name!r}: expected module:attribute, as in package.module:function")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # a console script does not look there
     try:
         return getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise InputError(f"{name!r} cannot be loaded: {error}") from error
+    except ModuleNotFoundError as error:
+        # one that the module itself imports is its author's: they need the traceback
+        if error.name is None or f"{module}.".startswith(f"{error.name}."):
+            raise InputError(f"{name!r} cannot be loaded: {error}") from error
+        raise
+    except AttributeError as error:
+        if error.name == attribute and isinstance(error.obj, ModuleType):
+            raise InputError(f"{name!r} cannot be loaded: {error}") from error
+        raise
 
 
 def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
-    """Where a report goes: one on a part does not take the place of one on the whole."""
-    return Path(f"reports/{name}{'-part' if only or depth is not None else ''}")
+    """Where a report goes: one on a part does not take the place of one on the whole, nor that of
+    a function the place of another module's.
+    """
+    part = "-part" if only or depth is not None else ""
+    return Path("reports") / f"{name.replace(':', '.')}{part}"
 
 
 def writable(folder: Path, option: str = "--out") -> Path:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import CONFIG, FRAMES, SEED, SIZE, VIDEO, find_pair, writable
+from parity.cli.options import CONFIG, FRAMES, PAIR, SEED, SIZE, VIDEO, find_pair, writable
 from parity.errors import InputError
 
 
 @click.command()
-@click.argument("pair", default="cogvideox")
+@PAIR
 @VIDEO
 @FRAMES
 @SIZE

@@ -14,6 +14,7 @@ from parity.cli.options import (
     FRAMES,
     JSON,
     ONLY,
+    PAIR,
     PROFILE,
     QUIET,
     SEED,
@@ -28,7 +29,7 @@ from parity.errors import InputError
 
 
 @click.command()
-@click.argument("pair", default="cogvideox")
+@PAIR
 @VIDEO
 @FRAMES
 @SIZE

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import JSON, PROFILE, QUIET, SEED, find_pair, writable
+from parity.cli.options import JSON, PAIR, PROFILE, QUIET, SEED, find_pair, writable
 
 
 @click.command()
-@click.argument("pair", default="cogvideox")
+@PAIR
 @click.option("--config", default="small", show_default=True, help="Configuration of the models.")
 @click.option(
     "--rounds",

@@ -22,13 +22,15 @@ It needs NumPy, safetensors, JAX, Flax and what that imports.{needs}
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 {torch}from safetensors.numpy import load_file
 
-sys.path.insert(0, os.getcwd())
+{settings}sys.path.insert(0, os.getcwd())
 from {home} import {name}{imports}
 
 {making}
@@ -37,14 +39,20 @@ here = Path(__file__).parent
 given = {{key: jnp.asarray(array) for key, array in load_file(here / "inputs.safetensors").items()}}
 output = {call}
 
+
+def leaf(value, path):
+    """What `path`, keys with dots between, leads to."""
+    if not path:
+        return value
+    head, _, rest = path.partition(".")
+    if isinstance(value, Mapping):  # keys may be numbers, and have dots in them
+        key = next(key for key in value if path == str(key) or path.startswith(f"{{key}}."))
+        return leaf(value[key], path[len(str(key)) + 1 :])
+    return leaf(value[int(head)] if head.isdecimal() else getattr(value, head), rest)
+
+
 for key, array in load_file(here / "expected.safetensors").items():
-    found = output
-    for part in key.split(".")[1:]:
-        found = (
-            found[part] if isinstance(found, dict)
-            else found[int(part)] if part.isdigit()
-            else getattr(found, part)
-        )
+    found = leaf(output, key.partition(".")[2])
     wide = np.complex128 if np.iscomplexobj(array) else np.float64
     want, got = np.asarray(array, wide), np.asarray(found, wide)
     if want.shape != got.shape:
@@ -102,6 +110,7 @@ def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
         if reference
         else "",
         torch="import torch\n" if torch else "",
+        settings="".join(f"{line}\n" for line in exhibit.settings),
         imports=f"\n{exhibit.imports}" if exhibit.imports else "",
         making=exhibit.making.replace("{name}", name),
         call=exhibit.call,

@@ -10,7 +10,7 @@ import torch
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
-from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError, files, weights
+from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError, weights
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained
@@ -212,7 +212,7 @@ def test_hub(saved, monkeypatch, tmp_path):
         return str(tmp_path)
 
     shutil.copytree(saved, tmp_path / "vae")
-    monkeypatch.setattr(files, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     vae = load("owner/name", subfolder="vae", revision="abc", local_files_only=True)
     assert vae.config.latent_channels == 4
     ((repo, options),) = asked
@@ -227,7 +227,7 @@ def test_hub_failures_are_one_line(monkeypatch):
     def fail(*_, **__):
         raise huggingface_hub.errors.LocalEntryNotFoundError("not cached\nmany\nlines")
 
-    monkeypatch.setattr(files, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
     with pytest.raises(WeightsError, match=r"owner/name: not a folder here.*not cached\)$"):
         load("owner/name")
 

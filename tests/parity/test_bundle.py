@@ -9,6 +9,7 @@ import sys
 from functools import partial
 from importlib import import_module
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -37,7 +38,7 @@ class TorchMix(torch.nn.Module):
 
     def forward(self, pair, scale=1.0):
         a, b = pair["a"], pair["b"][0]
-        return {"sum": self.linear(a) * scale + b, "plain": a}
+        return {"sum": self.linear(a) * scale + b, "plain": a, 0: {"a.b": (a,)}}
 
 
 class TorchNet(torch.nn.Module):
@@ -57,7 +58,7 @@ class Mix(nnx.Module):
 
     def __call__(self, pair, scale=1.0):
         a, b = pair["a"], pair["b"][0]
-        return {"sum": self.linear(a) * scale + 1.1 * b, "plain": a}
+        return {"sum": self.linear(a) * scale + 1.1 * b, "plain": a, 0: {"a.b": (a,)}}
 
 
 class Net(nnx.Module):
@@ -102,7 +103,7 @@ def test_the_script_shows_the_deviation_of_the_report(shown):
     assert (fault.path, fault.leaf) == ("mixes.1", "sum")
     row = report.table[(report.table.path == "mixes.1") & (report.table.leaf == "sum")].iloc[0]
     lines = dict(line.split(": ", 1) for line in printed.splitlines())
-    assert set(lines) == {"output.sum", "output.plain"}
+    assert set(lines) == {"output.sum", "output.plain", "output.0.a.b.0"}
     found = re.match(r"max (\S+), MAE (\S+), rel_l2 (\S+);", lines["output.sum"])
     assert float(found[2]) == pytest.approx(row.incl_mae, rel=1e-3)
     assert float(found[3]) == pytest.approx(row.incl_rel_l2, rel=1e-3)
@@ -198,6 +199,23 @@ def test_arrays_that_no_file_holds_are_said(tmp_path):
     bare = Exhibit(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
     with pytest.raises(InputError, match="bundle: `a`, call 0 has arrays that no file can hold"):
         write_bundle(bare, tmp_path, "mine:PAIR")
+
+
+def test_the_script_configures_jax_as_it_was(tmp_path):
+    device = jax.devices("cpu")[0]
+    with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
+        report = compare(Same(), Scaled(2.0), (X,), exhibit=True)
+    report.bundle(tmp_path, make="a:b")
+    lines = [
+        line
+        for line in (tmp_path / "repro.py").read_text().splitlines()
+        if line.startswith("jax.config")
+    ]
+    assert lines == [
+        'jax.config.update("jax_enable_x64", True)',
+        "jax.config.update(\"jax_default_matmul_precision\", 'bfloat16')",
+        "jax.config.update(\"jax_default_device\", jax.devices('cpu')[0])",
+    ]
 
 
 @pytest.mark.parametrize("path", ["layers.first.one", "layers.7", "gone"])

@@ -1,5 +1,6 @@
 """The command, through its entry point: exit codes, and one clear line for bad input."""
 
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -12,10 +13,11 @@ import pytest
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 
 
-def parity(*words, cwd=None):
+def parity(*words, cwd=None, **environment):
     return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False
-    )
+        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def refused(done, *parts):
@@ -40,6 +42,15 @@ def test_help_is_quick_and_names_the_options():
     for option in options:
         assert option in done.stdout
     assert min(times) < 1.5  # 0.2 s on an idle machine
+
+
+def test_the_shell_completes_commands_options_and_pairs():
+    for words, found in (("parity ru", "run"), ("parity run cogv", "cogvideox"),
+                         ("parity compare --dt", "--dtype")):  # fmt: skip
+        asked = {"_PARITY_COMPLETE": "bash_complete", "COMP_WORDS": words,
+                 "COMP_CWORD": str(words.count(" "))}  # fmt: skip
+        done = parity(**asked)
+        assert f"plain,{found}" in done.stdout.splitlines()
 
 
 def test_version():

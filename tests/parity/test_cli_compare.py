@@ -7,13 +7,20 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections import OrderedDict
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from click.testing import CliRunner
+from flax import nnx
 
+from parity import compare
 from parity.cli import cli
+from parity.cli.dtype import cast
 from parity.cli.making import arguments, find_function
 from parity.errors import InputError
 
@@ -85,6 +92,30 @@ def needing(size):
     return Outer(), OuterPort(), (X,)
 
 
+class Line(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.linear(x)
+
+
+class LinePort(nnx.Module):
+    def __init__(self, reference):
+        self.linear = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
+        self.linear.kernel[...] = reference.linear.weight.detach().numpy().T
+        self.linear.bias[...] = reference.linear.bias.detach().numpy()
+
+    def __call__(self, x):
+        return self.linear(x)
+
+
+def line():
+    reference = Line()
+    return reference, LinePort(reference), (X,)
+
+
 LADDER = parity.Pair("ladder", None, None, None, ())
 """
 
@@ -101,6 +132,7 @@ def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
     (folder / "mine.py").write_text(SOURCE)
     (folder / "broken.py").write_text("def make():\n    raise RuntimeError('no checkpoint')\n")
+    (folder / "lacking.py").write_text("import gone_too\n")
     return folder
 
 
@@ -111,7 +143,10 @@ def home(tmp_path_factory):
         (["mine"], "'mine': expected module:attribute"),
         (["json:gone"], "'json:gone' cannot be loaded"),
         (["json:loads", "--depth", "-1"], "--depth"),
-        (["json:loads", "--dtype", "float64"], "No such option"),
+        (["gone.module:f"], "'gone.module:f' cannot be loaded: No module named 'gone'"),
+        (["json:2"], "'json:2': expected module:attribute, as in package.module:function"),
+        (["json:loads", "--dtype", "int8"], "'int8' is not one of 'float64', 'float32'"),
+        (["json:loads", "--dtype", "float64", "--bundle", "b"], "--bundle cannot make the port"),
         (["math:pi"], "'math:pi' is a float, expected a function that returns"),
         (["json:loads", "--device", "cpu:7"], "--device 'cpu:7': JAX has cpu:0"),
         (["json:loads", "--device", "cpu:-1"], "--device 'cpu:-1': JAX has cpu:0"),
@@ -179,12 +214,58 @@ def test_the_options_on_another_device(home):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Outer against OuterPort: WARN\n"
-    report = json.loads((home / "reports" / "pair-part" / "report.json").read_text())
+    report = json.loads((home / "reports" / "mine.pair-part" / "report.json").read_text())
     assert report["environment"]["seed"] == 3
     assert report["environment"]["jax_device"].endswith("1")
     assert (report["facts"]["only"], report["facts"]["depth"]) == (["inner"], 0)
     assert report["verdict"] == "WARN"
     assert "the report has no fault" in done.stderr
+
+
+class LinearPort(nnx.Module):
+    def __init__(self, reference, dtype=None):
+        self.linear = nnx.Linear(4, 4, rngs=nnx.Rngs(0), dtype=dtype)
+        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
+        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+        self.steps = nnx.Variable(jnp.zeros((), jnp.int32))
+
+    def __call__(self, input):
+        return self.linear(input)
+
+
+def linear(dtype=None):
+    reference = torch.nn.Sequential(OrderedDict(linear=torch.nn.Linear(4, 4)))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    return {"torch_module": reference, "nnx_module": LinearPort(reference, dtype),
+            "torch_args": (x,), "nnx_args": (jnp.asarray(x),)}  # fmt: skip
+
+
+def test_both_sides_in_another_type():
+    made = cast(linear(), "bfloat16")
+    assert made["nnx_module"].steps[...].dtype == "int32"
+    report = compare(**made, ignore=("steps",), jitted=False)
+    assert report, report.notes
+    assert set(report.table.dtype) == {"bfloat16"}
+    assert 1e-5 < report.table.floor_rel_l2.max() < 1e-2  # PyTorch in bfloat16, not in float32
+
+
+def test_a_port_with_a_type_of_its_own_is_not_cast():
+    with pytest.raises(InputError, match="`linear` of the port computes in float32 whatever it"):
+        cast(linear(jnp.float32), "bfloat16")
+    assert cast(linear(jnp.float32), "float32")["nnx_module"].linear.dtype == jnp.float32
+
+
+def test_in_double_precision(home):
+    done = parity("compare", "mine:line", "--dtype", "float64", "--out", "double", cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr
+    table = pd.read_csv(home / "double" / "layers.csv", keep_default_na=False)
+    assert set(table.dtype) == {"float64"}
+    assert table.mae.astype(float).max() < 1e-14
+
+
+def test_what_a_module_does_not_find_itself_shows_where(beside):
+    with pytest.raises(ModuleNotFoundError, match="gone_too"):
+        find_function("lacking:make")
 
 
 def documented():
@@ -211,7 +292,9 @@ def test_the_walk_through(tmp_path):
             f"fault: blocks.{block}.attention (TorchAttention), call 0 of __call__, between `to_v` "
             "and the input of `to_out`: norm_axes: softmax over axis 1 explains 100 % of the error"
         ) in broken
-    table = pd.read_csv(tmp_path / "reports" / "make_pair" / "layers.csv", keep_default_na=False)
+    table = pd.read_csv(
+        tmp_path / "reports" / "examples.attention.make_pair" / "layers.csv", keep_default_na=False
+    )
     row = table[table.path == "blocks.0.attention"].iloc[0]
     figures = re.match(r"output: max (\S+), MAE (\S+), rel_l2 (\S+);", shown)
     assert float(figures[2]) == pytest.approx(float(row.incl_mae), rel=1e-3)

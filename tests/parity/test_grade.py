@@ -108,6 +108,19 @@ def test_a_rung_limits_the_inclusive_error():
     assert verdict(mae=9e-7, free_mae=1.0, rung=rung) == ("PASS", "")
 
 
+def test_a_rung_is_not_held_by_what_could_not_be_measured():
+    rung = Rung("conv", ("M",), 1e-6)
+    unmade = {"problem": "not measured: no input has a counterpart"}
+    errors = Errors(None, Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
+    judged = judge("M", match(), errors, rung=rung)
+    assert (judged.verdict, judged.reason) == ("UNKNOWN", unmade["problem"])
+    known = Errors(free(2e-6), Inclusive(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
+    assert judge("M", match(), known, rung=rung).verdict == "FAIL"
+    assert judge("M", match(), known).verdict == "PASS"
+    lost = Errors(free(math.inf, 2), Inclusive(math.inf, math.inf, 2), exclusive(0))
+    assert judge("M", match(), lost, rung=rung).verdict == "FAIL"
+
+
 def test_a_rung_may_limit_the_free_running_error_which_is_no_fault_of_its_own():
     rung = Rung("encoder", ("E",), 1e-2, free=True)
     assert verdict(mae=1e-7, free_mae=0.5, rung=rung) == ("FAIL", "")
@@ -161,15 +174,15 @@ def test_not_observed_is_unknown():
 
 def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
     rung = Rung("attention", ("Attention",), 1e-4)
-    errors = Errors(free(1.0), None, exclusive(), tapped=True)
+    errors = Errors(free(1.0), None, exclusive())
     assert judge("Attention", match(), errors, rung=rung).verdict == "PASS"
-    errors = Errors(free(1.0), None, exclusive(mae=1e-3, r=2.0), tapped=True)
+    errors = Errors(free(1.0), None, exclusive(mae=1e-3, r=2.0))
     judged = judge("Attention", match(), errors, rung=rung)
     assert (judged.verdict, judged.blame) == ("FAIL", "inclusive")
 
 
 def test_a_tap_is_excused_by_what_the_call_around_it_returns():
-    failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0), tapped=True))
+    failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0)))
     assert (failed.verdict, failed.blame) == ("FAIL", "exclusive")
     held = excused(failed, [inclusive(r=2.0), inclusive(mae=0.0)], 10)
     assert (held.verdict, held.blame) == ("WARN", "")

@@ -1,7 +1,10 @@
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 
+import parity
 from parity.diagnose.portrait import portrait
 from parity.portrait import EDGES
 
@@ -113,3 +116,27 @@ def test_a_fault_has_the_portrait_of_what_it_hands_on(faulty):
     assert {row.handed > 0.1 for row in rows} == {True}
     assert all(row.own == row.handed for row in rows)
     assert {row.handed for row in faulty.rows if row.path != "blocks.0"} == {0.0}
+
+
+class Same(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Twice(nnx.Module):
+    def __call__(self, x):
+        return 2 * x
+
+
+def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
+    def fail(found, scene):
+        raise MemoryError("no room for the error")
+
+    monkeypatch.setattr("parity.explain.portray", fail)
+    report = parity.compare(Same(), Twice(), (REF,), jitted=False)
+    fault = report.first_fault
+    assert report.verdict == "FAIL"
+    assert (fault.cause, fault.portrait) == ("scale_or_offset", None)
+    assert fault.evidence.endswith(
+        "where in the array is not known: MemoryError: no room for the error"
+    )

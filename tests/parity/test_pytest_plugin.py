@@ -307,6 +307,11 @@ def test_wrong_options_end_the_run(run, option, message):
     done.stderr.fnmatch_lines([message])
 
 
+def test_collecting_makes_no_folder(run, project):
+    assert run("def test_nothing(): pass", "--parity-report=out", "--collect-only").ret == 0
+    assert not (project.path / "out").exists()
+
+
 def test_a_run_without_comparisons_imports_nothing_heavy(project):
     source = """
 import sys

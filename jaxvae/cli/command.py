@@ -1,0 +1,38 @@
+"""The group of commands, and what errors become: one line and exit code 2."""
+
+import sys
+
+import click
+
+from jaxvae.cli.convert import convert
+from jaxvae.cli.decode import decode
+from jaxvae.cli.encode import encode
+from jaxvae.cli.reconstruct import reconstruct
+from jaxvae.config import ConfigError
+from jaxvae.files import WeightsError
+from jaxvae.video import VideoError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="jaxvae", prog_name="jaxvae")
+def cli() -> None:
+    """The CogVideoX video autoencoder in JAX."""
+
+
+for command in (reconstruct, encode, decode, convert):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        cli.main(standalone_mode=False)
+    except (VideoError, WeightsError, ConfigError) as error:
+        click.echo(f"jaxvae: {error}", err=True)
+        sys.exit(2)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("jaxvae: interrupted", err=True)
+        sys.exit(130)

@@ -1,0 +1,113 @@
+"""`jaxvae decode`: a latent to its video."""
+
+import time
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxvae.cli.options import (
+    JSON,
+    QUIET,
+    load,
+    progress,
+    report,
+    set_tiles,
+    with_model,
+    with_tiles,
+)
+from jaxvae.files import WeightsError
+from jaxvae.video import RATE, Writer, check_output, to_pixels
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+
+NAMES = ("latent", "mean")
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@with_model
+@with_tiles
+@click.option("--rate", type=float, help="Frames a second  [default: what SOURCE says, or 24]")
+@QUIET
+@JSON
+def decode(
+    source: Path,
+    target: Path,
+    tiling: bool,
+    tile: tuple[int, int] | None,
+    rate: float | None,
+    quiet: bool,
+    as_json: bool,
+    **model: Any,
+) -> None:
+    """Decode the safetensors file SOURCE and write the video to TARGET.
+
+    SOURCE is what `jaxvae encode` wrote, or has an array `latent` or `mean` of the same layout, (1,
+    frames, height, width, channels), not scaled.
+    """
+    if rate is not None and not 0 < rate < 1000:
+        raise click.UsageError(f"--rate {rate}: expected frames a second")
+    check_output(target)
+    vae = load(**model)
+    set_tiles(vae, tiling, tile)
+    latent, said = _latent(source, vae)
+
+    from jaxvae.cli.coding import decoded
+
+    began = time.monotonic()
+    step = 2 ** (len(vae.config.block_out_channels) - 1)
+    size = (latent.shape[2] * step, latent.shape[3] * step)
+    ratio, count = 2**vae.config.time_levels, latent.shape[1]
+    frames = ratio * count if count % 2 == 0 else ratio * (count - 1) + 1
+    per_second = said if rate is None else Fraction(rate).limit_denominator(1001)
+    with (
+        progress(quiet or as_json) as bars,
+        Writer(target, frames, size, per_second) as file,
+    ):
+        for part in decoded(vae, latent, frames, bars):
+            file.write(to_pixels(part))
+    facts = {
+        "frames": frames,
+        "size": f"{size[0]}x{size[1]}",
+        "seconds": time.monotonic() - began,
+        "wrote": str(target),
+    }
+    report(facts, quiet=quiet, as_json=as_json)
+
+
+def _latent(path: Path, model: "AutoencoderKLCogVideoX") -> tuple["np.ndarray[Any, Any]", Fraction]:
+    """The latent of a file, and how many frames a second its video has."""
+    import numpy as np
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = list(file.keys())
+            about = file.metadata() or {}
+            name = next((name for name in NAMES if name in names), None)
+            if name is None:
+                raise WeightsError(f"{path}: expected an array `latent` or `mean`, found {names}")
+            latent = file.get_tensor(name)
+    except (SafetensorError, OSError, TypeError) as error:
+        raise WeightsError(f"{path}: not a readable safetensors file ({error})") from error
+    channels = model.config.latent_channels
+    if latent.ndim != 5 or latent.shape[0] != 1 or latent.shape[-1] != channels or not latent.size:
+        raise WeightsError(
+            f"{path}: `{name}` has shape {latent.shape}; this model decodes (1, frames, height, "
+            f"width, {channels}), channels last"
+        )
+    if latent.dtype.kind not in "fV" or not np.isfinite(latent.astype(np.float32)).all():
+        raise WeightsError(f"{path}: `{name}` has values that are no finite numbers")
+    try:
+        said = Fraction(about.get("rate", RATE))
+    except (ValueError, ZeroDivisionError):
+        said = Fraction(0)
+    if not 0 < said < 1000:
+        raise WeightsError(f"{path}: rate {about['rate']!r} is not a number of frames a second")
+    return latent, said

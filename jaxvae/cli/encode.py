@@ -1,0 +1,80 @@
+"""`jaxvae encode`: a video to its latent."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from jaxvae.cli.options import (
+    JSON,
+    QUIET,
+    clip_of,
+    load,
+    progress,
+    report,
+    set_tiles,
+    with_clip,
+    with_model,
+    with_tiles,
+)
+from jaxvae.video import VideoError
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
+@with_model
+@with_clip
+@with_tiles
+@QUIET
+@JSON
+def encode(
+    source: Path,
+    target: Path,
+    first: int,
+    frames: int | None,
+    size: tuple[int, int] | None,
+    tiling: bool,
+    tile: tuple[int, int] | None,
+    quiet: bool,
+    as_json: bool,
+    **model: Any,
+) -> None:
+    """Write the latent of the video SOURCE to the safetensors file TARGET.
+
+    It holds `mean` and `logvar`, (1, frames, height, width, channels), neither scaled nor sampled,
+    and says in its metadata how many frames a second the video has.
+    """
+    if target.suffix != ".safetensors" or not target.parent.is_dir():
+        raise VideoError(f"{target}: expected a name in a folder that exists, with .safetensors")
+    vae = load(**model)
+    set_tiles(vae, tiling, tile)
+    clip = clip_of(vae, source, first, frames, size)
+
+    import numpy as np
+    from safetensors.numpy import save
+
+    from jaxvae.cli.coding import encoded
+    from jaxvae.cli.files import write_bytes
+    from jaxvae.posterior import DiagonalGaussian
+
+    began = time.monotonic()
+    with progress(quiet or as_json) as bars:
+        posterior = DiagonalGaussian(encoded(vae, clip, bars))
+    arrays = {name: np.asarray(getattr(posterior, name)) for name in ("mean", "logvar")}
+    about = {
+        "layout": "batch, frames, height, width, channels",
+        "rate": str(clip.rate),
+        "frames": str(clip.frames),
+        "source": clip.path.name,
+    }
+    write_bytes(target, save(arrays, about))
+    facts = {
+        "frames": clip.frames,
+        "size": f"{clip.size[0]}x{clip.size[1]}",
+        "latent": "x".join(map(str, arrays["mean"].shape[1:])),
+        "seconds": time.monotonic() - began,
+        "wrote": str(target),
+    }
+    report(facts, quiet=quiet, as_json=as_json)

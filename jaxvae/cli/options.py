@@ -1,0 +1,200 @@
+"""What the commands take in common, and the model that it makes."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from jaxvae.video import Video, find_video
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Size(click.ParamType[tuple[int, int]]):
+    """Height and width in pixels, as in 480x720."""
+
+    name = "HxW"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Parse; at least one pixel each way."""
+        if isinstance(value, tuple):
+            return value
+        parts = str(value).lower().split("x")
+        if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
+            self.fail(f"{value!r} is not HEIGHTxWIDTH, as in 480x720", param, ctx)
+        return int(parts[0]), int(parts[1])
+
+
+WEIGHTS = click.option(
+    "--weights",
+    required=True,
+    metavar="DIR_OR_REPO",
+    help="A folder that diffusers saved, or a repository of the Hub; OWNER/NAME:vae is the folder "
+    "`vae` in one.",
+)
+REVISION = click.option("--revision", help="Branch, tag or commit of the repository.")
+OFFLINE = click.option(
+    "--local-files-only", is_flag=True, help="Download nothing: what is there must do."
+)
+DTYPE = click.option(
+    "--dtype",
+    type=click.Choice(("float32", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="What is computed in.",
+)
+PRECISION = click.option(
+    "--precision",
+    type=click.Choice(("default", "high", "highest")),
+    default="highest",
+    show_default=True,
+    help="Of float32 products on accelerators.",
+)
+FIRST = click.option("--first", type=click.IntRange(0), default=0, help="Frame to begin with.")
+FRAMES = click.option("--frames", type=click.IntRange(1), help="At most so many  [default: all]")
+SIZE = click.option(
+    "--size", type=Size(), help="The window in the middle of the frames  [default: all of them]"
+)
+QUIET = click.option("--quiet", is_flag=True, help="No progress, and nothing printed.")
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
+)
+TILING = click.option(
+    "--tiling",
+    is_flag=True,
+    help="Cut frames into overlapping tiles, of half the size that the model was made for: less "
+    "memory, and slightly other values.",
+)
+TILE = click.option("--tile", type=Size(), help="The same, with tiles of this size.")
+
+
+def with_model(command: Command) -> Command:
+    """The options that `load` takes."""
+    for option in (PRECISION, DTYPE, OFFLINE, REVISION, WEIGHTS):
+        command = option(command)
+    return command
+
+
+def with_clip(command: Command) -> Command:
+    """The options that `clip_of` takes."""
+    for option in (SIZE, FRAMES, FIRST):
+        command = option(command)
+    return command
+
+
+def with_tiles(command: Command) -> Command:
+    """The options that `set_tiles` takes."""
+    for option in (TILE, TILING):
+        command = option(command)
+    return command
+
+
+def load(
+    weights: str,
+    revision: str | None,
+    local_files_only: bool,
+    dtype: str = "float32",
+    precision: Any = "highest",
+    param_dtype: str | None = None,
+) -> "AutoencoderKLCogVideoX":
+    """The model of a folder or a repository."""
+    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+
+    place, _, subfolder = weights.partition(":")
+    if Path(weights).is_dir():
+        place, subfolder = weights, ""
+        if not (Path(weights) / "config.json").exists() and (Path(weights) / "vae").is_dir():
+            subfolder = "vae"  # the folder of a pipeline
+    return AutoencoderKLCogVideoX.from_pretrained(
+        place,
+        subfolder=subfolder or None,
+        dtype=dtype,
+        precision=precision,
+        revision=revision,
+        local_files_only=local_files_only,
+        param_dtype=param_dtype,
+    )
+
+
+def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:
+    """Switch tiling on where it was asked for.
+
+    Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
+    comes out has another size than what went in.
+
+    Raises:
+        click.UsageError: a tile is no multiple of what the model compresses it by, or too small.
+    """
+    if tile is None and not tiling:
+        return
+    step = 2 ** (len(model.config.block_out_channels) - 1)
+    sizes = tile or (model.tile_sample_min_height, model.tile_sample_min_width)
+    parts = (model.tile_overlap_factor_height, model.tile_overlap_factor_width)
+    if any(size % step or size < 2 * step for size in sizes):
+        raise click.UsageError(f"tiles of {_x(sizes)}: expected multiples of {step}, at least two")
+    overlaps = (
+        min(max(round(size // step * part), 1), size // step - 1) * step / size
+        for size, part in zip(sizes, parts, strict=True)
+    )
+    model.enable_tiling(*sizes, *overlaps)
+
+
+def clip_of(
+    model: "AutoencoderKLCogVideoX",
+    path: Path,
+    first: int,
+    frames: int | None,
+    size: tuple[int, int] | None,
+) -> Video:
+    """The part of a video that the model can take.
+
+    Height and width are cut down to multiples of what it compresses them by, around the middle.
+
+    Raises:
+        VideoError: the file cannot be read.
+        click.UsageError: the window is larger than the frames, or smaller than the model takes.
+    """
+    found = find_video(path, first, frames)
+    step = 2 ** (len(model.config.block_out_channels) - 1)
+    wanted = size or found.size
+    if wanted[0] > found.size[0] or wanted[1] > found.size[1]:
+        raise click.UsageError(f"--size {_x(wanted)}: {path} has frames of {_x(found.size)}")
+    height, width = (length - length % step for length in wanted)
+    if not height or not width:
+        raise click.UsageError(f"frames of {_x(wanted)}: this model needs at least {step}x{step}")
+    corner = ((found.size[0] - height) // 2, (found.size[1] - width) // 2)
+    return Video(found.path, found.first, found.frames, corner, (height, width), found.rate)
+
+
+def _x(size: tuple[int, int]) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def progress(quiet: bool) -> "Progress":
+    """A bar with the time left, on a terminal that nobody has asked to be quiet."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(console=console, disable=quiet or not console.is_terminal, transient=True)
+
+
+def report(lines: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
+    """Print what a command did: a line for each fact, or one JSON document."""
+    if as_json:
+        click.echo(json.dumps(lines, indent=2, default=str))
+    elif not quiet:
+        width = max(map(len, lines))
+        for name, value in lines.items():
+            text = f"{value:.4g}" if isinstance(value, float) else str(value)
+            click.echo(f"{name.replace('_', ' '):<{width}}  {text}", file=sys.stdout)

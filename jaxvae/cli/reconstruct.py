@@ -1,0 +1,148 @@
+"""`jaxvae reconstruct`: a video through the autoencoder and back."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from jaxvae.cli.options import (
+    JSON,
+    QUIET,
+    clip_of,
+    load,
+    progress,
+    report,
+    set_tiles,
+    with_clip,
+    with_model,
+    with_tiles,
+)
+from jaxvae.video import Writer, check_output, to_pixels
+
+if TYPE_CHECKING:
+    from jaxvae.config import CogVideoXVAEConfig
+    from jaxvae.video import Frames
+
+
+@click.command()
+@click.argument("source", type=click.Path(path_type=Path))
+@click.argument("target", type=click.Path(path_type=Path))
+@with_model
+@with_clip
+@with_tiles
+@click.option(
+    "--compare",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Also write a picture: frames, their reconstructions, and the differences, four-fold.",
+)
+@QUIET
+@JSON
+def reconstruct(
+    source: Path,
+    target: Path,
+    first: int,
+    frames: int | None,
+    size: tuple[int, int] | None,
+    tiling: bool,
+    tile: tuple[int, int] | None,
+    compare: Path | None,
+    quiet: bool,
+    as_json: bool,
+    **model: Any,
+) -> None:
+    """Encode the video SOURCE, decode the mean of its latent, and write that to TARGET.
+
+    Frames that the model would not give back one for one are left out at the end. PSNR and SSIM are
+    those of the 8-bit frames before TARGET is coded. Sound is not copied. Memory does not grow with
+    the number of frames.
+    """
+    check_output(target)
+    if compare is not None and compare.suffix != ".png":
+        raise click.UsageError(f"--compare {compare}: expected a name that ends in .png")
+    vae = load(**model)
+    set_tiles(vae, tiling, tile)
+    clip = clip_of(vae, source, first, frames, size)
+    kept = returned(clip.frames, vae.config)
+    left_out = clip.frames - kept
+    clip = replace(clip, frames=kept)
+
+    from jaxvae.cli.coding import decoded, encoded
+    from jaxvae.quality import Gathered
+
+    began = time.monotonic()
+    gathered, shown = Gathered(), _Shown(kept)
+    with progress(quiet or as_json) as bars, Writer(target, kept, clip.size, clip.rate) as file:
+        moments = encoded(vae, clip, bars)
+        latent = moments[..., : vae.config.latent_channels]
+        done = 0
+        originals = _regrouped(clip)
+        for part in decoded(vae, latent, kept, bars):
+            pixels = to_pixels(part)
+            wanted = originals(len(pixels))
+            file.write(pixels)
+            gathered.add(pixels, wanted)
+            shown.add(done, wanted, pixels)
+            done += len(pixels)
+    if compare is not None:
+        shown.write(compare)
+    quality = gathered.quality()
+    facts = {
+        "frames": kept,
+        "left_out": left_out,
+        "size": f"{clip.size[0]}x{clip.size[1]}",
+        "latent": "x".join(map(str, latent.shape[1:])),
+        "psnr_db": quality.psnr,
+        "ssim": quality.ssim,
+        "seconds": time.monotonic() - began,
+        "wrote": str(target),
+    }
+    report(facts | ({"picture": str(compare)} if compare else {}), quiet=quiet, as_json=as_json)
+
+
+def returned(frames: int, config: "CogVideoXVAEConfig") -> int:
+    """The largest number of frames, up to `frames`, that come back as that many."""
+    ratio = 2**config.time_levels
+    for count in range(frames, 0, -1):
+        latent = (count - 1) // ratio + 1
+        if count == (ratio * latent if latent % 2 == 0 else ratio * (latent - 1) + 1):
+            return count
+    return 1
+
+
+def _regrouped(clip: Any) -> Any:
+    """A function that returns the next frames of a clip, however many are asked for."""
+    import numpy as np
+
+    frames = (frame for part in clip.parts() for frame in part)
+    return lambda count: np.stack([next(frames) for _ in range(count)])
+
+
+class _Shown:
+    """The first, the middle and the last frame of both sides."""
+
+    def __init__(self, frames: int) -> None:
+        self._wanted = sorted({0, frames // 2, frames - 1})
+        self._rows: list[Any] = []
+
+    def add(self, start: int, original: "Frames", found: "Frames") -> None:
+        import numpy as np
+
+        for index in self._wanted:
+            if start <= index < start + len(found):
+                pair = original[index - start], found[index - start]
+                gap = np.abs(pair[0].astype(int) - pair[1])
+                self._rows.append(np.hstack([*pair, np.minimum(4 * gap, 255).astype(np.uint8)]))
+
+    def write(self, path: Path) -> None:
+        import io
+
+        import imageio.v3 as imageio
+        import numpy as np
+
+        from jaxvae.cli.files import write_bytes
+
+        buffer = io.BytesIO()
+        imageio.imwrite(buffer, np.vstack(self._rows), extension=".png")
+        write_bytes(path, buffer.getvalue())

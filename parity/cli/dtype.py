@@ -1,0 +1,52 @@
+"""`parity compare --dtype`: both models and their arguments in another floating-point type."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from parity.errors import InputError
+
+TYPES = ("float64", "float32", "bfloat16", "float16")
+
+
+def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    """The arguments of `parity.compare` with floating parameters, buffers and arrays of `dtype`.
+
+    Both models are changed in place. Call it with JAX's 64-bit types enabled for float64.
+
+    Raises:
+        InputError: a module of the port computes in a type of its own, whatever it is given.
+    """
+    import jax.numpy as jnp
+    import torch
+    from flax import nnx
+
+    from parity.tree import mapped
+
+    def to_torch(array: Any) -> Any:
+        tensor = torch.as_tensor(array)
+        return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else array
+
+    def to_jax(array: Any) -> Any:
+        floating = jnp.issubdtype(array.dtype, jnp.floating)
+        return jnp.asarray(array, dtype) if floating else array
+
+    port = made["nnx_module"]
+    for path, module in nnx.iter_modules(port):
+        own = getattr(module, "dtype", None)
+        if own is not None and jnp.dtype(own) != dtype:
+            where = ".".join(map(str, path)) or "<root>"
+            raise InputError(
+                f"--dtype {dtype}: `{where}` of the port computes in {jnp.dtype(own)} whatever it "
+                "is given (its `dtype`); have the function make it in that type"
+            )
+    made["torch_module"].to(getattr(torch, dtype))
+    for _, variable in nnx.iter_graph(port):
+        if isinstance(variable, nnx.Variable):
+            value = variable.get_value()
+            if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
+                variable.set_value(to_jax(value))
+    changes = {"torch_args": to_torch, "torch_kwargs": to_torch,
+               "nnx_args": to_jax, "nnx_kwargs": to_jax}  # fmt: skip
+    found = {name: mapped(change, made[name]) for name, change in changes.items()
+             if made.get(name) is not None}  # fmt: skip
+    return {**made, **found}

@@ -1,0 +1,222 @@
+"""The command `jaxvae`, against diffusers on the same frames."""
+
+import json
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import diffusers
+import imageio.v3 as imageio
+import jax
+import numpy as np
+import pytest
+import torch
+from click import UsageError
+from safetensors.numpy import load_file, save_file
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from jaxvae.cli import main
+from jaxvae.cli.options import set_tiles
+from jaxvae.cli.reconstruct import returned
+from jaxvae.config import CogVideoXVAEConfig
+from jaxvae.video import from_pixels, to_pixels
+
+COMMAND = Path(sysconfig.get_path("scripts")) / "jaxvae"
+
+
+def jaxvae(*words, **environment):
+    return subprocess.run(
+        [COMMAND, *map(str, words)], capture_output=True, text=True, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory, pair):
+    """A folder with diffusers' model, and a clip of 11 frames of 20x27 pixels."""
+    folder = tmp_path_factory.mktemp("command")
+    pair.theirs.save_pretrained(folder / "vae")
+    rows, columns = np.mgrid[:20, :27]
+    frames = [
+        np.stack([rows * 9 + 3 * t, columns * 7, rows * columns % 250], -1) for t in range(11)
+    ]
+    np.save(folder / "clip.npy", np.stack(frames).astype(np.uint8))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def window(home):
+    """What the model takes of it: 9 frames, sizes that divide by 4, the middle."""
+    return np.load(home / "clip.npy")[:9, :, 1:25]
+
+
+@pytest.fixture(scope="module")
+def theirs(pair, window):
+    """diffusers' reconstruction, as 8-bit frames."""
+    video = torch.from_numpy(from_pixels(window)).movedim(-1, 0)[None]
+    with torch.no_grad():
+        return to_pixels(pair.theirs(video).sample[0].movedim(0, -1).numpy())
+
+
+def test_reconstruct_gives_the_frames_of_diffusers(home, window, theirs):
+    done = jaxvae(
+        "reconstruct", home / "clip.npy", home / "back.npy", "--weights", home / "vae",
+        "--compare", home / "shown.png", "--json",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    back = np.load(home / "back.npy")
+    gap = np.abs(back.astype(int) - theirs)
+    assert gap.max() <= 1  # a value on the edge between two levels
+    assert (gap > 0).mean() < 1e-3
+    facts = json.loads(done.stdout)
+    assert facts["psnr_db"] == pytest.approx(peak_signal_noise_ratio(window, back))
+    each = [
+        structural_similarity(*pair, channel_axis=-1) for pair in zip(back, window, strict=True)
+    ]
+    assert facts["ssim"] == pytest.approx(np.mean(each))
+    assert (facts["frames"], facts["left_out"], facts["size"]) == (9, 2, "20x24")
+    assert facts["latent"] == "3x5x6x4"
+    picture = imageio.imread(home / "shown.png")
+    assert picture.shape == (3 * 20, 3 * 24, 3)
+    assert np.array_equal(picture[:20, :24], window[0])
+    assert np.array_equal(picture[40:, 24:48], back[8])
+    gap = np.minimum(4 * np.abs(back[4].astype(int) - window[4]), 255)
+    assert np.array_equal(picture[20:40, 48:], gap)
+
+
+def test_encode_and_decode_do_the_same_in_two_steps(home, theirs):
+    encoded = jaxvae(
+        "encode", home / "clip.npy", home / "latent.safetensors", "--weights", home / "vae",
+        "--frames", 9,
+    )  # fmt: skip
+    assert encoded.returncode == 0, encoded.stderr
+    assert "latent   3x5x6x4" in encoded.stdout
+    arrays = load_file(home / "latent.safetensors")
+    assert {name: array.shape for name, array in arrays.items()} == {
+        "mean": (1, 3, 5, 6, 4), "logvar": (1, 3, 5, 6, 4)
+    }  # fmt: skip
+    words = ("decode", home / "latent.safetensors", "--weights", home / "vae", "--quiet")
+    decoded = jaxvae(*words, home / "decoded.npy")
+    assert (decoded.returncode, decoded.stdout) == (0, ""), decoded.stderr
+    assert np.abs(np.load(home / "decoded.npy").astype(int) - theirs).max() <= 1
+
+
+def test_a_video_of_a_latent(run, home):
+    array = np.random.default_rng(0).standard_normal((1, 3, 5, 6, 4)).astype(np.float32)
+    save_file({"latent": array}, home / "drawn.safetensors", {"rate": "30000/1001"})
+    words = ("decode", "drawn.safetensors", "drawn.mp4", "--weights", "vae")
+    assert run(*words) == (0, "")
+    assert imageio.imread(home / "drawn.mp4").shape == (9, 20, 24, 3)
+    assert imageio.immeta(home / "drawn.mp4")["fps"] == pytest.approx(30000 / 1001)
+    assert run(*words, "--rate", "10") == (0, "")
+    assert imageio.immeta(home / "drawn.mp4")["fps"] == 10
+
+
+def test_convert_and_back(home, pair):
+    done = jaxvae("convert", home / "vae", home / "sharded")
+    assert done.returncode == 0, done.stderr
+    assert f"wrote       {home / 'sharded'} (JAX)" in done.stdout
+    done = jaxvae("convert", home / "sharded", home / "again", "--quiet")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    loaded = diffusers.AutoencoderKLCogVideoX.from_pretrained(home / "again")
+    wanted = pair.theirs.state_dict()
+    found = loaded.state_dict()
+    assert set(found) == set(wanted)
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+@pytest.fixture
+def run(home, monkeypatch, capsys):
+    """The command in this process: its exit code, and what it printed as an error."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["jaxvae", *map(str, words)])
+        monkeypatch.chdir(home)
+        try:
+            main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["reconstruct", "clip.npy", "out.npy"], "Missing option '--weights'"),
+        (["reconstruct", "gone.mp4", "out.npy", "--weights", "vae"], "gone.mp4: no such file"),
+        (["reconstruct", "clip.npy", "out.gif", "--weights", "vae"], "out.gif: cannot be written"),
+        (["reconstruct", "clip.npy", "no/out.mp4", "--weights", "vae"], "make no first"),
+        (["reconstruct", "clip.npy", "out.npy", "--weights", "gone"], "gone"),
+        (["reconstruct", "clip.npy", "out.npy", "--weights", "vae", "--size", "64x64"],
+         "clip.npy has frames of 20x27"),
+        (["reconstruct", "clip.npy", "out.npy", "--weights", "vae", "--size", "3x9"],
+         "this model needs at least 4x4"),
+        (["reconstruct", "clip.npy", "out.npy", "--weights", "vae", "--first", "11"],
+         "11 frames, and none from number 11 on"),
+        (["reconstruct", "clip.npy", "out.npy", "--weights", "vae", "--compare", "a.jpg"],
+         "expected a name that ends in .png"),
+        (["encode", "clip.npy", "latent.npz", "--weights", "vae"], "with .safetensors"),
+        (["decode", "gone.safetensors", "out.npy", "--weights", "vae"], "not a readable safetens"),
+        (["decode", "vae/config.json", "out.npy", "--weights", "vae"], "not a readable safetens"),
+        (["decode", "other.safetensors", "out.npy", "--weights", "vae"],
+         "expected an array `latent` or `mean`, found ['x']"),
+        (["decode", "shape.safetensors", "out.npy", "--weights", "vae"],
+         "this model decodes (1, frames, height, width, 4), channels last"),
+        (["decode", "nan.safetensors", "out.npy", "--weights", "vae"], "no finite numbers"),
+        (["decode", "rate.safetensors", "out.npy", "--weights", "vae"], "rate '-3' is not"),
+        (["convert", "vae", "vae"], "vae: expected a new folder, found one"),
+        (["convert", "gone", "new"], "gone"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_said_in_one_line(run, home, words, message):
+    latent = np.zeros((1, 1, 5, 6, 4), np.float32)
+    save_file({"x": latent}, home / "other.safetensors")
+    save_file({"latent": latent[..., :3]}, home / "shape.safetensors")
+    save_file({"latent": latent * np.nan}, home / "nan.safetensors")
+    save_file({"latent": latent}, home / "rate.safetensors", {"rate": "-3"})
+    before = {path.name for path in home.iterdir()}
+    code, error = run(*words)
+    assert code == 2
+    assert message in error.strip().splitlines()[-1]
+    assert {path.name for path in home.iterdir()} == before
+
+
+TILES = [(16, 16), (12, 20), (8, 24)]
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_tiles_overlap_by_whole_latents(pair, bridge, tile):
+    """16 pixels that overlap by a fifth would give back another size than went in."""
+    ours = bridge.clone(pair.ours)
+    set_tiles(ours, False, tile)
+    shape = jax.ShapeDtypeStruct((1, 1, 20, 24, 3), "float32")
+    latent = jax.eval_shape(lambda x: ours.encode(x).mode(), shape)
+    assert jax.eval_shape(ours.decode, latent).shape == shape.shape
+    with pytest.raises(UsageError, match="expected multiples of 4, at least two"):
+        set_tiles(ours, False, (10, 16))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tile", TILES)
+def test_tiles_are_those_of_diffusers(run, home, pair, bridge, window, tile):
+    words = ("reconstruct", "clip.npy", "tiled.npy", "--weights", "vae", "--frames", "1")
+    assert run(*words, "--tile", f"{tile[0]}x{tile[1]}") == (0, "")
+    theirs = bridge.clone(pair.theirs)
+    theirs.enable_tiling(*tile, 4 / tile[0], 4 / tile[1])
+    video = torch.from_numpy(from_pixels(window[:1])).movedim(-1, 0)[None]
+    wanted = to_pixels(theirs(video).sample[0].movedim(0, -1).numpy())
+    assert np.abs(np.load(home / "tiled.npy").astype(int) - wanted).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("ratio", "frames", "wanted"),
+    [(4, 1, 1), (4, 4, 1), (4, 8, 8), (4, 9, 9), (4, 12, 9), (4, 17, 17), (4, 49, 49), (4, 15, 9),
+     (2, 3, 1), (2, 4, 4), (2, 7, 5), (1, 6, 6)],
+)  # fmt: skip
+def test_how_many_frames_come_back(ratio, frames, wanted):
+    config = CogVideoXVAEConfig(temporal_compression_ratio=ratio)
+    assert returned(frames, config) == wanted

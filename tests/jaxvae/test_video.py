@@ -1,0 +1,101 @@
+"""Videos in files: what is counted, cut, written, and refused."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from jaxvae.video import Video, VideoError, Writer, find_video, from_pixels, to_pixels
+
+
+def drawn(frames=5, height=24, width=32):
+    """A square that moves over a gradient: codecs have little to lose."""
+    rows, columns = np.mgrid[:height, :width]
+    made = np.stack([np.stack([rows * 5, columns * 4, rows + columns], -1)] * frames)
+    for t in range(frames):
+        made[t, 4:10, 3 * t : 3 * t + 6] = (200, 40, 90)
+    return made.astype(np.uint8)
+
+
+def write(path, frames, rate=Fraction(25)):
+    with Writer(path, len(frames), frames.shape[1:3], rate) as file:
+        file.write(frames[:2])
+        file.write(frames[2:])
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".webm"])
+def test_what_is_written_is_read_again(tmp_path, suffix):
+    frames = drawn()
+    path = write(tmp_path / f"clip{suffix}", frames)
+    found = find_video(path)
+    assert (found.frames, found.size, found.rate) == (5, (24, 32), 25)
+    back = np.concatenate(list(found.parts(2)))
+    assert back.shape == frames.shape
+    assert np.abs(back.astype(int) - frames).mean() < 4
+    assert [path.name for path in tmp_path.iterdir()] == [f"clip{suffix}"]
+
+
+def test_an_array_is_kept_to_the_bit(tmp_path):
+    frames = drawn(height=23)
+    found = find_video(write(tmp_path / "clip.npy", frames))
+    assert np.array_equal(np.concatenate(list(found.parts(3))), frames)
+
+
+def test_odd_sizes_are_coded_too(tmp_path):
+    assert find_video(write(tmp_path / "odd.mp4", drawn(height=23, width=31))).size == (23, 31)
+
+
+def test_a_window(tmp_path):
+    frames = drawn(7)
+    path = write(tmp_path / "clip.npy", frames)
+    found = replace(find_video(path, first=2, frames=4), corner=(3, 5), size=(8, 9))
+    parts = list(found.parts(3))
+    assert [len(part) for part in parts] == [3, 1]
+    assert np.array_equal(np.concatenate(parts), frames[2:6, 3:11, 5:14])
+    assert find_video(path, frames=100).frames == 7
+
+
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"before")
+    with (
+        pytest.raises(ValueError, match="Unexpected numpy array shape"),
+        Writer(path, 5, (24, 32), Fraction(25)) as file,
+    ):
+        file.write(drawn()[..., :2])
+    assert path.read_bytes() == b"before"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_what_cannot_be_read_is_said(tmp_path):
+    text, array = tmp_path / "notes.mp4", tmp_path / "float.npy"
+    text.write_text("no video")
+    np.save(array, np.zeros((2, 4, 4, 3), np.float32))
+    pickled = tmp_path / "pickled.npy"
+    np.save(pickled, np.array([{}]), allow_pickle=True)
+    short = write(tmp_path / "short.npy", drawn(3))
+    for call, message in (
+        (lambda: find_video(tmp_path / "gone.mp4"), "gone.mp4: no such file; expected a video"),
+        (lambda: find_video(text), "notes.mp4: not a video that FFmpeg can read"),
+        (lambda: find_video(array), r"expected uint8 \(frames, height, width, 3\), found float32"),
+        (lambda: find_video(pickled), "pickled.npy: not a readable .npy file"),
+        (lambda: find_video(short, first=3), "3 frames, and none from number 3 on"),
+    ):
+        with pytest.raises(VideoError, match=message):
+            call()
+
+
+def test_a_file_that_became_shorter(tmp_path):
+    path = write(tmp_path / "clip.npy", drawn(3))
+    with pytest.raises(VideoError, match="2 frames are missing that were there before"):
+        list(Video(path, 0, 5, (0, 0), (24, 32), Fraction(24)).parts())
+
+
+def test_pixels_and_values():
+    pixels = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
+    values = from_pixels(pixels)
+    assert (values.dtype, values.min(), values.max()) == (np.float32, -1, 1)
+    assert np.array_equal(to_pixels(values), pixels)
+    assert to_pixels(np.array([[[[-3.0, 7.0, 0.0]]]])).tolist() == [[[[0, 255, 128]]]]
