@@ -155,7 +155,6 @@ def rows_of(
                 exclusives.errors.get(key) if exclusives else None,
                 handed,
                 container=order in containers,
-                tapped=match.ref.tapped or match.port.tapped,
             )
             if errors.free is None and not leaf.problem:
                 continue  # equal values that are no arrays

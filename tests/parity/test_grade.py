@@ -174,15 +174,15 @@ def test_not_observed_is_unknown():
 
 def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
     rung = Rung("attention", ("Attention",), 1e-4)
-    errors = Errors(free(1.0), None, exclusive(), tapped=True)
+    errors = Errors(free(1.0), None, exclusive())
     assert judge("Attention", match(), errors, rung=rung).verdict == "PASS"
-    errors = Errors(free(1.0), None, exclusive(mae=1e-3, r=2.0), tapped=True)
+    errors = Errors(free(1.0), None, exclusive(mae=1e-3, r=2.0))
     judged = judge("Attention", match(), errors, rung=rung)
     assert (judged.verdict, judged.blame) == ("FAIL", "inclusive")
 
 
 def test_a_tap_is_excused_by_what_the_call_around_it_returns():
-    failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0), tapped=True))
+    failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0)))
     assert (failed.verdict, failed.blame) == ("FAIL", "exclusive")
     held = excused(failed, [inclusive(r=2.0), inclusive(mae=0.0)], 10)
     assert (held.verdict, held.blame) == ("WARN", "")
