@@ -124,6 +124,19 @@ def test_rounding_upstream_is_no_fault_and_takes_exactness(plain, edited):
     assert behind["R"] > 0
 
 
+def test_a_small_mistake_is_charged_to_nobody_behind_it(plain, edited):
+    """What comes behind is given 1e-5 less: so much more of its own is no mistake."""
+
+    def less(reference):
+        stem = reference.stem.forward
+        reference.stem.forward = lambda x: stem(x) * (1 - 1e-5)
+
+    report = compare_traces(plain, edited(less))
+    assert [path for path, *_ in places(report)] == ["stem"]
+    behind = [row for row in report.rows if row.path not in ("stem", "")]
+    assert {row.verdict for row in behind} == {"PASS"}
+
+
 def test_other_weights_are_named(plain, edited):
     report = compare_traces(plain, edited(seed=4))
     assert report.first_fault.path == "stem"
