@@ -23,7 +23,7 @@ from tests.hostile.case import REFUSALS
 from tests.hostile.models import linear_pair
 
 TRIES = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)

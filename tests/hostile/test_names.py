@@ -67,7 +67,7 @@ def test_a_name_is_data(name, harmless, tmp_path):
     ET.parse(tmp_path / "junit.xml")
     with (tmp_path / "layers.csv").open(newline="", encoding="utf-8") as file:
         paths = [row["path"] for row in csv.DictReader(file)]
-    assert paths == [name, ""]
+    assert paths == [name.encode("utf-8", "backslashreplace").decode(), ""]
     shown = CliRunner().invoke(cli, ["show", str(tmp_path)])
     assert shown.exit_code == 0
     assert all(line.isprintable() for line in shown.output.splitlines())
