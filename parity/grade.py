@@ -49,8 +49,7 @@ class Judgement:
 class Errors:
     """What was measured of one output leaf; `handed` is what its call handed on otherwise.
 
-    `container` says that calls inside it were compared too, `tapped` that there is no inclusive
-    error: it is a tap of the port.
+    `container` says that calls inside it were compared too.
     """
 
     free: Metrics | None = None
@@ -58,7 +57,6 @@ class Errors:
     exclusive: Exclusive | None = None
     handed: Sequence[Handed] = ()
     container: bool = False
-    tapped: bool = False
 
 
 def grade(mae: float) -> str:
@@ -102,7 +100,7 @@ def judge(
     if leaf.ref.buffer is not None and 0 in leaf.ref.buffer.shape and not errors.handed:
         return Judgement("PASS")  # shape and type are all that there is
     free, inclusive, exclusive = errors.free, errors.inclusive, errors.exclusive
-    figures = (exclusive if errors.tapped else inclusive) or free
+    figures = inclusive or free
     limited = rung if r_limit is None else None
     if free is not None and free.nonfinite and not _bad(exclusive) and not _bad(inclusive):
         # from before, which takes nothing from what the call's own code does to right inputs
@@ -218,7 +216,7 @@ def _nothing(figures: object) -> str:
 
 def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
     free = errors.free
-    measured = (None if errors.tapped else errors.inclusive, errors.exclusive, free)
+    measured = (errors.inclusive, errors.exclusive, free)
     mae = graded_mae(measured)
     if math.isinf(mae) and not any(one and one.nonfinite for one in measured):
         return Judgement("UNKNOWN", _nothing(errors.inclusive or errors.exclusive))
