@@ -41,7 +41,7 @@ def half(*dtypes: np.dtype[Any]) -> float:
     Half of the digits of the coarsest type, 2.4e-4 in float32, which exact ones are taken for:
     rounding alone makes no more of it in a network that is of use.
     """
-    return max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes) ** 0.5
+    return math.sqrt(max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes))
 
 
 @dataclass(frozen=True)
