@@ -9,6 +9,9 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from parity.exclusive import Exclusives
 from parity.forced import Arrays, NotMeasured
@@ -27,14 +30,18 @@ from parity.store import Buffer, Store
 
 NAN = math.nan
 
-HALF = 2.0**-12
-"""Relative distance up to which what a call was given counts as the same: half of the digits of
-float32. Rounding alone makes no more of it in any network that can be used; what a mistake makes of
-it later is a matter of that mistake."""
-
 UNLIKE = "not measured: what it was given is not the same in both"
 
 NO_FLOAT64 = "not measured: the trace has no float64 values of it"
+
+
+def half(*dtypes: np.dtype[Any]) -> float:
+    """Relative distance up to which what a call was given counts as the same.
+
+    Half of the digits of the coarsest type, 2.4e-4 in float32, which exact ones are taken for:
+    rounding alone makes no more of it in a network that is of use.
+    """
+    return math.sqrt(max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes))
 
 
 @dataclass(frozen=True)
@@ -230,7 +237,7 @@ class _Work:
         """The error of code that got what is off by `before`; see the top of this file for R."""
         ref, port = self._arrays(seen)
         unit, alike = unit_roundoff(ref.dtype), self._alike(leaf)
-        if before > HALF or (before > 0 and not unit and not alike):
+        if before > half(ref.dtype, port.dtype) or (before > 0 and not unit and not alike):
             size = f", relative {before:.1e}" if math.isfinite(before) else ""
             return Exclusive(NAN, NAN, 0, problem=UNLIKE + size)
         if alike and wide is None:

@@ -3,12 +3,14 @@
 import shutil
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 import tiny
 import torch
 
 from parity.errors import InputError
+from parity.golden.apart import half
 from parity.golden.compare import compare_traces
 from parity.golden.record import record_pair
 
@@ -135,6 +137,13 @@ def test_a_small_mistake_is_charged_to_nobody_behind_it(plain, edited):
     assert [path for path, *_ in places(report)] == ["stem"]
     behind = [row for row in report.rows if row.path not in ("stem", "")]
     assert {row.verdict for row in behind} == {"PASS"}
+
+
+def test_what_counts_as_the_same_goes_by_the_type():
+    """Four roundings of bfloat16 are more than half of the digits of float32."""
+    single, coarse, exact = (np.dtype(name) for name in ("float32", ml_dtypes.bfloat16, "int64"))
+    assert half(single, np.dtype("float64")) == half(exact) == 2**-12
+    assert half(single, coarse) == 2**-4 > 4 * 2**-8
 
 
 def test_other_weights_are_named(plain, edited):
