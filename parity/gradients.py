@@ -366,4 +366,7 @@ def _positions(calls: Sequence[Match]) -> int:
 
 
 def _as(array: Array | None, like: Array) -> Array | None:
-    return None if array is None else array.astype(like.dtype)
+    """In the type of another; `None` for a complex array where that is none."""
+    if array is None or (array.dtype.kind == "c" and like.dtype.kind != "c"):
+        return None
+    return array.astype(like.dtype)
