@@ -39,7 +39,7 @@ from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
 SHAKES = 3
-"""How often numbers are shaken to see whether it does."""
+"""How often numbers are shaken to see whether a gradient jumps."""
 
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -214,10 +214,8 @@ class Measured:
             if own is not None:
                 errors.append(scored(self._ref(match, "input", leaf), own, wide, terms, jump))
         for name, lines in self._lines.items():
-            own, one = (
-                self._in_order(lines, self._read(port.tensors, lines)),
-                whole.tensors.get(name),
-            )
+            own = self._in_order(lines, self._read(port.tensors, lines))
+            one = whole.tensors.get(name)
             if own is None or one is None:
                 continue
             if self._unsteady(name):
@@ -368,4 +366,7 @@ def _positions(calls: Sequence[Match]) -> int:
 
 
 def _as(array: Array | None, like: Array) -> Array | None:
-    return None if array is None else array.astype(like.dtype)
+    """In the type of another; `None` for a complex array where that is none."""
+    if array is None or (array.dtype.kind == "c" and like.dtype.kind != "c"):
+        return None
+    return array.astype(like.dtype)

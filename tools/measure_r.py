@@ -186,15 +186,17 @@ def of_gradients(seeds: int) -> Iterator[str]:
     yield "|---|---|---|---|"
     for name, leaf in CORRECT.items():
         found = [of_leaf(leaf, seed, ("grad",)) for seed in range(seeds)]
-        yield f"| {name} | {r_limit(name).family} | {np.median(found):.2f} | {max(found):.2f} |"
+        family = r_limit(name.partition(",")[0]).family
+        yield f"| {name} | {family} | {np.median(found):.2f} | {max(found):.2f} |"
     yield ""
     yield "## Sums over many positions"
     yield ""
     yield (
         "The gradient of a parameter is a sum over all positions. Summed one after the other n "
-        "terms lose about sqrt(n) / 16 times four roundings, which is what the gradient of a "
-        "convolution's weights is off in PyTorch (2-D) and in XLA. Whether PyTorch sums in blocks, "
-        "which loses less, depends on the shapes: so R counts no less than that as its distance."
+        "terms lose about sqrt(n) / 16 times four roundings, as PyTorch does in the weights of a "
+        "2-D convolution, and XLA in those of a 3-D one: 5.7 times at 9216 positions, in the small "
+        "autoencoder. Whether PyTorch sums in blocks, which loses less, depends on the shapes: so "
+        "its distance counts as no less than sqrt(n) / 16 times four roundings."
     )
     yield ""
     yield "| positions | sqrt(n) / 16 | PyTorch | XLA |"
