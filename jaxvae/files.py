@@ -36,7 +36,7 @@ class Tensors(Mapping[str, Any]):
             try:
                 with safe_open(path, framework="numpy") as handle:
                     names = list(handle.keys())
-            except (SafetensorError, OSError) as error:
+            except (SafetensorError, OSError, MemoryError) as error:
                 raise WeightsError(
                     f"{path}: expected a complete safetensors file, found {error}; fetch it again"
                 ) from error
@@ -61,7 +61,7 @@ class Tensors(Mapping[str, Any]):
         try:
             with safe_open(path, framework="numpy") as handle:
                 return handle.get_tensor(name)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, MemoryError) as error:
             raise WeightsError(f"{path}: {name} cannot be read ({error})") from error
 
     def __iter__(self) -> Iterator[str]:

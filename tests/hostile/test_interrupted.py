@@ -55,12 +55,12 @@ def same(one, other):
     )
 
 
-def interrupted_after(seconds, made):
-    """Compare, and have Ctrl-C arrive in the main thread; whether it came in time."""
+def interrupted_after(seconds, made, folder):
+    """Compare and write, and have Ctrl-C arrive in the main thread; whether it came in time."""
     timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        parity.compare(made.torch_module, made.nnx_module, **made.options)
+        parity.compare(made.torch_module, made.nnx_module, **made.options).write(folder)
         timer.join()  # it comes now, if it was late
         time.sleep(0.01)
     except KeyboardInterrupt:
@@ -71,33 +71,40 @@ def interrupted_after(seconds, made):
     return False
 
 
-def check_interruptions(times):
+def files_of(folder):
+    """The names of a report's files, without a folder of files that were never moved."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".writing-")}
+
+
+def check_interruptions(times, folder):
     made = chain()
+    parity.compare(made.torch_module, made.nnx_module, **made.options).write(folder)
     start = time.monotonic()
-    parity.compare(made.torch_module, made.nnx_module, **made.options)
-    start = time.monotonic()
-    wanted = parity.compare(made.torch_module, made.nnx_module, **made.options).table
+    wanted = parity.compare(made.torch_module, made.nnx_module, **made.options)
+    wanted.write(folder)
     length = time.monotonic() - start
+    names = files_of(folder)
     hooks, before, draw, hit = hooks_of(made), state_of(made), random.Random(0), 0
     for _ in range(times):
-        hit += interrupted_after(draw.uniform(0, length), made)
+        hit += interrupted_after(draw.uniform(0, length), made, folder)
         assert left_behind(made, hooks) == []
         assert same(before, state_of(made))
         assert observe_nnx.PATCHING.free
         assert alone.COMPARISON.free
+        assert files_of(folder) == names
+        assert parity.Report.from_json(folder).table.equals(wanted.table)
     assert hit > times / 2
     again = parity.compare(made.torch_module, made.nnx_module, **made.options)
-    assert again.verdict == "PASS"
-    assert again.table.equals(wanted)
+    assert again.table.equals(wanted.table)
 
 
-def test_models_are_as_they_were_after_ctrl_c():
-    check_interruptions(4)
+def test_ctrl_c_leaves_models_and_reports_as_they_were(tmp_path):
+    check_interruptions(4, tmp_path)
 
 
 @pytest.mark.slow
-def test_models_are_as_they_were_after_ctrl_c_at_50_moments():
-    check_interruptions(50)
+def test_ctrl_c_at_50_moments(tmp_path):
+    check_interruptions(50, tmp_path)
 
 
 @pytest.mark.slow
