@@ -56,11 +56,16 @@ def same(one, other):
 
 
 def interrupted_after(seconds, made, folder):
-    """Compare and write, and have Ctrl-C arrive in the main thread; whether it came in time."""
+    """Compare and write, and have Ctrl-C arrive in the main thread; whether it came in time.
+
+    Without pictures: matplotlib, interrupted, keeps broken transforms for the rest of the process.
+    """
     timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
     timer.start()
     try:
-        parity.compare(made.torch_module, made.nnx_module, **made.options).write(folder)
+        parity.compare(made.torch_module, made.nnx_module, **made.options).to_json(
+            folder / "report.json"
+        )
         timer.join()  # it comes now, if it was late
         time.sleep(0.01)
     except KeyboardInterrupt:
@@ -78,10 +83,12 @@ def files_of(folder):
 
 def check_interruptions(times, folder):
     made = chain()
-    parity.compare(made.torch_module, made.nnx_module, **made.options).write(folder)
+    parity.compare(made.torch_module, made.nnx_module, **made.options).to_json(
+        folder / "report.json"
+    )
     start = time.monotonic()
     wanted = parity.compare(made.torch_module, made.nnx_module, **made.options)
-    wanted.write(folder)
+    wanted.to_json(folder / "report.json")
     length = time.monotonic() - start
     names = files_of(folder)
     hooks, before, draw, hit = hooks_of(made), state_of(made), random.Random(0), 0
