@@ -4,11 +4,13 @@ The only file of the package that imports torch and diffusers.
 """
 
 import contextlib
+import importlib.util
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from jaxvae.ladder import (
@@ -21,6 +23,8 @@ from jaxvae.ladder import (
     read_config,
     split_weights,
 )
+from jaxvae.quality import Gathered
+from jaxvae.video import to_pixels
 from parity.errors import InputError, first_line
 from parity.inputs import LARGE_MEAN, normal
 from parity.records import Case, Clip
@@ -126,6 +130,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             nnx=forward_shipped,
             depth=0,
             returned_from=_video,
+            seen=_reconstruction,
         ),
     )
     return (*real, *synthetic(torch_module, seed))
@@ -134,6 +139,27 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
 def _video(outputs: Mapping[str, Mapping[str, Any]]) -> Any:
     """What `forward_torch` returns for the clip: it encodes, and decodes the mean."""
     return outputs["decode/clip"][""]
+
+
+def _reconstruction(
+    args: tuple[Any, ...], theirs: Mapping[str, Any], ours: Mapping[str, Any]
+) -> str:
+    """PSNR and SSIM of what both sides make of a clip, and of one against the other."""
+    if importlib.util.find_spec("skimage") is None:
+        return "PSNR and SSIM need scikit-image: install jaxvae[video]"
+    clip, reference = (to_pixels(np.moveaxis(one[0], 0, -1)) for one in (args[0], theirs[""]))
+    port = to_pixels(ours[""][0])
+    if not clip.shape == reference.shape == port.shape:
+        return ""  # fewer frames come back than went in, or the port returns others
+    pairs = {"reference": (reference, clip), "port": (port, clip),
+             "one against the other": (port, reference)}  # fmt: skip
+    lines = []
+    for name, pair in pairs.items():
+        gathered = Gathered()
+        gathered.add(*pair)
+        quality = gathered.quality()
+        lines.append(f"{name} {quality.psnr:.2f} dB, SSIM {quality.ssim:.4f}")
+    return "; ".join(lines)
 
 
 def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:

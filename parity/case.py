@@ -85,7 +85,8 @@ class Rules:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one case gave; `outputs` are the reference's, channel-first, by leaf.
+    """What one case gave; `outputs` are the reference's, channel-first, by leaf. `seen` is what the
+    case says of what both sides returned.
 
     `uncaptured` says by case what the port returned when it was not recorded.
     """
@@ -100,6 +101,7 @@ class Outcome:
     emulation: Emulation | None = None
     uncaptured: Mapping[str, str] = field(default_factory=dict)
     exhibit: Exhibit | None = None
+    seen: str = ""
 
 
 class Reference(Protocol):
@@ -252,6 +254,9 @@ def run_case(
         if ref.calls and port.calls:
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, free, store)
         outputs = root_outputs(called, store)
+        seen = ""
+        if case.seen is not None and root is not None:
+            seen = case.seen(case.args, outputs, root_outputs(port.calls[-1], store))
         notes = (*reference.notes(case), *weak_inputs(called, store))
         notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
@@ -261,7 +266,17 @@ def run_case(
         notes = (*notes, f"{case.name}: {unobserved.note}")
     uncaptured = {} if unobserved is None else {case.name: unobserved.fact}
     return Outcome(
-        tuple(rows), faults, coverage, outputs, done, notes, nonfinite, emulation, uncaptured, shown
+        tuple(rows),
+        faults,
+        coverage,
+        outputs,
+        done,
+        notes,
+        nonfinite,
+        emulation,
+        uncaptured,
+        shown,
+        seen,
     )
 
 
@@ -306,7 +321,7 @@ def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
 
 
 def root_outputs(called: Call, store: Store) -> dict[str, Any]:
-    """What the called module of the reference returned, channel-first, by leaf."""
+    """What the called module of a side returned, in the layout of that side, by leaf."""
     return {
         # a copy: reports keep it, and a mapping would keep the whole file
         leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")

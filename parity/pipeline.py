@@ -246,6 +246,7 @@ def run_pair(
     live = Live(reference, outputs)
     kept = Kept(live, open_folder(), seed) if cache else None
     done: list[Case] = []
+    seen: dict[str, str] = {}
     programs = Programs(own_process)
     for case in cases:
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
@@ -262,12 +263,14 @@ def run_pair(
             rules = replace(rules, exhibit=False)  # of one call the arrays are kept
         outcomes.append(outcome)
         outputs[case.name] = outcome.outputs
+        seen |= {f"seen in {case.name}": outcome.seen} if outcome.seen else {}
         done.append(case)
     held = {
         **facts(reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
         **({"reference": kept.summary} if kept else {}),
+        **seen,
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),

@@ -388,7 +388,8 @@ class Case:
     R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
     instead of `nnx`, such as a compiled program: it must return the same. `returned_from`, at depth
     0, makes what the reference returns from what it returned before, where that is the same to the
-    bit: it runs then only if the port does not agree with that.
+    bit: it runs then only if the port does not agree with that. `seen(args, theirs, ours)` says in
+    a line what a person would see of what both return, arrays by leaf in the layout of each side.
     """
 
     name: str
@@ -403,6 +404,7 @@ class Case:
     r_limit: float | None = None
     shipped: str | Callable[..., Any] | None = None
     returned_from: Callable[[Mapping[str, Mapping[str, Any]]], Any] | None = None
+    seen: Callable[[tuple[Any, ...], Mapping[str, Any], Mapping[str, Any]], str] | None = None
 
     def __post_init__(self) -> None:
         if self.returned_from is not None and self.depth != 0:

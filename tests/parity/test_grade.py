@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -106,6 +107,17 @@ def test_a_rung_limits_the_inclusive_error():
     assert verdict(mae=2e-6, rung=rung) == ("FAIL", "inclusive")
     assert verdict(mae=2e-6, r=1e3, rung=rung) == ("FAIL", "exclusive")
     assert verdict(mae=9e-7, free_mae=1.0, rung=rung) == ("PASS", "")
+
+
+def test_a_rungs_limit_grows_with_the_size_of_the_outputs():
+    rung = Rung("conv", ("M",), 1e-6, free=True)
+    figures = (inclusive(2e-6, 1.0), exclusive(2e-6, 1.0))
+    for size, wanted in ((0.01, "FAIL"), (1.0, "FAIL"), (16.0, "PASS"), (NAN, "FAIL")):
+        errors = Errors(replace(free(2e-6), ref_rms=size), *figures)
+        assert judge("M", match(), errors, rung=rung).verdict == wanted
+    alone = Errors(replace(free(2e-5), ref_rms=16.0), *figures)
+    judged = judge("M", match(), alone, rung=rung)
+    assert judged.reason == "free-running MAE 2.0e-05 > 1e-06 x size 16, rung conv"
 
 
 def test_a_rung_is_not_held_by_what_could_not_be_measured():
