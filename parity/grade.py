@@ -125,7 +125,11 @@ def excused(judged: Judgement, around: Sequence[Inclusive], limit: float) -> Jud
 
     Code that stands before the tap on one side and after it on the other is no mistake.
     """
-    holds = all(one.mae == 0 or (one.r <= limit and _steady(one)) for one in around)
+    holds = all(
+        one.mae == 0
+        or (one.r <= limit and _steady(one) and not _fails(one, limit) and not _unknown(one))
+        for one in around
+    )
     if judged.blame != "exclusive" or not around or not holds:
         return judged
     return Judgement("WARN", f"{judged.reason}, but what the call around it returns holds")

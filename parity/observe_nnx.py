@@ -36,7 +36,7 @@ class Observer:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._stack: list[tuple[str, Callable[..., Any], str]] = []
+        self._stack: list[tuple[str, Callable[..., Any], str, taps.Turns]] = []
         self._turns_of_taps = taps.Turns()
 
     def around(
@@ -58,8 +58,8 @@ class Observer:
 
     def tap(self, name: str, value: Any) -> Any:
         """A tap in the code of the module that is running: what that goes on with."""
-        running = self._stack[-1][2] if self._stack else self._root
-        return self.tapped(running, self._turns_of_taps.path(join(running, name)), value)
+        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._turns_of_taps)
+        return self.tapped(running, turns.path(join(running, name)), value)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         """The tap at `path` in the code of the module `running`; by default it is passed over."""
@@ -68,7 +68,7 @@ class Observer:
     @contextmanager
     def entered(self, stamp: str, function: Callable[..., Any], path: str) -> Iterator[None]:
         """The block runs `function` of the module with this stamp, which is at `path`."""
-        self._stack.append((stamp, function, path))
+        self._stack.append((stamp, function, path, taps.Turns()))
         try:
             yield
         finally:

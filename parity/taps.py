@@ -45,7 +45,7 @@ def called() -> frozenset[str]:
 
 
 class Turns:
-    """Counts the turns of loops, for taps with `*` in their names."""
+    """Counts the turns of the loops of one call, for taps with `*` in their names."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()

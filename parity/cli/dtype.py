@@ -32,11 +32,11 @@ def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
 
     port = made["nnx_module"]
     for path, module in nnx.iter_modules(port):
-        own = getattr(module, "dtype", None)
-        if own is not None and jnp.dtype(own) != dtype:
+        own = _dtype(module)
+        if own is not None and own != dtype:
             where = ".".join(map(str, path)) or "<root>"
             raise InputError(
-                f"--dtype {dtype}: `{where}` of the port computes in {jnp.dtype(own)} whatever it "
+                f"--dtype {dtype}: `{where}` of the port computes in {own} whatever it "
                 "is given (its `dtype`); have the function make it in that type"
             )
     made["torch_module"].to(getattr(torch, dtype))
@@ -50,3 +50,17 @@ def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     found = {name: mapped(change, made[name]) for name, change in changes.items()
              if made.get(name) is not None}  # fmt: skip
     return {**made, **found}
+
+
+def _dtype(module: Any) -> Any:
+    """The type that a module of Flax computes in, `None` where that follows from what it is given.
+
+    That of a module of Linen is looked for in what NNX's bridge has wrapped.
+    """
+    import jax.numpy as jnp
+
+    own = getattr(getattr(module, "to_nnx__module", module), "dtype", None)
+    try:
+        return None if own is None else jnp.dtype(own)
+    except TypeError:  # a method or a text of the user's by that name
+        return None

@@ -4,6 +4,7 @@ A function for each document that needs any; it is called in the folder where th
 returns names that the code may use.
 """
 
+import math
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ def readme() -> dict[str, Any]:
     """`torch_module`, its port and `images`; a file for each side; a small autoencoder."""
     import jax
     import numpy as np
+    import torch
 
     Path("model.py").write_text(MODEL)
     Path("port.py").write_text(PORT)
@@ -53,6 +55,10 @@ def readme() -> dict[str, Any]:
     video = autoencoder("path/to/vae")
     return names | {
         "packed": packed,
+        "layered": layered,
+        "jnp": jax.numpy,
+        "math": math,
+        "torch": torch,
         "video": video,
         "key": jax.random.key(0),
         "z": np.zeros((1, 3, 2, 2, 2), np.float32),
@@ -78,6 +84,36 @@ def autoencoder(folder: str) -> Any:
     }
     diffusers.AutoencoderKLCogVideoX(**tiny).save_pretrained(folder)
     return np.random.default_rng(0).uniform(-1, 1, (1, 9, 8, 8, 3)).astype(np.float32)
+
+
+def layered() -> tuple[Any, Any, Any]:
+    """A reference of two layers, their parameters as a port that is a function takes them."""
+    import jax.numpy as jnp
+    import numpy as np
+    import torch
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.tanh(self.fc(x))
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList([Layer(), Layer()])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    model = Model()
+    kernels = [jnp.asarray(layer.fc.weight.detach().numpy().T) for layer in model.layers]
+    params = {"layers": [{"fc": {"kernel": kernel}} for kernel in kernels]}
+    return model, params, np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def packed() -> tuple[Any, Any, Any]:

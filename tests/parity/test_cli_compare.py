@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from flax import nnx
+from flax import linen, nnx
 
 from parity import compare
 from parity.cli import cli
@@ -253,6 +253,9 @@ def test_a_port_with_a_type_of_its_own_is_not_cast():
     with pytest.raises(InputError, match="`linear` of the port computes in float32 whatever it"):
         cast(linear(jnp.float32), "bfloat16")
     assert cast(linear(jnp.float32), "float32")["nnx_module"].linear.dtype == jnp.float32
+    made = linear() | {"nnx_module": nnx.bridge.ToNNX(linen.Dense(4, dtype=jnp.float32))}
+    with pytest.raises(InputError, match="`<root>` of the port computes in float32 whatever it"):
+        cast(made, "bfloat16")
 
 
 def test_in_double_precision(home):

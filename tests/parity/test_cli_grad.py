@@ -71,7 +71,7 @@ def test_a_gradient_that_is_stopped(home):
         in done.stdout
     )
     assert "zero everywhere" in done.stdout
-    table = pd.read_csv(home / "reports" / "wrong" / "layers.csv", keep_default_na=False)
+    table = pd.read_csv(home / "reports" / "mine.wrong" / "layers.csv", keep_default_na=False)
     gradients = table[table["case"] == "__call__/grad"]
     assert gradients.leaf.tolist() == ["grad(input)", "grad(input)", "grad(x)"]
     assert set(table[table["case"] == "__call__"].verdict) == {"PASS"}

@@ -533,3 +533,43 @@ def test_a_golden_trace_has_no_taps_and_says_so(tmp_path):
     )
     assert ours.startswith("call: only the port has tap `attn.rotated`")
     assert {row.verdict for row in report.rows} == {"PASS"}
+
+
+class TorchSteps(torch.nn.Module):
+    def forward(self, x):
+        for i in range(2):
+            x = parity.tap(f"step.{i}", torch.tanh(x))
+        return x
+
+
+class TorchTwice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.steps = TorchSteps()
+
+    def forward(self, x):
+        return self.steps(self.steps(x))
+
+
+class Steps(nnx.Module):
+    def __call__(self, x):
+        def step(x, _):
+            return parity.tap("step.*", jnp.tanh(x)), None
+
+        return jax.lax.scan(step, x, length=2)[0]
+
+
+class Twice(nnx.Module):
+    def __init__(self):
+        self.steps = Steps()
+
+    def __call__(self, x):
+        return self.steps(self.steps(x))
+
+
+def test_turns_are_those_of_one_call():
+    report = compare(TorchTwice(), Twice(), (X,))
+    assert report.verdict == "PASS", report.notes
+    taps = [(row.path, row.call) for row in report.rows if row.kind == "tap"]
+    assert taps == [("steps.step.0", 0), ("steps.step.1", 0),
+                    ("steps.step.0", 1), ("steps.step.1", 1)]  # fmt: skip
