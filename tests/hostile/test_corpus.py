@@ -10,7 +10,14 @@ def good(tmp_path_factory):
     return stock.fill(tmp_path_factory.mktemp("stock"))
 
 
-@pytest.mark.parametrize("one", corpus.CASES, ids=lambda one: f"{one.kind}: {one.name}")
+def shared(cases):
+    """All of them, a third of them in every run and the others with the slow tests."""
+    for number, one in enumerate(cases):
+        marks = [pytest.mark.slow] if number % 3 else []
+        yield pytest.param(one, id=f"{one.kind}: {one.name}", marks=marks)
+
+
+@pytest.mark.parametrize("one", shared(corpus.CASES))
 def test_a_hostile_input_ends_as_it_must(one, good, tmp_path):
     assert case.run(one, good, tmp_path / "case").problems == ()
 

@@ -102,6 +102,7 @@ def test_encode_and_decode_do_the_same_in_two_steps(home, theirs):
     assert np.abs(np.load(home / "decoded.npy").astype(int) - theirs).max() <= 1
 
 
+@pytest.mark.slow
 def test_a_video_of_a_latent(run, home):
     array = np.random.default_rng(0).standard_normal((1, 3, 5, 6, 4)).astype(np.float32)
     save_file({"latent": array}, home / "drawn.safetensors", {"rate": "30000/1001"})

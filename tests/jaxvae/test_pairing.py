@@ -164,6 +164,7 @@ def test_a_model_without_parameters_to_share_is_an_input_error(small_torch):
         make_nnx(None, "default", small_torch)
 
 
+@pytest.mark.slow
 def test_the_reference_reconstructs_what_it_encodes_and_decodes(small_torch):
     """The ladder takes its video of the clip for what the whole returns."""
     sample = torch.from_numpy(load_clip(None, 17, (64, 64), 0).frames)

@@ -165,6 +165,7 @@ def test_a_choice_is_checked(pair, image):
         compare(*pair, (image,), only=["head"], method="features")
 
 
+@pytest.mark.slow
 def test_a_ladder_runs_the_cases_that_can_show_the_choice(pair, image):
     ran = []
 

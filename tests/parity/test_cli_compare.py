@@ -258,6 +258,7 @@ def test_a_port_with_a_type_of_its_own_is_not_cast():
         cast(made, "bfloat16")
 
 
+@pytest.mark.slow
 def test_in_double_precision(home):
     done = parity("compare", "mine:line", "--dtype", "float64", "--out", "double", cwd=home)
     assert done.returncode == 0, done.stdout + done.stderr

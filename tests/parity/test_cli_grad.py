@@ -85,6 +85,7 @@ def test_one_that_is_right(home):
     assert kinds == ["Tanh", "Torch", "Tanh, gradients", "Torch, gradients"]
 
 
+@pytest.mark.slow
 def test_it_is_of_the_whole(home):
     done = parity(home, "mine:right", "--grad", "--only", "first")
     assert done.returncode == 2

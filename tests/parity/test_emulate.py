@@ -320,6 +320,7 @@ TINY = parity.Pair(
 )
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
     words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit", "--frames", "1"]
     done = CliRunner().invoke(cli, [*words, "--size", "8x8", "--out", str(tmp_path)])

@@ -69,6 +69,7 @@ def test_two_mistakes_are_named_with_place_and_cause():
     assert "exact GELU instead of gelu" in report.first_fault.evidence
 
 
+@pytest.mark.slow
 def test_a_mistake_between_taps_that_are_far_apart():
     report = compare(wrong={1: {"epsilon": 1e-3}}, inside=False)
     assert faults(report) == [("layers.1", "between `layers.0` and `layers.1`", "epsilon")]
