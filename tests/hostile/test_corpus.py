@@ -17,7 +17,7 @@ def shared(cases):
         yield pytest.param(one, id=f"{one.kind}: {one.name}", marks=marks)
 
 
-@pytest.mark.parametrize("one", shared(corpus.CASES))
+@pytest.mark.parametrize("one", list(shared(corpus.CASES)))
 def test_a_hostile_input_ends_as_it_must(one, good, tmp_path):
     assert case.run(one, good, tmp_path / "case").problems == ()
 
