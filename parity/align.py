@@ -54,7 +54,7 @@ def align(
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []
     missing: list[str] = []
-    lacking: list[str] = []
+    lacking: dict[bool, list[str]] = {True: [], False: []}  # taps, and modules that taps stand for
     dissolved: dict[str, str] = {}
     kept: set[int] = set()
     for call in ref.calls:
@@ -66,7 +66,8 @@ def align(
             if why(call.path, declared) is not None:
                 continue
             if may_lack(call, path, port):
-                lacking.append(call.path)
+                where = call.path if call.tapped else f"{call.path} call {call.number}"
+                lacking[call.tapped].append(where)
             else:
                 missing.append(
                     f"{call.path or '<root>'} call {call.number}: the port made no such call"
@@ -100,7 +101,9 @@ def align(
     matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
-    return Alignment(tuple(matches), coverage, tap_notes(lacking, spare, port))
+    return Alignment(
+        tuple(matches), coverage, tap_notes(lacking[True], lacking[False], spare, port)
+    )
 
 
 def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:

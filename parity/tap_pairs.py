@@ -31,19 +31,22 @@ def may_lack(call: Call, partner: str | None, port: Trace) -> bool:
     return call.tapped or partner in _tapped(port.calls)
 
 
-def tap_notes(lacking: Iterable[str], spare: Iterable[str], port: Trace) -> tuple[str, ...]:
+def tap_notes(
+    lacking: Iterable[str], calls: Iterable[str], spare: Iterable[str], port: Trace
+) -> tuple[str, ...]:
     """What is said of taps that were not compared.
 
-    `lacking` are paths of the reference that a tap of the port might have matched, `spare` those of
-    the port's taps that match nothing.
+    `lacking` are taps of the reference, `calls` are its calls of modules for which the port has a
+    tap, but not at this call, and `spare` are the port's taps that match nothing.
     """
     found = (
-        ("only the reference has", lacking, "not compared"),
-        ("only the port has", spare, "not compared"),
-        ("the port has under a JAX transformation", sorted(port.untapped), "not recorded"),
+        ("only the reference has tap", lacking, "not compared"),
+        ("the port comes by no tap for", calls, "not compared"),
+        ("only the port has tap", spare, "not compared"),
+        ("the port has under a JAX transformation tap", sorted(port.untapped), "not recorded"),
     )
     return tuple(
-        f"{start} tap {named(list(dict.fromkeys(paths)))}: {end}"
+        f"{start} {named(list(dict.fromkeys(paths)))}: {end}"
         for start, paths, end in found if list(paths)
     )  # fmt: skip
 

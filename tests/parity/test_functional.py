@@ -299,3 +299,23 @@ def test_the_command(tmp_path):
     assert (result.exit_code, result.output) == (0, "Gpt against Functional: PASS\n")
     rows = parity.Report.from_json(tmp_path).rows
     assert "layers.1.attn" in {row.path for row in rows}
+
+
+class Twice(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.n = torch.nn.Tanh()
+
+    def forward(self, x):
+        return self.n(self.n(x))
+
+
+def test_a_call_of_a_module_for_which_no_tap_comes():
+    def apply(params, x):
+        return jnp.tanh(parity.tap("n", jnp.tanh(x * params["one"])))
+
+    x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
+    report = compare(Twice(), parity.Functional(apply, {"one": jnp.ones((1, 1))}), (x,),
+                     ignore=("one",))  # fmt: skip
+    assert report.verdict == "WARN"
+    assert "__call__: the port comes by no tap for n call 1: not compared" in report.notes

@@ -126,6 +126,9 @@ def test_a_rung_is_not_held_by_what_could_not_be_measured():
     errors = Errors(None, Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
     judged = judge("M", match(), errors, rung=rung)
     assert (judged.verdict, judged.reason) == ("UNKNOWN", unmade["problem"])
+    behind = Errors(free(0.5), Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
+    judged = judge("M", match(), behind, rung=rung)  # what came before may be at fault
+    assert (judged.verdict, judged.blame) == ("UNKNOWN", "")
     known = Errors(free(2e-6), Inclusive(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
     assert judge("M", match(), known, rung=rung).verdict == "FAIL"
     assert judge("M", match(), known).verdict == "PASS"
