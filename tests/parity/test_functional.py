@@ -315,7 +315,7 @@ def test_a_call_of_a_module_for_which_no_tap_comes():
         return jnp.tanh(parity.tap("n", jnp.tanh(x * params["one"])))
 
     x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-    report = compare(Twice(), parity.Functional(apply, {"one": jnp.ones((1, 1))}), (x,),
+    report = parity.compare(Twice(), parity.Functional(apply, {"one": jnp.ones((1, 1))}), (x,),
                      ignore=("one",))  # fmt: skip
     assert report.verdict == "WARN"
     assert "__call__: the port comes by no tap for n call 1: not compared" in report.notes
