@@ -89,6 +89,8 @@ def compare(
             "--bundle cannot make the port again in another type: have the function make it so, "
             "without --dtype"
         )
+    if grad and only:
+        raise InputError("--grad is of the whole model: use --depth, not --only, to see less of it")
     if out:
         writable(Path(out))
     if are_traces(names):

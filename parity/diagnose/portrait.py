@@ -86,7 +86,7 @@ def portrait(
     np.square(gap, out=gap)
     numbers = tuple(f"axis {i}" for i in range(gap.ndim))
     names = AXES.get(gap.ndim, numbers) if named else numbers
-    worst, axes, image = _worst_image(gap, names)
+    worst, axes, image = _worst_image(gap, names, channels=named)
     cells = _largest(_largest(image, 0, CELLS), 1, CELLS)
     along = (_along(gap, axis, name) for axis, name in enumerate(names))
     return Portrait(
@@ -132,17 +132,20 @@ def _along(squares: Errors, axis: int, name: str) -> Along:
     return Along(name, squares.shape[axis], tuple(map(_short, errors)))
 
 
-def _worst_image(squares: Errors, names: tuple[str, ...]) -> tuple[str, tuple[str, str], Errors]:
-    """(which one, the names of its axes, mean squares over channels) of the worst image."""
+def _worst_image(
+    squares: Errors, names: tuple[str, ...], channels: bool
+) -> tuple[str, tuple[str, str], Errors]:
+    """(which one, the names of its axes, mean squares over channels, if any) of the worst image."""
     if squares.ndim == 1:
         return "", ("", names[0]), squares[None, :]
-    if squares.ndim > 3:
+    if channels and squares.ndim > 3:
         squares = squares.mean(-1)
     axes = (names[squares.ndim - 2], names[squares.ndim - 1])
     leading = squares.shape[:-2]
     at = np.unravel_index(int(np.argmax(squares.sum((-2, -1)))), leading) if leading else ()
-    text = ", ".join(f"{name} {int(i)}" for name, i, n in zip(names, at, leading, strict=False)
-                     if n > 1)  # fmt: skip
+    word = "{} {}" if channels else "entry {1} of {0}"
+    found = zip(names, at, leading, strict=False)
+    text = ", ".join(word.format(name, int(i)) for name, i, n in found if n > 1)
     return text, axes, squares[at]
 
 

@@ -85,10 +85,9 @@ def test_one_that_is_right(home):
     assert kinds == ["Tanh", "Torch", "Tanh, gradients", "Torch, gradients"]
 
 
-@pytest.mark.slow
 def test_it_is_of_the_whole(home):
     done = parity(home, "mine:right", "--grad", "--only", "first")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
-        "parity: modes: gradients are of the whole, and only= leaves a part out: use depth= instead"
+        "parity: --grad is of the whole model: use --depth, not --only, to see less of it"
     ]

@@ -318,4 +318,4 @@ def test_a_call_of_a_module_for_which_no_tap_comes():
     report = parity.compare(Twice(), parity.Functional(apply, {"one": jnp.ones((1, 1))}), (x,),
                      ignore=("one",))  # fmt: skip
     assert report.verdict == "WARN"
-    assert "__call__: the port comes by no tap for n call 1: not compared" in report.notes
+    assert "__call__: the port comes by no tap for `n call 1`: not compared" in report.notes

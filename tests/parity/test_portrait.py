@@ -118,6 +118,16 @@ def test_a_fault_has_the_portrait_of_what_it_hands_on(faulty):
     assert {row.handed for row in faulty.rows if row.path != "blocks.0"} == {0.0}
 
 
+def test_an_array_without_channels_is_drawn_by_its_last_axes():
+    ref = np.ones((2, 3, 7, 9), np.float32)
+    port = ref.copy()
+    port[1, 2, 4, 6] += 1
+    found = portrait(ref, port, named=False)
+    assert found.worst == "entry 1 of axis 0, entry 2 of axis 1"
+    assert (found.heat_axes, found.heat_size) == (("axis 2", "axis 3"), (7, 9))
+    assert np.argwhere(found.heat).tolist() == [[4, 6]]
+
+
 class Same(torch.nn.Module):
     def forward(self, x):
         return x
