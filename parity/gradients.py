@@ -27,7 +27,7 @@ from parity.backward import (
 from parity.forced import NotMeasured, Sides, reference, unforced
 from parity.grad_nnx import PortGradients, PortRun, differentiate_port
 from parity.grade import fail_limit
-from parity.gradient import Subject, scored, small
+from parity.gradient import Subject, scored, small, strict, widened
 from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
@@ -38,8 +38,8 @@ from parity.records import UNSTEADY, Call, Exclusive, Leaf, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
-SHAKES = 3
-"""How often numbers are shaken to see whether a gradient jumps."""
+SHAKES = 4
+"""How often numbers are shaken to see whether a gradient jumps: to either side, twice."""
 
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -78,6 +78,10 @@ def measure_gradients(
     return found
 
 
+Jumps = dict[Key | str, Buffer]
+"""How far a few roundings move each entry of a gradient."""
+
+
 def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:
     """The others, each in the nearest that is left."""
     above = {match.ref.order: match.parent for match in matches}
@@ -104,8 +108,9 @@ class Measured:
         self.matches, self.store, self.problem = matches, store, ""
         self.recorded, self.run = Gradients({}, {}), PortRun()
         self.wide = WideGradients({}, {})
-        self._jumps: dict[Key | str, float] = {}
+        self._jumps: Jumps = {}
         self._calls, self._backward, self._weights = calls, backward, weights
+        self._kinds = {match.ref.order: match.ref.kind for match in matches}
 
     def shake(self, progress: Progress) -> None:
         """Where a small error fails, see how far float64 itself is moved by a few roundings.
@@ -113,13 +118,12 @@ class Measured:
         A mask, a maximum or a clamp of what is computed inside a call takes the other side when
         that is near enough to it: gradients jump then, on either side.
         """
-        kinds = {match.ref.order: match.ref.kind for match in self.matches}
         subjects = chain(
-            ((one, one.match.ref.order) for one in self.tensors()),
-            ((one, m.ref.order) for m in self.matches for one in self.inputs(m)),
-            ((one, m.parent) for m in self.matches for one in self.handed(m)),
+            self.tensors(),
+            (one for m in self.matches for one in self.inputs(m)),
+            (one for m in self.matches for one in self.handed(m)),
         )
-        if any(small(one.own, fail_limit(kinds[order])) for one, order in subjects):
+        if any(one.doubtful for one in subjects):
             progress.stage("gradients: what roundings do to them")
             for number in range(1, SHAKES + 1):
                 again = self._backward.own(
@@ -136,8 +140,8 @@ class Measured:
             inside = self._input(whole, leaf)
             port = self._input(own, leaf)
             yield Subject(
-                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms, jump,
-                whole=inside,
+                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms,
+                jump, fail_limit(match.ref.kind), whole=inside,
                 free=None if match.ref.parent != -1 else port if inside is None else inside,
                 given=reference(leaf, self.store),
                 problem=self.why(match),
@@ -154,7 +158,8 @@ class Measured:
             port = None if buffer is None else self.store.get(buffer)
             wide, terms, jump = self._wide(self.wide, self._jumps, match, "output", leaf)
             ref = self._ref(match, "output", leaf)
-            yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump)
+            limit = fail_limit(self._kinds[match.parent])
+            yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump, limit)
 
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over all calls; it counts with the first call of
@@ -180,54 +185,65 @@ class Measured:
                 first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
                 None if one is None else self.store.get(one.value),
                 0.0 if one is None else of_sum(one.spread, _positions(calls)),
-                self._jumps.get(name, 0.0),
+                _of(self._jumps, name, self.store), fail_limit(first[path].ref.kind),
                 whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
                 free=_as(self._in_order(lines, self._read(free, lines)), ref),
                 problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
             )  # fmt: skip
 
-    def inside(self, match: Match) -> Exclusive:
-        """The worst of all gradients of a call, of all that is inside it too."""
-        nan, jumps = float("nan"), dict[Key | str, float]()
+    def inside(self, match: Match) -> tuple[Exclusive, float]:
+        """The worst of all gradients of a call, of all that is inside it too; and the largest
+        relative error that is more than rounding where nothing jumps.
+        """
+        nan, jumps, far = float("nan"), Jumps(), 0.0
         try:
             whole = self._whole_call(match)
-            worst = self._worst(match, whole, jumps)
+            worst, far = self._worst(match, whole, jumps)
             if small(worst, fail_limit(match.ref.kind)):
                 for number in range(1, SHAKES + 1):
                     _widest(jumps, whole, self._whole_call(match, number), self.store)
-                worst = self._worst(match, whole, jumps)
+                worst, _ = self._worst(match, whole, jumps)
         except NotMeasured as error:
-            return Exclusive(nan, nan, 0, problem=str(error))
-        return worst
+            return Exclusive(nan, nan, 0, problem=str(error)), far
+        return worst, far
 
     def _whole_call(self, match: Match, shaken: int = 0) -> WideGradients:
         return self._backward.whole(match, self._calls[0], self.store, self.recorded, shaken)
 
-    def _worst(
-        self, match: Match, whole: WideGradients, jumps: Mapping[Key | str, float]
-    ) -> Exclusive:
-        nan, errors = float("nan"), []
+    def _worst(self, match: Match, whole: WideGradients, jumps: Jumps) -> tuple[Exclusive, float]:
+        nan, errors, far = float("nan"), list[Exclusive](), 0.0
+
+        def add(
+            ref: Array, own: Array, wide: Array | None, terms: float, jump: Array | None
+        ) -> None:
+            nonlocal far
+            error = scored(ref, own, wide, terms)
+            if strict(error, ref) > fail_limit(match.ref.kind):
+                far = max(far, error.rel_l2)
+            size = 0.0 if jump is None else rms(jump)
+            errors.append(widened(ref, own, wide, terms, size) if size else error)
+
         port = self.run.whole[match.ref.order]
         for leaf in paired(match.inputs):
             own = self._input(port, leaf)
             wide, terms, jump = self._wide(whole, jumps, match, "input", leaf)
             if own is not None:
-                errors.append(scored(self._ref(match, "input", leaf), own, wide, terms, jump))
+                add(self._ref(match, "input", leaf), own, wide, terms, jump)
         for name, lines in self._lines.items():
             own = self._in_order(lines, self._read(port.tensors, lines))
             one = whole.tensors.get(name)
             if own is None or one is None:
                 continue
             if self._unsteady(name):
-                return Exclusive(nan, nan, 0, problem=RANDOM)
+                return Exclusive(nan, nan, 0, problem=RANDOM), far
             # of one call the reference's gradient is known in float64 alone
             wide = self.store.get(one.value)
-            terms, jump = of_sum(one.spread, _positions([match])), jumps.get(name, 0.0)
-            ref, own = wide.astype(np.float32), own.astype(np.float32)
-            errors.append(scored(ref, own, wide, terms, jump))
+            terms, jump = of_sum(one.spread, _positions([match])), _of(jumps, name, self.store)
+            add(wide.astype(np.float32), own.astype(np.float32), wide, terms, jump)
         if any(error.unsteady for error in errors):
-            return Exclusive(nan, nan, 0, problem=RANDOM)
-        return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0))
+            return Exclusive(nan, nan, 0, problem=RANDOM), far
+        none = Exclusive(nan, nan, 0)
+        return max(errors, key=lambda e: (e.nonfinite, e.r), default=none), far
 
     def _unsteady(self, name: str) -> bool:
         """Whether the reference's own gradient of a parameter is not what it is in float64."""
@@ -292,16 +308,17 @@ class Measured:
     def _wide(
         self,
         gradients: WideGradients,
-        jumps: Mapping[Key | str, float],
+        jumps: Jumps,
         match: Match,
         side: Side,
         leaf: LeafMatch,
-    ) -> tuple[Array | None, float, float]:
+    ) -> tuple[Array | None, float, Array | None]:
         key: Key = (match.ref.order, side, leaf.ref.name)
         one = gradients.leaves.get(key)
         if one is None:
-            return None, 0.0, 0.0
-        return read(self.store, one.value, leaf.undo), one.spread, jumps.get(key, 0.0)
+            return None, 0.0, None
+        jump = None if key not in jumps else read(self.store, jumps[key], leaf.undo)
+        return read(self.store, one.value, leaf.undo), one.spread, jump
 
     def _input(self, gradients: PortGradients | None, leaf: LeafMatch) -> Array | None:
         if gradients is None or leaf.port is None or leaf.port.name not in gradients.inputs:
@@ -343,18 +360,22 @@ class Measured:
         return total
 
 
-def _widest(
-    jumps: dict[Key | str, float], wide: WideGradients, again: WideGradients, store: Store
-) -> None:
-    """How far gradients are from what they were, at most."""
+def _widest(jumps: Jumps, wide: WideGradients, again: WideGradients, store: Store) -> None:
+    """How far each entry of a gradient is from what it was, at most."""
     sides: tuple[tuple[Mapping[Any, Wide], Mapping[Any, Wide]], ...] = (
         (wide.leaves, again.leaves), (wide.tensors, again.tensors)
     )  # fmt: skip
     for before, after in sides:
         for key, one in before.items():
             if key in after:
-                gap = rms(store.get(after[key].value) - store.get(one.value))
-                jumps[key] = max(jumps.get(key, 0.0), gap)
+                gap = np.abs(store.get(after[key].value) - store.get(one.value))
+                if key in jumps:
+                    gap = np.maximum(gap, store.get(jumps[key]))
+                jumps[key] = store.put(gap)
+
+
+def _of(jumps: Jumps, name: str, store: Store) -> Array | None:
+    return store.get(jumps[name]) if name in jumps else None
 
 
 def _positions(calls: Sequence[Match]) -> int:
