@@ -4,7 +4,6 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import torch
 
 from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable
 from parity.capture_torch import Method, invoke, target
+from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
 from parity.measure import comparable
 from parity.metrics import rms
@@ -74,22 +74,18 @@ class Pass:
     def run(self, method: Method, arrays: Sequence[torch.Tensor]) -> Flat:
         """What the root makes of these arrays in the place of those that it was given."""
         inner = [module for module in self._paths if module is not self.root]
-        own = {module: vars(module).get("forward") for module in inner}
-        try:
-            for module in inner:
-                module.forward = functools.partial(self._call, module, module.forward)
+        with replaced_forwards(inner, self._call):
             assert self.match.ref.arguments is not None
             given = rebuild(self.match.ref.arguments, arrays)
             args, kwargs = unbind(target(self.root, method), given)
             return flatten(invoke(self.root, method, args, kwargs))
-        finally:
-            for module, forward in own.items():
-                vars(module).pop("forward", None)
-                if forward is not None:
-                    module.forward = forward
 
-    def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
-              **kwargs: Any) -> Any:  # fmt: skip
+    def _call(
+        self, module: torch.nn.Module, forward: Callable[..., Any], called: bool, args: Any,
+        kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if not called:
+            return forward(*args, **kwargs)
         path = self._paths[module]
         match = self._matches.get((path, self._turns[path]))
         self._turns[path] += 1

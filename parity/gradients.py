@@ -332,7 +332,9 @@ class Measured:
         for line in self._weights:
             if line.paired and line.kind == "parameter":
                 name = self.recorded.shared.get(line.name, line.name)
-                found.setdefault(name, {}).setdefault((line.nnx_name, line.transform), line)
+                own = self.run.aliases.get(line.nnx_name, line.nnx_name)
+                one = replace(line, nnx_name=own)
+                found.setdefault(name, {}).setdefault((own, line.transform), one)
         return {name: list(lines.values()) for name, lines in found.items()}
 
     def _read(self, tensors: Mapping[str, Buffer], lines: Sequence[Weight]) -> Mapping[str, Array]:
