@@ -132,7 +132,9 @@ def _judged(
             )  # fmt: skip
         free = None
         if subject.free is not None and not error.problem:
-            free = compare_arrays(subject.ref, subject.free)
+            free = compare_arrays(
+                subject.ref if subject.total is None else subject.total, subject.free
+            )
         own = min([*wrong, *([error.rel_l2] if error.fails(limit) else [])], default=math.inf)
         errors = Errors(free, inclusive, error, handed, container, excused=off <= NEARER * own)
         leaf = Leaf(_leaf(subject), measured.store.put(subject.ref))

@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable
+from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable, owner
 from parity.capture_torch import Method, invoke, target
 from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
@@ -178,6 +178,7 @@ class Natural(Pass):
 class _Frame:
     """The own code of one open call: from where gradients start, and to where they go."""
 
+    match: Match
     roots: list[tuple[torch.Tensor, Buffer | None, bool]] = field(default_factory=list)
     ends: list[tuple[Key, bool, torch.Tensor]] = field(default_factory=list)
 
@@ -201,6 +202,8 @@ class Forced(Pass):
         self._found: dict[Key, Wide] = {}
         self._sums: dict[str, torch.Tensor] = {}
         self._spreads: dict[str, torch.Tensor] = {}
+        self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._called = {match.ref.path for match in matches}
         self._draw = torch.Generator().manual_seed(0)
 
     def gradients(
@@ -208,7 +211,7 @@ class Forced(Pass):
     ) -> WideGradients:
         """Those of all boundaries, and of the float64 copies of parameters, by name."""
         self._weights = [(name, one) for name, copies in weights.items() for one in copies]
-        frame = _Frame()
+        frame = _Frame(self.match)
         self._frames.append(frame)
         order = self.match.ref.order
         known = _by_name(self.match.inputs)
@@ -226,11 +229,15 @@ class Forced(Pass):
             name: Wide(self._put64(one), rms(to_array(self._spreads[name], False)))
             for name, one in self._sums.items()
         }
-        return WideGradients(self._found, tensors)
+        users = {
+            key: Wide(self._put64(one), rms(to_array(spread, False)))
+            for key, (one, spread) in self._users.items()
+        }
+        return WideGradients(self._found, tensors, users)
 
     def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
         """Make it on what was recorded, run it backward, and return what was recorded."""
-        parent, frame, order = self._frames[-1], _Frame(), match.ref.order
+        parent, frame, order = self._frames[-1], _Frame(match), match.ref.order
         leaves = _by_name(match.inputs)
         for name, own in given.arrays:
             if name in leaves and own.requires_grad:
@@ -309,6 +316,10 @@ class Forced(Pass):
             if value is not None and spread is not None:
                 self._sums[name] += value
                 self._spreads[name] += spread
+                if owner(name, self._called) != frame.match.ref.path:
+                    share = (frame.match.ref.order, name)
+                    before = self._users.get(share, (torch.zeros_like(value),) * 2)
+                    self._users[share] = (before[0] + value, before[1] + spread)
 
     def _put64(self, one: torch.Tensor) -> Buffer:
         return self.store.put(to_array(one, False))

@@ -39,7 +39,8 @@ class Subject:
     `ref`, `port` and `wide` are the reference's, the port's and the reference's in float64, of the
     call's own code; `terms` is the size of what the latter is a sum of, and `jump` how far a few
     roundings move each entry; R above `limit` fails. `whole` is the port's with
-    all that is inside the call, `free` that of the port alone, and `given` the array that it is
+    all that is inside the call, `free` that of the port alone, which is
+    compared with `total` if `ref` is but a share of that, and `given` the array that it is
     the gradient of. `name` is that of an input or a tensor, or, of what is handed back, of an
     output of the call inside. `problem` says why there is no gradient.
     """
@@ -54,6 +55,7 @@ class Subject:
     limit: float = math.inf
     whole: Array | None = None
     free: Array | None = None
+    total: Array | None = None
     given: Array | None = None
     problem: str = ""
 

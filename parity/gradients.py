@@ -22,6 +22,7 @@ from parity.backward import (
     Wide,
     WideGradients,
     differentiable,
+    owner,
     paired,
 )
 from parity.forced import NotMeasured, Sides, reference, unforced
@@ -78,7 +79,7 @@ def measure_gradients(
     return found
 
 
-Jumps = dict[Key | str, Buffer]
+Jumps = dict[Key | tuple[int, str] | str, Buffer]
 """How far a few roundings move each entry of a gradient."""
 
 
@@ -170,9 +171,7 @@ class Measured:
         alone = self.run.whole.get(root) or self.run.own.get(root)
         free = alone.tensors if alone is not None else {}
         for name, lines in self._lines.items():
-            path = lines[0].path
-            while path not in first and path:
-                path = path.rpartition(".")[0]
+            path = owner(lines[0].name, first)
             buffer, port = self.recorded.tensors.get(name), self._in_order(lines, self.run.tensors)
             idle = buffer is None and path != lines[0].path and (port is None or not port.any())
             if path not in first or idle:
@@ -181,15 +180,59 @@ class Measured:
             calls = [match for match in self.matches if match.ref.path == path]
             one = self.wide.tensors.get(name)
             own = [self.why(match) for match in calls]
+            wide = None if one is None else self.store.get(one.value)
+            total = ref
+            users = self._users(name, lines, path)
+            if users and wide is not None:
+                # of a share the reference's gradient is known in float64 alone
+                yield from users
+                wide = wide - sum(user.wide for user in users if user.wide is not None)
+                ref, port = wide.astype(ref.dtype), self._share(calls, lines)
             yield Subject(
-                first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
-                None if one is None else self.store.get(one.value),
+                first[path], name.removeprefix(f"{path}."), ref, _as(port, ref), wide,
                 0.0 if one is None else of_sum(one.spread, _positions(calls)),
                 _of(self._jumps, name, self.store), fail_limit(first[path].ref.kind),
-                whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
-                free=_as(self._in_order(lines, self._read(free, lines)), ref),
+                whole=None if users else _as(self._in_order(lines, self._whole(calls, lines)), ref),
+                free=_as(self._in_order(lines, self._read(free, lines)), ref), total=total,
                 problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
             )  # fmt: skip
+
+    def _users(self, name: str, lines: Sequence[Weight], path: str) -> list[Subject]:
+        """The share in a parameter of each module that is not its owner, with that module's first
+        call: a weight that is tied, or that the code of another module reads.
+        """
+        found = []
+        for user in dict.fromkeys(match.ref.path for match in self.matches):
+            calls = [match for match in self.matches if match.ref.path == user]
+            shares = [self.wide.users.get((match.ref.order, name)) for match in calls]
+            theirs = [one for one in shares if one is not None]
+            port = self._share(calls, lines) if user != path else None
+            if user == path or not (theirs or (port is not None and port.any())):
+                continue
+            wide = np.zeros(lines[0].shape)
+            jump = np.zeros(lines[0].shape)
+            for match, one in zip(calls, shares, strict=True):
+                if one is not None:
+                    wide = wide + self.store.get(one.value)
+                    own = _of(self._jumps, (match.ref.order, name), self.store)
+                    jump = jump if own is None else jump + own
+            ref = wide.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
+            found.append(Subject(
+                calls[0], name, ref, _as(port, ref), wide,
+                of_sum(sum(one.spread for one in theirs), _positions(calls)),
+                jump, fail_limit(calls[0].ref.kind),
+                problem=next(filter(None, map(self.why, calls)), ""),
+            ))  # fmt: skip
+        return found
+
+    def _share(self, calls: Sequence[Match], lines: Sequence[Weight]) -> Array | None:
+        """What the own code of these calls of the port makes of a parameter's gradient."""
+        total: dict[str, Array] = {}
+        for match in calls:
+            one = self.run.own.get(match.ref.order)
+            for name, array in self._read(one.tensors, lines).items() if one else ():
+                total[name] = total.get(name, 0) + array.astype(np.float64)
+        return self._in_order([line for line in lines if line.nnx_name in total], total)
 
     def inside(self, match: Match) -> tuple[Exclusive, float]:
         """The worst of all gradients of a call, of all that is inside it too; and the largest
@@ -352,6 +395,8 @@ class Measured:
 
     def _in_order(self, lines: Sequence[Weight], tensors: Mapping[str, Array]) -> Array | None:
         """What the port has for a parameter of the reference, in its order of axes."""
+        if not lines:
+            return None
         total = np.zeros(lines[0].shape)
         for line in lines:
             own = tensors.get(line.nnx_name)
@@ -365,7 +410,7 @@ class Measured:
 def _widest(jumps: Jumps, wide: WideGradients, again: WideGradients, store: Store) -> None:
     """How far each entry of a gradient is from what it was, at most."""
     sides: tuple[tuple[Mapping[Any, Wide], Mapping[Any, Wide]], ...] = (
-        (wide.leaves, again.leaves), (wide.tensors, again.tensors)
+        (wide.leaves, again.leaves), (wide.tensors, again.tensors), (wide.users, again.users)
     )  # fmt: skip
     for before, after in sides:
         for key, one in before.items():
@@ -376,7 +421,7 @@ def _widest(jumps: Jumps, wide: WideGradients, again: WideGradients, store: Stor
                 jumps[key] = store.put(gap)
 
 
-def _of(jumps: Jumps, name: str, store: Store) -> Array | None:
+def _of(jumps: Jumps, name: tuple[int, str] | str, store: Store) -> Array | None:
     return store.get(jumps[name]) if name in jumps else None
 
 
