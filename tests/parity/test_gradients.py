@@ -14,6 +14,7 @@ import parity
 from parity import InputError
 from parity.gradient import scored
 from parity.ledger import in_order_of_ref, make_ledger
+from parity.records import of_gradient
 from parity.weights import Fused, Tensor
 
 compare = partial(parity.compare, modes=("grad",), jitted=False)
@@ -673,3 +674,8 @@ def test_a_port_that_fails_in_the_gradient_run():
     report = compare(*small(ours=broken), (X,), modes=("free", "grad"))
     assert report.verdict == "UNKNOWN"
     assert any("only once" in row.reason for row in report.rows)
+
+
+def test_a_case_named_grad_is_none_of_gradients():
+    assert of_gradient("encode/grad", "grad(x)")
+    assert not of_gradient("encode/grad", "output")
