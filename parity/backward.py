@@ -1,6 +1,6 @@
 """What the backward pass of a reference gives: a gradient at every boundary of every call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -50,11 +50,13 @@ class Wide:
 class WideGradients:
     """As `Gradients`, in float64: every call with the recorded inputs and gradients.
 
-    At an output it is what the call around it hands back, with its own code alone.
+    At an output it is what the call around it hands back, with its own code alone. `users` are the
+    shares of calls, by `order`, in tensors that are not their module's own (see `owner`).
     """
 
     leaves: Mapping[Key, Wide]
     tensors: Mapping[str, Wide]
+    users: Mapping[tuple[int, str], Wide] = field(default_factory=dict)
 
 
 class Backward(Protocol):
@@ -101,6 +103,16 @@ class Backward(Protocol):
             NotMeasured: it does not run in float64.
         """
         ...
+
+
+def owner(name: str, paths: Collection[str]) -> str:
+    """The path of the module with which a tensor counts: its own, or the nearest around it that is
+    among `paths`; `""` if there is none.
+    """
+    path = name.rpartition(".")[0]
+    while path not in paths and path:
+        path = path.rpartition(".")[0]
+    return path
 
 
 def differentiable(leaf: Leaf) -> bool:

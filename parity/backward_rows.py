@@ -1,5 +1,6 @@
 """From gradients to rows, verdicts and faults."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -27,6 +28,10 @@ from parity.records import (
     Match,
     Row,
 )
+
+NEARER = 0.1
+"""A call's own error is excused if all that it hands back is nearer by this factor, or right by any
+measure: what jumps, on either side, makes R small where the same error is still there."""
 
 
 def judge_gradients(
@@ -110,7 +115,10 @@ def _judged(
     kind, limit = match.ref.kind, fail_limit(match.ref.kind)
     container = match.ref.order in measured.run.whole
     far = bool(handed) or any(one.own.fails(limit) or _far(one, limit) for one in subjects)
-    inside = measured.inside(match) if container and far and not measured.why(match) else None
+    inside, off = None, 0.0
+    if container and far and not measured.why(match):
+        inside, off = measured.inside(match)
+    wrong = [one.error.rel_l2 for one in handed if one.error.fails(limit)]
     found = []
     for subject in subjects:
         error = subject.own
@@ -124,8 +132,11 @@ def _judged(
             )  # fmt: skip
         free = None
         if subject.free is not None and not error.problem:
-            free = compare_arrays(subject.ref, subject.free)
-        errors = Errors(free, inclusive, error, handed, container)
+            free = compare_arrays(
+                subject.ref if subject.total is None else subject.total, subject.free
+            )
+        own = min([*wrong, *([error.rel_l2] if error.fails(limit) else [])], default=math.inf)
+        errors = Errors(free, inclusive, error, handed, container, excused=off <= NEARER * own)
         leaf = Leaf(_leaf(subject), measured.store.put(subject.ref))
         judged = judge(kind, LeafMatch(leaf, leaf), errors)
         found.append(Found(_row(case, subject, errors, judged), judged, tuple(handed)))

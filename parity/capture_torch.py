@@ -78,16 +78,16 @@ def observe(
                     output = invoke(module, method, args, kwargs)
                 observer.end(module, method if isinstance(method, str) else "__call__", output)
         finally:
-            _unhook(module, observer)
+            unhook(module, observer)
     finally:
-        _unhook(module, observer)  # once more: an interrupt may have broken it off
+        unhook(module, observer)  # once more: an interrupt may have broken it off
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if inside is not None:
         info = {path: one for path, one in info.items() if path == prefix or path in inside}
     return Trace(observer.recorder.finish(), info, stateful=left.changed)
 
 
-def _unhook(root: torch.nn.Module, observer: "_Observer") -> None:
+def unhook(root: torch.nn.Module, observer: object) -> None:
     """Remove the observer's hooks: all, those too whose handles an interrupt kept from us."""
     for module in root.modules():
         for hooks, flags in (

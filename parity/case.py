@@ -43,6 +43,7 @@ from parity.records import (
     Emulation,
     Fault,
     LeafMatch,
+    Match,
     NonFinite,
     Row,
     Rung,
@@ -55,6 +56,13 @@ from parity.weights import Fused, Stacked, Weight
 NO_TAPS = (
     "the port is a function without taps, seen as a whole: name what the reference's modules"
     " return, as in parity.tap('layers.0.attn', y)"
+)
+
+
+NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
+
+GRADIENTS_ALONE = (
+    "gradients alone were compared, and what the port returns may be wrong: compare outputs too"
 )
 
 
@@ -234,7 +242,10 @@ def run_case(
         found = [one for part in judged for one in part.found]
         rows = [one.row for one in found]
         smooth = of_modules(alignment.matches, ref.calls)
-        if backward is not None and smooth and smooth[-1].ref.parent == -1:
+        unmeasured = ""
+        if backward is not None and not (smooth and smooth[-1].ref.parent == -1):
+            unmeasured = NO_ROOT
+        elif backward is not None:
             measured = measure_gradients(smooth, calls, sides, backward, weights, store, progress)
             more, wrong = judge_gradients(case, measured, {fault.path for fault in faults})
             rows, faults = [*rows, *more], (*faults, *wrong)
@@ -248,7 +259,7 @@ def run_case(
         if root is not None and rules.emulate is not None:
             emulation = measure_emulated(
                 rules.emulate, case.name, alignment.matches, port.calls, sides, free,
-                judged[-1].exclusives, store, fail_limit, progress,
+                judged[-1].exclusives if judged else None, store, fail_limit, progress,
             )  # fmt: skip
         nonfinite: tuple[NonFinite, ...] = ()
         if ref.calls and port.calls:
@@ -259,6 +270,9 @@ def run_case(
             seen = case.seen(case.args, outputs, root_outputs(port.calls[-1], store))
         notes = (*reference.notes(case), *weak_inputs(called, store))
         notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
+        notes += tuple(f"{case.name}: {note}" for note in [unmeasured] if note)
+        if not parts and (root is None or not _returns_the_same(root, free)):
+            notes += (f"{case.name}: {GRADIENTS_ALONE}",)
         if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
             notes += (f"{case.name}: {NO_TAPS}",)
     coverage = with_deeper(alignment.coverage, choice.deeper)
@@ -378,6 +392,16 @@ def _agree(alignment: Alignment, free: Free) -> bool:
     return all(
         bounded(error.rel_l2, limits[order], np.dtype(np.float32)) or error.mae == 0
         for (order, _), error in free.errors.items()
+    )
+
+
+def _returns_the_same(root: Match, free: Free) -> bool:
+    """Whether what the root returns is surely the same but for rounding."""
+    limit, plain = SLACK * fail_limit(root.ref.kind), np.dtype(np.float32)
+    errors = [free.errors.get((root.ref.order, leaf.ref.name)) for leaf in root.outputs
+              if leaf.ref.buffer is not None]  # fmt: skip
+    return all(
+        one is not None and (one.mae == 0 or bounded(one.rel_l2, limit, plain)) for one in errors
     )
 
 

@@ -7,7 +7,7 @@ the whole model.
 import functools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from parity import taps
-from parity.capture_torch import Method, invoke, target
+from parity.capture_torch import Method, invoke, target, unhook
 from parity.errors import first_line
 from parity.forced import by_turn
 from parity.measure import comparable
@@ -106,12 +106,8 @@ class _Run:
     ) -> None:
         self._mode = mode
         widened = self._paths if self._everything else self._with_idle(self._root)
-        undo = widen_modules(widened)
         inner = [module for module in self._paths if module is not self._root]
-        own = {module: vars(module).get("forward") for module in inner}
-        try:
-            for module in inner:
-                module.forward = functools.partial(self._call, module, module.forward)
+        with widened_modules(widened), replaced_forwards(inner, self._call):
             match = self._root_match
             assert match.ref.arguments is not None
             buffers = [(leaf.buffer, leaf.moved) for leaf in match.ref.inputs if leaf.buffer]
@@ -124,29 +120,26 @@ class _Run:
                 returned = invoke(self._root, method, args, kwargs)
             output = flatten(returned)
             self._listener(match, {}, _tensors(output))
-        finally:
-            for module, forward in own.items():
-                vars(module).pop("forward", None)
-                if forward is not None:
-                    module.forward = forward
-            narrow_modules(undo)
 
-    def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
-              **kwargs: Any) -> Any:  # fmt: skip
+    def _call(
+        self, module: torch.nn.Module, forward: Callable[..., Any], called: bool, args: Any,
+        kwargs: Any,
+    ) -> Any:  # fmt: skip
         """Stands in for the `forward` of one module."""
         path = self._paths[module]
-        match = self._next(path)
+        match = self._next(path) if called else None
+        widened = widened_modules([] if self._everything else self._with_idle(module))
         with self._unseen():
-            undo = [] if self._everything else widen_modules(self._with_idle(module))
-        self._running.append(path)
-        try:
+            widened.__enter__()
+        with ExitStack() as stack:
+            stack.push(widened)
+            if called:
+                self._running.append(path)
+                stack.callback(self._running.pop)
             if match is None:
                 return forward(*args, **kwargs)
             with self._unseen():
                 return self._replaced_call(match, forward, args, kwargs)
-        finally:
-            self._running.pop()
-            narrow_modules(undo)
 
     def _tap(self, name: str, value: Any) -> Any:
         """Stands in for a tap: it hands back what it recorded."""
@@ -250,6 +243,55 @@ def with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozenset
     return frozenset(found)
 
 
+Forward = Callable[..., Any]
+
+
+@contextmanager
+def replaced_forwards(
+    modules: Collection[torch.nn.Module],
+    call: Callable[[torch.nn.Module, Forward, bool, Any, Any], Any],
+) -> Iterator[None]:
+    """In the block `call` stands in for the `forward` of each module.
+
+    It is given the module, its `forward`, whether the module itself was called, and the arguments:
+    of `module.forward(x)` hooks do not hear, so that it was not recorded as a call.
+    """
+    stand_in = _StandIn(call)
+    own = {module: vars(module).get("forward") for module in modules}
+
+    def undo() -> None:
+        for module, forward in own.items():
+            vars(module).pop("forward", None)
+            if forward is not None:
+                module.forward = forward
+            unhook(module, stand_in)
+
+    try:
+        try:
+            for module in modules:
+                module.register_forward_pre_hook(stand_in.before)
+                module.forward = functools.partial(stand_in.forward, module, module.forward)
+            yield
+        finally:
+            undo()
+    finally:
+        undo()  # once more: an interrupt may have broken it off
+
+
+class _StandIn:
+    def __init__(self, call: Callable[[torch.nn.Module, Forward, bool, Any, Any], Any]) -> None:
+        self._call = call
+        self._called: set[torch.nn.Module] = set()
+
+    def before(self, module: torch.nn.Module, _: Any) -> None:
+        self._called.add(module)
+
+    def forward(self, module: torch.nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+        called = module in self._called
+        self._called.discard(module)
+        return self._call(module, forward, called, args, kwargs)
+
+
 @dataclass(frozen=True)
 class Widened:
     """A tensor and the float64 copy that stands in its place, not written to since `version`."""
@@ -261,22 +303,34 @@ class Widened:
     version: int
 
 
-def widen_modules(modules: Iterable[torch.nn.Module]) -> list[Widened]:
-    """Put float64 copies in place of the modules' own tensors; returns how to undo it."""
+@contextmanager
+def widened_modules(modules: Iterable[torch.nn.Module]) -> Iterator[list[Widened]]:
+    """In the block float64 copies stand in place of the modules' own tensors."""
     undo: list[Widened] = []
+    try:
+        try:
+            _widen(modules, undo)
+            yield undo
+        finally:
+            _narrow(undo)
+    finally:
+        _narrow(undo)  # once more: an interrupt may have broken it off
+
+
+def _widen(modules: Iterable[torch.nn.Module], undo: list[Widened]) -> None:
     for module in modules:
         groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers, vars(module))
         for group in groups:
             for name, tensor in list(group.items()):
                 if isinstance(tensor, torch.Tensor) and tensor.dtype in _WIDER:
                     wide = tensor.detach().to(_WIDER[tensor.dtype])
-                    as_parameter = isinstance(tensor, torch.nn.Parameter)
-                    group[name] = torch.nn.Parameter(wide, False) if as_parameter else wide
-                    undo.append(Widened(group, name, tensor, group[name], wide._version))
-    return undo
+                    if isinstance(tensor, torch.nn.Parameter):
+                        wide = torch.nn.Parameter(wide, False)
+                    undo.append(Widened(group, name, tensor, wide, wide._version))
+                    group[name] = wide
 
 
-def narrow_modules(undo: Sequence[Widened]) -> None:
+def _narrow(undo: Sequence[Widened]) -> None:
     """Put the modules' own tensors back, with what the call made of its buffers for the next one.
 
     The caller keeps the values that they had.

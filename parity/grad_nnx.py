@@ -22,7 +22,7 @@ from parity.backward import Gradients, Side
 from parity.capture_nnx import Method, aliased, named_tensors, target
 from parity.errors import first_line
 from parity.force_nnx import replaced
-from parity.forced import Array, by_port_leaf, by_turn, values
+from parity.forced import Array, NotMeasured, by_port_leaf, by_turn, values
 from parity.linen_parts import Part
 from parity.measure import read
 from parity.observe_nnx import Observer, observed
@@ -58,7 +58,8 @@ class PortRun:
 
     `tensors` are sums over the own code of all calls. `problems` say why calls have no gradients.
     Calls that are `hidden` are made under a JAX transformation: their code counts with that of the
-    call around them. `outputs` are what calls returned by themselves.
+    call around them. `outputs` are what calls returned by themselves. `aliases` maps all names of
+    a variable, which modules may share, to the one under which its gradient is here.
     """
 
     own: dict[int, PortGradients] = field(default_factory=dict)
@@ -67,6 +68,7 @@ class PortRun:
     problems: dict[int, str] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
     outputs: dict[tuple[int, str], Buffer] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 def differentiate_port(
@@ -81,18 +83,25 @@ def differentiate_port(
 
     `calls` are all that the port made when it was recorded. What it compiles by itself runs
     operation by operation, as in `force_nnx`.
+
+    Raises:
+        NotMeasured: the port does not run so.
     """
     root = matches[-1]
     inner = {match.port.path for match in matches[:-1]}
     watched = {p: m for p, m in modules.items() if p in inner and not isinstance(m, Part)}
     module = modules[root.port.path]
-    assert root.port.arguments is not None
+    if root.port.arguments is None:
+        raise NotMeasured(f"{NO_GRADIENT}: its arguments were not kept")
     given = flatten(rebuild(root.port.arguments, list(map(aliased, values(root, store)))))
     run = _Differentiating(modules, matches, calls, store, recorded)
     objects = [value for _, value in given.statics]
     eager = jax.disable_jit() if any(call.traced for call in calls) else nullcontext()
-    with eager, kept_port(module, *objects), observed(watched, run):
-        run.call(root, module, lambda one: target(one, method), given)
+    try:
+        with eager, kept_port(module, *objects), observed(watched, run):
+            run.call(root, module, lambda one: target(one, method), given)
+    except Exception as error:  # code that ran once may fail on the reference's inputs
+        raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
     return run.found
 
 
@@ -136,13 +145,13 @@ class _Differentiating(Observer):
         self._turns: Counter[str] = Counter()
         self._modules, self._store, self._recorded = modules, store, recorded
         root = matches[-1].port.path
-        self._names = {one.identity: join(root, one.full_name)
-                       for one in named_tensors(modules[root])}  # fmt: skip
+        held = [(one.identity, join(root, one.full_name)) for one in named_tensors(modules[root])]
+        self._names = dict(reversed(held))
         self._open: list[list[_Inner]] = []
         self._replay: _Replay | None = None
         self._apart = False
         self._outside = _trace_state()
-        self.found = PortRun()
+        self.found = PortRun(aliases={name: self._names[one] for one, name in held})
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any

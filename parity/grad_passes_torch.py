@@ -4,7 +4,6 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,9 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable
+from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable, owner
 from parity.capture_torch import Method, invoke, target
+from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
 from parity.measure import comparable
 from parity.metrics import rms
@@ -37,14 +37,15 @@ class Shake:
 
     def __init__(self, number: int) -> None:
         self._number = number
-        self._draw = torch.Generator().manual_seed(number)
+        self._by = SHAKEN if number % 2 else -SHAKEN  # what lies near a kink is on one side of it
+        self._draw = torch.Generator().manual_seed((number + 1) // 2)
 
     def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The tensor, shaken by roundings of a type."""
         if not self._number:
             return tensor
         drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
-        return tensor * (1 + SHAKEN * torch.finfo(dtype).eps / 2 * drawn)
+        return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
 
 
 class Pass:
@@ -73,22 +74,18 @@ class Pass:
     def run(self, method: Method, arrays: Sequence[torch.Tensor]) -> Flat:
         """What the root makes of these arrays in the place of those that it was given."""
         inner = [module for module in self._paths if module is not self.root]
-        own = {module: vars(module).get("forward") for module in inner}
-        try:
-            for module in inner:
-                module.forward = functools.partial(self._call, module, module.forward)
+        with replaced_forwards(inner, self._call):
             assert self.match.ref.arguments is not None
             given = rebuild(self.match.ref.arguments, arrays)
             args, kwargs = unbind(target(self.root, method), given)
             return flatten(invoke(self.root, method, args, kwargs))
-        finally:
-            for module, forward in own.items():
-                vars(module).pop("forward", None)
-                if forward is not None:
-                    module.forward = forward
 
-    def _call(self, module: torch.nn.Module, forward: Callable[..., Any], *args: Any,
-              **kwargs: Any) -> Any:  # fmt: skip
+    def _call(
+        self, module: torch.nn.Module, forward: Callable[..., Any], called: bool, args: Any,
+        kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if not called:
+            return forward(*args, **kwargs)
         path = self._paths[module]
         match = self._matches.get((path, self._turns[path]))
         self._turns[path] += 1
@@ -181,6 +178,7 @@ class Natural(Pass):
 class _Frame:
     """The own code of one open call: from where gradients start, and to where they go."""
 
+    match: Match
     roots: list[tuple[torch.Tensor, Buffer | None, bool]] = field(default_factory=list)
     ends: list[tuple[Key, bool, torch.Tensor]] = field(default_factory=list)
 
@@ -204,6 +202,8 @@ class Forced(Pass):
         self._found: dict[Key, Wide] = {}
         self._sums: dict[str, torch.Tensor] = {}
         self._spreads: dict[str, torch.Tensor] = {}
+        self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._called = {match.ref.path for match in matches}
         self._draw = torch.Generator().manual_seed(0)
 
     def gradients(
@@ -211,7 +211,7 @@ class Forced(Pass):
     ) -> WideGradients:
         """Those of all boundaries, and of the float64 copies of parameters, by name."""
         self._weights = [(name, one) for name, copies in weights.items() for one in copies]
-        frame = _Frame()
+        frame = _Frame(self.match)
         self._frames.append(frame)
         order = self.match.ref.order
         known = _by_name(self.match.inputs)
@@ -229,11 +229,15 @@ class Forced(Pass):
             name: Wide(self._put64(one), rms(to_array(self._spreads[name], False)))
             for name, one in self._sums.items()
         }
-        return WideGradients(self._found, tensors)
+        users = {
+            key: Wide(self._put64(one), rms(to_array(spread, False)))
+            for key, (one, spread) in self._users.items()
+        }
+        return WideGradients(self._found, tensors, users)
 
     def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
         """Make it on what was recorded, run it backward, and return what was recorded."""
-        parent, frame, order = self._frames[-1], _Frame(), match.ref.order
+        parent, frame, order = self._frames[-1], _Frame(match), match.ref.order
         leaves = _by_name(match.inputs)
         for name, own in given.arrays:
             if name in leaves and own.requires_grad:
@@ -312,6 +316,10 @@ class Forced(Pass):
             if value is not None and spread is not None:
                 self._sums[name] += value
                 self._spreads[name] += spread
+                if owner(name, self._called) != frame.match.ref.path:
+                    share = (frame.match.ref.order, name)
+                    before = self._users.get(share, (torch.zeros_like(value),) * 2)
+                    self._users[share] = (before[0] + value, before[1] + spread)
 
     def _put64(self, one: torch.Tensor) -> Buffer:
         return self.store.put(to_array(one, False))

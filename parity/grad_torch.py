@@ -13,7 +13,7 @@ import torch
 from parity.backward import Gradients, WideGradients
 from parity.capture_torch import Method
 from parity.errors import first_line
-from parity.force_torch import narrow_modules, widen_modules
+from parity.force_torch import widened_modules
 from parity.forced import NotMeasured, within
 from parity.grad_passes_torch import NO_GRADIENT, Forced, Natural, Shake
 from parity.recorder import join
@@ -84,13 +84,20 @@ class TorchBackward:
 def _all_required(module: torch.nn.Module) -> Iterator[None]:
     """In the block every parameter has a gradient."""
     before = [(one, one.requires_grad) for one in module.parameters() if one.is_floating_point()]
-    try:
-        for one, _ in before:
-            one.requires_grad_(True)
-        yield
-    finally:
+
+    def undo() -> None:
         for one, required in before:
             one.requires_grad_(required)
+
+    try:
+        try:
+            for one, _ in before:
+                one.requires_grad_(True)
+            yield
+        finally:
+            undo()
+    finally:
+        undo()  # once more: an interrupt may have broken it off
 
 
 @contextmanager
@@ -102,8 +109,7 @@ def _widened(
     A parameter that modules share has one name, and a copy in each of them.
     """
     names = {id(one): join(prefix, name) for name, one in module.named_parameters()}
-    undo = widen_modules(module.modules())
-    try:
+    with widened_modules(module.modules()) as undo:
         copies: dict[str, list[torch.Tensor]] = defaultdict(list)
         for one in undo:
             if id(one.own) in names and one.wide.is_floating_point():
@@ -111,5 +117,3 @@ def _widened(
                     one.wide.copy_(shake(one.wide, one.own.dtype))
                 copies[names[id(one.own)]].append(one.wide.requires_grad_(True))
         yield copies
-    finally:
-        narrow_modules(undo)

@@ -57,6 +57,8 @@ class Errors:
     exclusive: Exclusive | None = None
     handed: Sequence[Handed] = ()
     container: bool = False
+    excused: bool = True
+    """Whether what the call returns, where it holds, excuses its own code."""
 
 
 def grade(mae: float) -> str:
@@ -155,7 +157,7 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
                 "UNKNOWN", f"{failure}{where}; what the call returns: {inclusive.problem}"
             )
         holds = inclusive is not None and _steady(inclusive) and not _fails(inclusive, limit)
-        if errors.container and holds:
+        if errors.container and holds and errors.excused:
             return Judgement("WARN", f"{failure}{where}, but what the call returns holds")
         return Judgement("FAIL", failure + where, "exclusive")
     return None

@@ -22,12 +22,13 @@ from parity.backward import (
     Wide,
     WideGradients,
     differentiable,
+    owner,
     paired,
 )
 from parity.forced import NotMeasured, Sides, reference, unforced
 from parity.grad_nnx import PortGradients, PortRun, differentiate_port
 from parity.grade import fail_limit
-from parity.gradient import Subject, scored, small
+from parity.gradient import Subject, scored, small, strict, widened
 from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
@@ -38,8 +39,8 @@ from parity.records import UNSTEADY, Call, Exclusive, Leaf, LeafMatch, Match
 from parity.store import Buffer, Store
 from parity.weights import Array, Weight
 
-SHAKES = 3
-"""How often numbers are shaken to see whether a gradient jumps."""
+SHAKES = 4
+"""How often numbers are shaken to see whether a gradient jumps: to either side, twice."""
 
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -78,6 +79,10 @@ def measure_gradients(
     return found
 
 
+Jumps = dict[Key | tuple[int, str] | str, Buffer]
+"""How far a few roundings move each entry of a gradient."""
+
+
 def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:
     """The others, each in the nearest that is left."""
     above = {match.ref.order: match.parent for match in matches}
@@ -104,8 +109,9 @@ class Measured:
         self.matches, self.store, self.problem = matches, store, ""
         self.recorded, self.run = Gradients({}, {}), PortRun()
         self.wide = WideGradients({}, {})
-        self._jumps: dict[Key | str, float] = {}
+        self._jumps: Jumps = {}
         self._calls, self._backward, self._weights = calls, backward, weights
+        self._kinds = {match.ref.order: match.ref.kind for match in matches}
 
     def shake(self, progress: Progress) -> None:
         """Where a small error fails, see how far float64 itself is moved by a few roundings.
@@ -113,13 +119,12 @@ class Measured:
         A mask, a maximum or a clamp of what is computed inside a call takes the other side when
         that is near enough to it: gradients jump then, on either side.
         """
-        kinds = {match.ref.order: match.ref.kind for match in self.matches}
         subjects = chain(
-            ((one, one.match.ref.order) for one in self.tensors()),
-            ((one, m.ref.order) for m in self.matches for one in self.inputs(m)),
-            ((one, m.parent) for m in self.matches for one in self.handed(m)),
+            self.tensors(),
+            (one for m in self.matches for one in self.inputs(m)),
+            (one for m in self.matches for one in self.handed(m)),
         )
-        if any(small(one.own, fail_limit(kinds[order])) for one, order in subjects):
+        if any(one.doubtful for one in subjects):
             progress.stage("gradients: what roundings do to them")
             for number in range(1, SHAKES + 1):
                 again = self._backward.own(
@@ -136,8 +141,8 @@ class Measured:
             inside = self._input(whole, leaf)
             port = self._input(own, leaf)
             yield Subject(
-                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms, jump,
-                whole=inside,
+                match, leaf.ref.name, self._ref(match, "input", leaf), port, wide, terms,
+                jump, fail_limit(match.ref.kind), whole=inside,
                 free=None if match.ref.parent != -1 else port if inside is None else inside,
                 given=reference(leaf, self.store),
                 problem=self.why(match),
@@ -154,7 +159,8 @@ class Measured:
             port = None if buffer is None else self.store.get(buffer)
             wide, terms, jump = self._wide(self.wide, self._jumps, match, "output", leaf)
             ref = self._ref(match, "output", leaf)
-            yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump)
+            limit = fail_limit(self._kinds[match.parent])
+            yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump, limit)
 
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over all calls; it counts with the first call of
@@ -165,9 +171,7 @@ class Measured:
         alone = self.run.whole.get(root) or self.run.own.get(root)
         free = alone.tensors if alone is not None else {}
         for name, lines in self._lines.items():
-            path = lines[0].path
-            while path not in first and path:
-                path = path.rpartition(".")[0]
+            path = owner(lines[0].name, first)
             buffer, port = self.recorded.tensors.get(name), self._in_order(lines, self.run.tensors)
             idle = buffer is None and path != lines[0].path and (port is None or not port.any())
             if path not in first or idle:
@@ -176,58 +180,113 @@ class Measured:
             calls = [match for match in self.matches if match.ref.path == path]
             one = self.wide.tensors.get(name)
             own = [self.why(match) for match in calls]
+            wide = None if one is None else self.store.get(one.value)
+            total = ref
+            users = self._users(name, lines, path)
+            if users and wide is not None:
+                # of a share the reference's gradient is known in float64 alone
+                yield from users
+                wide = wide - sum(user.wide for user in users if user.wide is not None)
+                ref, port = wide.astype(ref.dtype), self._share(calls, lines)
             yield Subject(
-                first[path], name.removeprefix(f"{path}."), ref, _as(port, ref),
-                None if one is None else self.store.get(one.value),
+                first[path], name.removeprefix(f"{path}."), ref, _as(port, ref), wide,
                 0.0 if one is None else of_sum(one.spread, _positions(calls)),
-                self._jumps.get(name, 0.0),
-                whole=_as(self._in_order(lines, self._whole(calls, lines)), ref),
-                free=_as(self._in_order(lines, self._read(free, lines)), ref),
+                _of(self._jumps, name, self.store), fail_limit(first[path].ref.kind),
+                whole=None if users else _as(self._in_order(lines, self._whole(calls, lines)), ref),
+                free=_as(self._in_order(lines, self._read(free, lines)), ref), total=total,
                 problem=next(filter(None, own), "" if port is not None else NOT_PAIRED),
             )  # fmt: skip
 
-    def inside(self, match: Match) -> Exclusive:
-        """The worst of all gradients of a call, of all that is inside it too."""
-        nan, jumps = float("nan"), dict[Key | str, float]()
+    def _users(self, name: str, lines: Sequence[Weight], path: str) -> list[Subject]:
+        """The share in a parameter of each module that is not its owner, with that module's first
+        call: a weight that is tied, or that the code of another module reads.
+        """
+        found = []
+        for user in dict.fromkeys(match.ref.path for match in self.matches):
+            calls = [match for match in self.matches if match.ref.path == user]
+            shares = [self.wide.users.get((match.ref.order, name)) for match in calls]
+            theirs = [one for one in shares if one is not None]
+            port = self._share(calls, lines) if user != path else None
+            if user == path or not (theirs or (port is not None and port.any())):
+                continue
+            wide = np.zeros(lines[0].shape)
+            jump = np.zeros(lines[0].shape)
+            for match, one in zip(calls, shares, strict=True):
+                if one is not None:
+                    wide = wide + self.store.get(one.value)
+                    own = _of(self._jumps, (match.ref.order, name), self.store)
+                    jump = jump if own is None else jump + own
+            ref = wide.astype(np.complex64 if wide.dtype.kind == "c" else np.float32)
+            found.append(Subject(
+                calls[0], name, ref, _as(port, ref), wide,
+                of_sum(sum(one.spread for one in theirs), _positions(calls)),
+                jump, fail_limit(calls[0].ref.kind),
+                problem=next(filter(None, map(self.why, calls)), ""),
+            ))  # fmt: skip
+        return found
+
+    def _share(self, calls: Sequence[Match], lines: Sequence[Weight]) -> Array | None:
+        """What the own code of these calls of the port makes of a parameter's gradient."""
+        total: dict[str, Array] = {}
+        for match in calls:
+            one = self.run.own.get(match.ref.order)
+            for name, array in self._read(one.tensors, lines).items() if one else ():
+                total[name] = total.get(name, 0) + array.astype(np.float64)
+        return self._in_order([line for line in lines if line.nnx_name in total], total)
+
+    def inside(self, match: Match) -> tuple[Exclusive, float]:
+        """The worst of all gradients of a call, of all that is inside it too; and the largest
+        relative error that is more than rounding where nothing jumps.
+        """
+        nan, jumps, far = float("nan"), Jumps(), 0.0
         try:
             whole = self._whole_call(match)
-            worst = self._worst(match, whole, jumps)
+            worst, far = self._worst(match, whole, jumps)
             if small(worst, fail_limit(match.ref.kind)):
                 for number in range(1, SHAKES + 1):
                     _widest(jumps, whole, self._whole_call(match, number), self.store)
-                worst = self._worst(match, whole, jumps)
+                worst, _ = self._worst(match, whole, jumps)
         except NotMeasured as error:
-            return Exclusive(nan, nan, 0, problem=str(error))
-        return worst
+            return Exclusive(nan, nan, 0, problem=str(error)), far
+        return worst, far
 
     def _whole_call(self, match: Match, shaken: int = 0) -> WideGradients:
         return self._backward.whole(match, self._calls[0], self.store, self.recorded, shaken)
 
-    def _worst(
-        self, match: Match, whole: WideGradients, jumps: Mapping[Key | str, float]
-    ) -> Exclusive:
-        nan, errors = float("nan"), []
+    def _worst(self, match: Match, whole: WideGradients, jumps: Jumps) -> tuple[Exclusive, float]:
+        nan, errors, far = float("nan"), list[Exclusive](), 0.0
+
+        def add(
+            ref: Array, own: Array, wide: Array | None, terms: float, jump: Array | None
+        ) -> None:
+            nonlocal far
+            error = scored(ref, own, wide, terms)
+            if strict(error, ref) > fail_limit(match.ref.kind):
+                far = max(far, error.rel_l2)
+            size = 0.0 if jump is None else rms(jump)
+            errors.append(widened(ref, own, wide, terms, size) if size else error)
+
         port = self.run.whole[match.ref.order]
         for leaf in paired(match.inputs):
             own = self._input(port, leaf)
             wide, terms, jump = self._wide(whole, jumps, match, "input", leaf)
             if own is not None:
-                errors.append(scored(self._ref(match, "input", leaf), own, wide, terms, jump))
+                add(self._ref(match, "input", leaf), own, wide, terms, jump)
         for name, lines in self._lines.items():
             own = self._in_order(lines, self._read(port.tensors, lines))
             one = whole.tensors.get(name)
             if own is None or one is None:
                 continue
             if self._unsteady(name):
-                return Exclusive(nan, nan, 0, problem=RANDOM)
+                return Exclusive(nan, nan, 0, problem=RANDOM), far
             # of one call the reference's gradient is known in float64 alone
             wide = self.store.get(one.value)
-            terms, jump = of_sum(one.spread, _positions([match])), jumps.get(name, 0.0)
-            ref, own = wide.astype(np.float32), own.astype(np.float32)
-            errors.append(scored(ref, own, wide, terms, jump))
+            terms, jump = of_sum(one.spread, _positions([match])), _of(jumps, name, self.store)
+            add(wide.astype(np.float32), own.astype(np.float32), wide, terms, jump)
         if any(error.unsteady for error in errors):
-            return Exclusive(nan, nan, 0, problem=RANDOM)
-        return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0))
+            return Exclusive(nan, nan, 0, problem=RANDOM), far
+        none = Exclusive(nan, nan, 0)
+        return max(errors, key=lambda e: (e.nonfinite, e.r), default=none), far
 
     def _unsteady(self, name: str) -> bool:
         """Whether the reference's own gradient of a parameter is not what it is in float64."""
@@ -292,16 +351,17 @@ class Measured:
     def _wide(
         self,
         gradients: WideGradients,
-        jumps: Mapping[Key | str, float],
+        jumps: Jumps,
         match: Match,
         side: Side,
         leaf: LeafMatch,
-    ) -> tuple[Array | None, float, float]:
+    ) -> tuple[Array | None, float, Array | None]:
         key: Key = (match.ref.order, side, leaf.ref.name)
         one = gradients.leaves.get(key)
         if one is None:
-            return None, 0.0, 0.0
-        return read(self.store, one.value, leaf.undo), one.spread, jumps.get(key, 0.0)
+            return None, 0.0, None
+        jump = None if key not in jumps else read(self.store, jumps[key], leaf.undo)
+        return read(self.store, one.value, leaf.undo), one.spread, jump
 
     def _input(self, gradients: PortGradients | None, leaf: LeafMatch) -> Array | None:
         if gradients is None or leaf.port is None or leaf.port.name not in gradients.inputs:
@@ -315,7 +375,9 @@ class Measured:
         for line in self._weights:
             if line.paired and line.kind == "parameter":
                 name = self.recorded.shared.get(line.name, line.name)
-                found.setdefault(name, {}).setdefault((line.nnx_name, line.transform), line)
+                own = self.run.aliases.get(line.nnx_name, line.nnx_name)
+                one = replace(line, nnx_name=own)
+                found.setdefault(name, {}).setdefault((own, line.transform), one)
         return {name: list(lines.values()) for name, lines in found.items()}
 
     def _read(self, tensors: Mapping[str, Buffer], lines: Sequence[Weight]) -> Mapping[str, Array]:
@@ -333,6 +395,8 @@ class Measured:
 
     def _in_order(self, lines: Sequence[Weight], tensors: Mapping[str, Array]) -> Array | None:
         """What the port has for a parameter of the reference, in its order of axes."""
+        if not lines:
+            return None
         total = np.zeros(lines[0].shape)
         for line in lines:
             own = tensors.get(line.nnx_name)
@@ -343,18 +407,22 @@ class Measured:
         return total
 
 
-def _widest(
-    jumps: dict[Key | str, float], wide: WideGradients, again: WideGradients, store: Store
-) -> None:
-    """How far gradients are from what they were, at most."""
+def _widest(jumps: Jumps, wide: WideGradients, again: WideGradients, store: Store) -> None:
+    """How far each entry of a gradient is from what it was, at most."""
     sides: tuple[tuple[Mapping[Any, Wide], Mapping[Any, Wide]], ...] = (
-        (wide.leaves, again.leaves), (wide.tensors, again.tensors)
+        (wide.leaves, again.leaves), (wide.tensors, again.tensors), (wide.users, again.users)
     )  # fmt: skip
     for before, after in sides:
         for key, one in before.items():
             if key in after:
-                gap = rms(store.get(after[key].value) - store.get(one.value))
-                jumps[key] = max(jumps.get(key, 0.0), gap)
+                gap = np.abs(store.get(after[key].value) - store.get(one.value))
+                if key in jumps:
+                    gap = np.maximum(gap, store.get(jumps[key]))
+                jumps[key] = store.put(gap)
+
+
+def _of(jumps: Jumps, name: tuple[int, str] | str, store: Store) -> Array | None:
+    return store.get(jumps[name]) if name in jumps else None
 
 
 def _positions(calls: Sequence[Match]) -> int:

@@ -245,6 +245,11 @@ GRADIENTS = "/grad"
 """What the case of a row or fault of gradients ends with."""
 
 
+def of_gradient(case: str, leaf: str) -> bool:
+    """Whether a row or fault is one of gradients: a case may be of an input named `grad`."""
+    return case.endswith(GRADIENTS) and leaf.startswith("grad(")
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table: an output leaf of a matched call, or a gradient of it."""

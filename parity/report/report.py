@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parity.errors import InputError
-from parity.records import GRADIENTS, Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict
+from parity.records import Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict, of_gradient
 from parity.report.table import to_frame, worst_verdict
 from parity.report.weights import to_weight_frame, weight_notes
 from parity.report.write import write_all, write_text
@@ -197,7 +197,7 @@ class Report:
 
         if self.exhibit is None:
             why = "the report has no fault" if not self.faults else "compare with exhibit=True"
-            if self.faults and self.faults[0].case.endswith(GRADIENTS):
+            if self.faults and of_gradient(self.faults[0].case, self.faults[0].leaf):
                 why = "the first fault is one of gradients, and a bundle shows outputs"
             raise InputError(f"bundle: there is no call to write: {why}")
         return write_bundle(self.exhibit, Path(folder), make)

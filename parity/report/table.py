@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from parity.grade import grade
 from parity.limits import r_limit
-from parity.records import GRADIENTS, Row, Rung, Verdict
+from parity.records import Row, Rung, Verdict, of_gradient
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +116,7 @@ def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         if row.exclusive is not None:
-            backward = row.case.endswith(GRADIENTS)
+            backward = of_gradient(row.case, row.leaf)
             kinds.setdefault(f"{row.kind}, gradients" if backward else row.kind, []).append(row)
     return tuple(_kind(kind, found) for kind, found in kinds.items())
 

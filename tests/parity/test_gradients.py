@@ -12,7 +12,9 @@ from flax import nnx
 
 import parity
 from parity import InputError
+from parity.gradient import scored
 from parity.ledger import in_order_of_ref, make_ledger
+from parity.records import of_gradient
 from parity.weights import Fused, Tensor
 
 compare = partial(parity.compare, modes=("grad",), jitted=False)
@@ -539,3 +541,141 @@ def test_a_leaf_of_the_port_in_the_order_of_the_reference():
     for line in ledger:
         array, index = in_order_of_ref(line, held)
         np.testing.assert_array_equal(array, theirs[line.name][index])
+
+
+class TorchAround(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.sum = TorchSum()
+
+    def forward(self, x):
+        return self.sum(x) * 1.0
+
+
+class Around(nnx.Module):
+    def __init__(self, factor):
+        self.sum, self.factor = Sum(), factor
+
+    def __call__(self, x):
+        return times(self.factor, self.sum(x))
+
+
+class TimesSum(nnx.Module):
+    def __call__(self, x):
+        return times(1.005, nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2]))
+
+
+def test_a_jump_excuses_no_factor():
+    x = np.random.default_rng(0).standard_normal((20000, 3)).astype(np.float32)
+    x[7] = (1, 3e-8, -1)
+    assert compare(TorchAround(), Around(1.0), (x,)).verdict == "PASS"
+    report = compare(TorchAround(), Around(1.005), (x,))
+    assert [(f.path, f.cause) for f in report.faults] == [("", "scale_or_offset")]
+    assert compare(TorchSum(), TimesSum(), (x,)).verdict == "FAIL"
+
+
+def test_where_most_of_a_gradient_jumps_it_is_not_told():
+    wide, jump = np.ones(20), np.full(20, 0.01)
+    off = np.where(np.arange(20) % 2, 0.995, 1.005).astype(np.float32)
+    assert "in most entries" in scored(np.float32(wide), off, wide, 0.0, jump, 10.0).problem
+    assert scored(np.float32(wide), off, wide, 0.0, jump / 100, 10.0).r > 10
+    off = np.float32([1.005] + [1] * 19)
+    assert scored(np.float32(wide), off, wide, 0.0, jump, 10.0).r == 0
+
+
+def test_a_module_that_cannot_be_widened_is_left_as_it_was(monkeypatch):
+    reference, port = small()
+    to, calls = torch.Tensor.to, []
+
+    def full(self, *args, **kwargs):
+        if torch.float64 in args and self.ndim <= 2:
+            calls.append(self)
+            if len(calls) == 3:
+                raise RuntimeError("no memory")
+        return to(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    assert compare(reference, port, (X,)).verdict == "UNKNOWN"
+    assert {p.dtype for p in reference.parameters()} == {torch.float32}
+
+
+class TorchDirect(TorchSmall):
+    def forward(self, x):
+        return self.second(self.first.forward(x)) + self.first(torch.sin(x))
+
+
+class Direct(Small):
+    def __call__(self, x):
+        y = x @ self.first.kernel[...] + row(self.first.bias)
+        return self.second(y) + self.first(jnp.sin(x))
+
+
+def test_a_forward_that_is_called_directly_is_no_call():
+    reference = TorchDirect().eval()
+    assert compare(reference, Direct(reference), (X,), modes=ALL).verdict == "PASS"
+    assert [set(vars(m)) & {"forward"} for m in reference.modules()] == [set()] * 3
+    assert not any(m._forward_pre_hooks for m in reference.modules())
+
+
+class TorchTied(TorchSmall):
+    def forward(self, x):
+        return self.second(self.first(x)) @ self.first.weight
+
+
+class Tied(Small):
+    def __call__(self, x):
+        return self.between(self.second(self.first(x)) @ self.first.kernel[...].T)
+
+
+class TiedStopped(Small):
+    def __call__(self, x):
+        return self.second(self.first(x)) @ stop(self.first.kernel[...]).T
+
+
+def test_a_tied_weight_is_judged_where_it_is_used():
+    reference = TorchTied().eval()
+    report = compare(reference, Tied(reference), (X,))
+    assert report.verdict == "PASS"
+    shares = rows(report)[rows(report).leaf.str.contains("weight")]
+    assert next(zip(shares.path, shares.leaf, strict=True)) == ("first", "grad(weight)")
+    assert ("", "grad(first.weight)") in list(zip(shares.path, shares.leaf, strict=True))
+    stopped = compare(reference, TiedStopped(reference), (X,))
+    assert [fault.path for fault in stopped.faults] == [""]
+    unknown = compare(reference, Tied(reference, loop), (X,))
+    assert {row.path for row in unknown.rows if row.verdict != "PASS"} == {""}
+
+
+def test_variables_that_the_port_shares():
+    reference, port = small()
+    reference.second.weight = reference.first.weight
+    copied(reference, port)
+    port.second.kernel = port.first.kernel
+    assert compare(reference, port, (X,)).verdict == "PASS"
+
+
+def test_gradients_alone_say_that_outputs_were_not_compared():
+    reference, port = small()
+    assert compare(reference, port, (X,), emulate="bf16").verdict == "PASS"
+    port.second.bias[...] += 1
+    report = compare(reference, port, (X,))
+    assert report.verdict == "WARN"
+    assert any("gradients alone were compared" in note for note in report.notes)
+
+
+def test_a_port_that_fails_in_the_gradient_run():
+    runs = []
+
+    def broken(y):
+        runs.append(y)
+        if len(runs) > 1:
+            raise RuntimeError("only once")
+        return y
+
+    report = compare(*small(ours=broken), (X,), modes=("free", "grad"))
+    assert report.verdict == "UNKNOWN"
+    assert any("only once" in row.reason for row in report.rows)
+
+
+def test_a_case_named_grad_is_none_of_gradients():
+    assert of_gradient("encode/grad", "grad(x)")
+    assert not of_gradient("encode/grad", "output")
