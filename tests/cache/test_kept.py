@@ -246,7 +246,9 @@ def test_what_a_tap_has_in_float64_depends_on_those_before(order, runs):
     net = Tapped()
 
     def compared(both, cache=True):
-        return parity.compare(net, TappedPort(net, both), (X[0].reshape(-1, 7),), jitted=False, cache=cache)
+        return parity.compare(
+            net, TappedPort(net, both), (X[0].reshape(-1, 7),), jitted=False, cache=cache
+        )
 
     for both in order:
         plain = compared(both, cache=False)

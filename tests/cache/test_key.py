@@ -98,6 +98,9 @@ CHANGES = {
     ),
     "shared module": lambda net: net.plain.__setitem__(0, net.linear),
     "forward of one": lambda net: setattr(net, "forward", functools.partial(net.forward, more=1)),
+    "attribute that begins as PyTorch's own": lambda net: setattr(net, "_backward_scale", 2.0),
+    "another that does": lambda net: setattr(net, "_state_dict_size", 2.0),
+    "attribute of a parameter": lambda net: setattr(net.linear.weight, "scale", 2.0),
     "weight norm": lambda net: torch.nn.utils.parametrizations.weight_norm(net.linear),
 }
 
@@ -107,6 +110,16 @@ def test_a_change_of_the_model_is_seen(name, plain):
     net = Net().eval()
     CHANGES[name](net)
     assert key_of(net) != plain
+
+
+def test_the_class_of_a_tensor_is_seen():
+    def key(scale):
+        net = Net().eval()
+        net.mask = net.mask.as_subclass(type("Own", (torch.Tensor,), {"scale": scale}))
+        return key_of(net)
+
+    assert key(1) == key(1)
+    assert key(1) != key(2)
 
 
 ASKED = {
@@ -386,28 +399,6 @@ class Mode(enum.Enum):
 
 class Reference(torch.nn.Module):
     mode = Mode.A
-"""),
-    "attribute that begins as PyTorch's own": ("""
-class Reference(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self._backward_scale = self._state_dict_size = {}
-"""),
-    "attribute of a parameter": ("""
-class Reference(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(2))
-        self.weight.scale = {}
-"""),
-    "class of a tensor": ("""
-class Own(torch.Tensor):
-    scale = {}
-
-class Reference(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.held = torch.ones(2).as_subclass(Own)
 """),
     "metaclass": ("""
 class Meta(type):
