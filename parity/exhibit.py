@@ -122,10 +122,13 @@ def made_by_pair(exhibit: Exhibit, weights: str | None, config: str | None, seed
 
 
 def made_by_function(exhibit: Exhibit, seed: int) -> Exhibit:
-    """The exhibit with how the port is made by a function that `parity compare` takes."""
+    """The exhibit with how the port is made by a function that `parity compare` takes.
+
+    `seed` is what torch's stream begins at when the function is called.
+    """
     making = (
         f"torch.manual_seed({seed})\nmade = {{name}}()\n"
-        'port = made["nnx_module"] if isinstance(made, dict) else made[1]'
+        'port = made["nnx_module"] if isinstance(made, Mapping) else made[1]'
     )
     return replace(exhibit, making=making)
 

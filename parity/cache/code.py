@@ -8,10 +8,11 @@ import builtins
 import dis
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
@@ -21,7 +22,7 @@ REFUSED = ("__import__", "eval", "exec", "globals", "input", "locals", "open")
 
 TYPED_IN = "<typed in>"
 
-OUTSIDE = ("os", "random", "time", "datetime", "socket", "subprocess", "secrets", "uuid")
+OUTSIDE = ("os", "posix", "random", "time", "datetime", "socket", "subprocess", "secrets", "uuid")
 """Modules that code asks for what is not in the process's objects."""
 
 _PATHS = sysconfig.get_paths()
@@ -107,7 +108,8 @@ def globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
         Unknown: it does what hides others.
     """
     for code in _nested(function.__code__):
-        for one in dis.get_instructions(code):
+        steps = [one for one in dis.get_instructions(code) if one.opname != "EXTENDED_ARG"]
+        for number, one in enumerate(steps):
             if one.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
                 name = str(one.argval)
                 if name in function.__globals__:
@@ -117,14 +119,45 @@ def globals_of(function: FunctionType) -> Iterator[tuple[str, Any]]:
                 elif not hasattr(builtins, name):
                     yield name, None
             elif one.opname == "IMPORT_NAME":
-                yield str(one.argval), _imported(str(one.argval), function.__globals__)
+                before = steps[max(number - 2, 0) : number]
+                yield from _imported(str(one.argval), before, function.__globals__)
 
 
-def _imported(name: str, namespace: Mapping[str, Any]) -> Any:
-    module = sys.modules.get(name) or sys.modules.get(f"{namespace.get('__package__')}.{name}")
+def _imported(
+    name: str, before: Sequence[dis.Instruction], namespace: Mapping[str, Any]
+) -> Iterator[tuple[str, Any]]:
+    """What an import statement gives; its level and its names are loaded `before`."""
+    if [one.opname in ("LOAD_CONST", "LOAD_SMALL_INT") for one in before] != [True, True]:
+        raise Unknown(f"`import {name}` inside a function, in a form that is not known")
+    level, names = (one.argval for one in before)
+    statement = f"import {'.' * level}{name}"
+    try:
+        full = importlib.util.resolve_name("." * level + name, _package(namespace))
+    except ImportError as error:
+        raise Unknown(f"`{statement}` inside a function: {error}") from error
+    module = sys.modules.get(full)
     if module is None:
-        raise Unknown(f"`import {name}` inside a function, and it is not loaded yet")
-    return module
+        raise Unknown(f"`{statement}` inside a function, and it is not loaded yet")
+    yield statement, module
+    if not names:  # `import a.b` binds `a`
+        yield f"import {full.partition('.')[0]}", sys.modules.get(full.partition(".")[0])
+    for one in names or ():
+        try:
+            yield f"{statement}: {one}", getattr(module, one)
+        except Exception as error:  # of a module that loads others when they are asked for
+            inner = sys.modules.get(f"{full}.{one}")
+            if inner is None:
+                raise Unknown(f"`{statement}` inside a function has no {one} yet") from error
+            yield f"{statement}: {one}", inner
+
+
+def _package(namespace: Mapping[str, Any]) -> str:
+    """What relative imports in code of these globals begin at."""
+    found = namespace.get("__package__")
+    if found is None:
+        name = str(namespace.get("__name__", ""))
+        found = name if "__path__" in namespace else name.rpartition(".")[0]
+    return str(found)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

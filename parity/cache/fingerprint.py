@@ -38,18 +38,21 @@ from parity.store import digest
 _PLAIN = (type(None), bool, int, str, bytes, complex, range, slice, type(Ellipsis))
 _SHOWN = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo,
-    torch.iinfo, np.dtype, PurePath, re.Pattern, types.GenericAlias, types.UnionType,
+    torch.iinfo, np.dtype, PurePath, types.GenericAlias, types.UnionType,
     logging.Logger, logging.LoggerAdapter,
 )  # fmt: skip
 """What is all in its `repr`; a logger changes no figure."""
 
 _SET = (bool, int, float, str)
-"""What somebody may set in a class of an installed package."""
+"""What somebody may set in a class or a module of an installed package."""
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks")
-_PASSIVE = ("_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook",
-            "_forward_hooks_", "_forward_pre_hooks_", "_non_persistent_buffers_set")  # fmt: skip
-"""How the attributes of a module begin that change nothing without gradients."""
+_PASSIVE = frozenset(
+    name for name in vars(torch.nn.Module())
+    if name.startswith(("_backward_", "_state_dict_", "_load_state_dict_", "_is_full_backward_hook",
+                        "_forward_hooks_", "_forward_pre_hooks_", "_non_persistent_buffers_set"))
+)  # fmt: skip
+"""The attributes of every module that change nothing without gradients."""
 
 
 _TupleGetter = type(vars(namedtuple("_One", "one"))["one"])
@@ -82,12 +85,10 @@ class Fingerprint:
             Unknown: nobody can say what it holds or does.
         """
         kind = type(value)
-        if kind in _PLAIN or isinstance(value, (*_SHOWN, np.generic)) or _is_typing(value):
+        if kind in _PLAIN or _is_shown(value):
             self._say(kind.__qualname__, repr(value))
         elif kind is float:
             self._say("float", value.hex())
-        elif isinstance(value, enum.Enum):
-            self._say("enum", f"{kind.__module__}.{kind.__qualname__}.{value.name}")
         elif id(value) in self._seen:
             self._say("again", self._seen[id(value)])
         else:
@@ -102,6 +103,12 @@ class Fingerprint:
 
     def _add_new(self, value: Any, where: str) -> None:
         match value:
+            case enum.Enum():
+                self._say("enum", value.name)
+                self.add(type(value))
+                self._items(vars(value), where)
+            case re.Pattern():
+                self._say("pattern", repr(value.pattern), value.flags)
             case torch.Tensor():
                 self._tensor(value, where)
             case np.ndarray() if value.dtype.kind != "O":
@@ -164,6 +171,10 @@ class Fingerprint:
         array = capture_torch.to_numpy(value)
         self._say("tensor", type(value).__qualname__, value.dtype, value.device)
         self._say(tuple(value.shape), value.stride(), digest(array))
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            self.add(type(value))
+        if vars(value):
+            self._items(vars(value), where)
 
     def _named(self, value: Any) -> bool:
         """Say what something is called; whether that is enough, as it is installed."""
@@ -180,11 +191,12 @@ class Fingerprint:
 
     def _class(self, cls: type) -> None:
         self._say("class", len(cls.__mro__))
+        if type(cls) is not type:
+            self.add(type(cls))
         for one in cls.__mro__:
             installed, own = self._named(one), members(one)
             if installed:
-                plain = {name: value for name, value in own.items() if type(value) in _SET}
-                own = {**plain, **foreign(own)}
+                own = {**_set_in(own), **foreign(own)}
             self._items(own, f"`{one.__qualname__}`")
 
     def _function(self, function: types.FunctionType) -> None:
@@ -200,7 +212,7 @@ class Fingerprint:
         for name, value in used.items():
             home = value if isinstance(value, types.ModuleType) else sys.modules.get(
                 str(getattr(value, "__module__", None)))  # fmt: skip
-            if getattr(home, "__name__", "") in OUTSIDE and not isinstance(value, type):
+            if getattr(home, "__name__", "") in OUTSIDE:
                 raise Unknown(f"`{function.__qualname__}` uses `{name}`")
         self._items(used, f"`{function.__qualname__}`")
 
@@ -227,13 +239,13 @@ class Fingerprint:
         """An installed one by its name; of another all that it defines and imports."""
         name = module.__name__
         self._say("module", name)
-        own = getattr(module, "__file__", None)
-        if is_installed(file_of(name) if sys.modules.get(name) is module else own):
-            self._packages.add(name.partition(".")[0])
-            self._items(foreign(vars(module)), f"`{name}`")
-            return
+        file = getattr(module, "__file__", None)
         own = {key: value for key, value in sorted(vars(module).items())
                if not (key.startswith("__") and key.endswith("__"))}  # fmt: skip
+        if is_installed(file_of(name) if sys.modules.get(name) is module else file):
+            self._packages.add(name.partition(".")[0])
+            public = {key: value for key, value in own.items() if not key.startswith("_")}
+            own = {**_set_in(public), **foreign(own)}  # others count, as `logging._startTime`
         self._items(own, f"`{name}`")
 
     def _object(self, value: Any, where: str) -> None:
@@ -264,7 +276,7 @@ class Fingerprint:
         if isinstance(value, torch.nn.Module):
             hooks = [list(held.pop(name, {}).values()) for name in _HOOKS]
             self._hooks(hooks, where)
-            held = {name: item for name, item in held.items() if not name.startswith(_PASSIVE)}
+            held = {name: item for name, item in held.items() if name not in _PASSIVE}
         self._items(held, where)
 
     def _hooks(self, hooks: Sequence[Sequence[Any]], where: str) -> None:
@@ -286,8 +298,16 @@ def _is_python(cls: type) -> bool:
     )
 
 
-def _is_typing(value: Any) -> bool:
-    return type(value).__module__ == "typing"
+def _is_shown(value: Any) -> bool:
+    """Whether its `repr` says all; that of an enum's member may leave out its value."""
+    if isinstance(value, enum.Enum):
+        return False
+    return isinstance(value, (*_SHOWN, np.generic)) or type(value).__module__ == "typing"
+
+
+def _set_in(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain values of an installed class or module."""
+    return {name: value for name, value in own.items() if type(value) in _SET}
 
 
 def _alone(value: Any) -> str:

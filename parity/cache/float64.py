@@ -122,7 +122,7 @@ class _Plan:
         self, matches: Sequence[Match], calls: Sequence[Call], wanted: Collection[int]
     ) -> None:
         self._calls = {call.order: call for call in calls}
-        self._matched = {match.ref.order for match in matches}
+        self._around = {match.ref.order: match.parent for match in matches}
         self._inside: dict[int, list[Call]] = defaultdict(list)
         for call in calls:
             self._inside[call.parent].append(call)
@@ -143,12 +143,14 @@ class _Plan:
             waiting = list(self._inside[order])
             while waiting:
                 one = waiting.pop()
-                if one.order not in self._matched:
+                if one.order not in self._around:
                     waiting += self._inside[one.order]
-                elif one.in_place:  # what it writes is its own in float64
+                elif one.in_place and not one.tapped:  # what it writes is its own in float64
                     parts.append(self.name(one.order))
                 else:
                     parts.append(_name(one))
+            if call.tapped:  # its value is made by the code around it, of what is inside that
+                parts.append(self.name(self._around[order]))
             self._names[order] = f"{_name(call)} {_digest(self._plan, sorted(parts))}"
         return self._names[order]
 

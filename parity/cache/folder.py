@@ -7,6 +7,9 @@ processes may use the folder, and one that is killed leaves nothing that is take
 
 import errno
 import os
+import platform
+import re
+import secrets
 import shutil
 import stat
 import tempfile
@@ -30,6 +33,9 @@ CALLS = "calls"
 
 _PARTIAL, _GONE = ".writing-", ".gone-"
 
+_KEY = re.compile("[0-9a-f]{64}")
+"""How an entry is called; what has another name is somebody else's and stays."""
+
 _ABANDONED = 3600.0
 """Seconds after which what nobody goes on writing is what a killed process left."""
 
@@ -51,6 +57,7 @@ class Folder:
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit = path, limit
+        self._begun: list[Path] = []
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=path):
@@ -77,7 +84,17 @@ class Folder:
 
     def begin(self) -> Path:
         """An empty folder to write a pack into."""
-        return Path(tempfile.mkdtemp(prefix=_PARTIAL, dir=self.path))
+        owner = f"{_host()}-{os.getpid()}"
+        partial = self.path / f"{_PARTIAL}{owner}-{secrets.token_hex(8)}"
+        self._begun.append(partial)  # before it is there: an interrupt may come any time
+        partial.mkdir(mode=0o700)
+        return partial
+
+    def end(self) -> None:
+        """Remove what was begun and is not in its place."""
+        while self._begun:
+            self.drop(self._begun[-1])
+            self._begun.pop()
 
     def keep(self, partial: Path, key: str, name: str) -> bool:
         """Move a whole pack to its place, and make room; whether it is the one that is there."""
@@ -96,14 +113,17 @@ class Folder:
 
     def forget(self, key: str) -> None:
         """Remove an entry."""
-        gone = self.path / f"{_GONE}{key}-{os.getpid()}-{time.monotonic_ns()}"
+        gone = self.path / f"{_GONE}{secrets.token_hex(8)}"
         with suppress(FileNotFoundError):
             (self.path / key).rename(gone)  # nobody finds half of it
             self.drop(gone)
 
     def drop(self, folder: Path) -> None:
         """Remove what is no entry."""
-        shutil.rmtree(folder, ignore_errors=True)
+        for _ in range(3):  # somebody may be moving a pack into it
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
 
     def size(self, key: str) -> int:
         """Bytes that an entry holds."""
@@ -116,12 +136,12 @@ class Folder:
         for path in self.path.iterdir():
             with suppress(FileNotFoundError):
                 if path.name.startswith((_PARTIAL, _GONE)):
-                    newest = max((x.stat().st_mtime for x in path.rglob("*")),
-                                 default=path.stat().st_mtime)  # fmt: skip
-                    if time.time() - newest > _ABANDONED:
+                    if path.name.startswith(_GONE) or _is_abandoned(path):
                         self.drop(path)
-                elif path.is_dir():
+                elif _KEY.fullmatch(path.name) and path.is_dir():
                     ages[path] = path.stat().st_mtime
+                else:
+                    continue
             total += _size(path)
         for path in sorted(ages, key=lambda path: ages[path])[:-1]:
             if total <= self.limit:
@@ -148,6 +168,33 @@ def open_folder() -> Folder:
     except RuntimeError as error:  # there is no home
         raise InputError(f"no folder for the cache ({error}); name one in {VARIABLE}") from error
     return Folder(folder, int(limit * 2**30))
+
+
+def _host() -> str:
+    """The machine as the name of a folder has it."""
+    return re.sub("[^0-9A-Za-z]", "", platform.node())
+
+
+def _is_abandoned(partial: Path) -> bool:
+    """Whether nobody goes on writing: its process is gone, or has not written for long."""
+    host, _, rest = partial.name.removeprefix(_PARTIAL).partition("-")
+    pid = rest.partition("-")[0]
+    if host == _host() and pid.isdigit() and not _runs(int(pid)):
+        return True
+    newest = max((path.stat().st_mtime for path in partial.rglob("*")),
+                 default=partial.stat().st_mtime)  # fmt: skip
+    return time.time() - newest > _ABANDONED
+
+
+def _runs(pid: int) -> bool:
+    """Whether there is such a process here."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
 
 
 def _size(folder: Path) -> int:

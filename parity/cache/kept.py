@@ -21,7 +21,7 @@ from parity.cache.float64 import KeptFloat64
 from parity.cache.folder import CALLS, Folder
 from parity.cache.key import key_of, sees_hooks
 from parity.cache.memory import Memory
-from parity.cache.pack import Damaged, Pack, Place, TooLarge, Writer
+from parity.cache.pack import Pack, Place, TooLarge, Writer
 from parity.capture_torch import settled
 from parity.case import Outcome
 from parity.diagnose.scene import Scene
@@ -62,14 +62,17 @@ class Kept:
     def run(self, case: Callable[[], Outcome]) -> Outcome:
         """Run a case; once more if what it was given turns out to be damaged."""
         try:
-            outcome = self._once(case)
-        except Exception:
-            if not self._damage:
-                raise
-        else:
-            if not self._damage:
-                return outcome
-        return self._once(case)
+            try:
+                outcome = self._once(case)
+            except Exception:
+                if not self._damage:
+                    raise
+            else:
+                if not self._damage:
+                    return outcome
+            return self._once(case)
+        finally:
+            self._folder.end()  # whatever interrupted it
 
     def _once(self, case: Callable[[], Outcome]) -> Outcome:
         try:
@@ -149,9 +152,9 @@ class Kept:
                 when = pack.content["recorded"]
                 self._say(f"from the cache, recorded {when}, key {key[:12]}", found=True)
                 return trace
-        except (Damaged, KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # whatever the content makes code do that expects another one
             # the store has arrays of it by now: begin again, with another one
-            self._broken = str(error)
+            self._broken = str(error) or type(error).__name__
             raise
         if why:
             self._folder.forget(key)

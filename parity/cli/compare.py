@@ -1,6 +1,7 @@
 """`parity compare`: a module and its port, without a ladder."""
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,7 @@ def compare(
         folder = writable(Path(out) if out else default_folder(function, only, depth))
         placed = nullcontext() if device is None else _on(device)
 
+        from parity.exhibit import made_by_function
         from parity.judging import GRAD, MODES
         from parity.pipeline import compare as compare_modules
         from parity.state_torch import seeded
@@ -145,6 +147,9 @@ def compare(
             made = cast(made, dtype) if dtype else made
             given |= {"modes": (*made.get("modes", MODES), GRAD)} if grad else {}
             report = compare_modules(**{**made, **given, "progress": progress})
+        if report.exhibit is not None:  # `made` may say another seed for the comparison
+            shown = made_by_function(report.exhibit, seed or 0)
+            report = replace(report, exhibit=shown)
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 
 

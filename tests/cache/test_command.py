@@ -6,6 +6,7 @@ import pty
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import threading
 from contextlib import contextmanager, suppress
@@ -110,6 +111,7 @@ def edit(path, old, new):
     path.write_text(text.replace(old, new))
 
 
+@pytest.mark.slow
 def test_an_edit_of_the_port_does_not_run_the_reference(home, cache):
     both = [
         start(home, "ours", "--out", name) for name in ("one", "two")
@@ -155,6 +157,23 @@ def test_a_folder_that_cannot_be_used(home, tmp_path):
     assert len(err.splitlines()) == 1
 
 
+def test_the_option(home, monkeypatch):
+    """In this process; the others start some."""
+    monkeypatch.syspath_prepend(str(home))
+    words = ["compare", "ours:make", "--cache", "--json", "--out", str(home / "out")]
+    told = []
+    for _ in range(2):
+        done = CliRunner().invoke(cli, words)
+        assert done.exit_code == 0, done.output
+        told.append(done.stdout)
+    for name in ("ours", "theirs"):
+        sys.modules.pop(name)
+    assert "the reference runs" in told[0]
+    assert "recorded now" in told[0]
+    assert json.loads(told[1])["facts"]["reference"].startswith("from the cache, recorded 20")
+
+
+@pytest.mark.slow
 def test_a_ladder(home, cache):
     words = ["run", "tests.cache.nets:PAIR", "--cache", "--frames", "1", "--size", "8x8", "--only",
              "head", "--json", "--out", str(home / "out")]  # fmt: skip

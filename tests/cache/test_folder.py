@@ -1,6 +1,9 @@
 """The folder: whose it is, how large it becomes, and what several processes do to it."""
 
+import hashlib
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -16,16 +19,25 @@ from parity.errors import InputError
 KIB = 1024
 
 
-def keep(into, key, size=KIB, name=CALLS):
+def called(name):
+    """The key of an entry that tests call so."""
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
+NAMES = {called(name): name for name in ("one", "two", "three", "four", "large")}
+
+
+def keep(into, name_of_entry, size=KIB, name=CALLS):
     """An entry of about that size."""
+    key = called(name_of_entry)
     writer = Writer(into.begin(), 1 << 20)
-    place = writer.put(np.full(size // 8, len(key), np.float64))
+    place = writer.put(np.full(size // 8, len(name_of_entry), np.float64))
     writer.end({"place": place.plain()})
     return into.keep(writer.folder, key, name)
 
 
 def names(into):
-    return sorted(path.name for path in into.path.iterdir())
+    return sorted(NAMES.get(path.name, path.name) for path in into.path.iterdir())
 
 
 def test_the_folder_is_that_of_the_environment(monkeypatch, tmp_path):
@@ -61,12 +73,63 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     into = Folder(tmp_path / "c", 4 * KIB)
     for age, key in enumerate(("one", "two", "three")):
         assert keep(into, key)
-        os.utime(into.path / key, (age, age))
-    assert into.packs("one")  # it is used: now `two` is the oldest
+        os.utime(into.path / called(key), (age, age))
+    assert into.packs(called("one"))  # it is used: now `two` is the oldest
     keep(into, "four")
     assert names(into) == ["four", "one", "three"]
     keep(into, "large", 4 * KIB)
     assert names(into) == ["large"]
+
+
+def test_what_is_no_entry_stays_and_does_not_count(tmp_path):
+    into = Folder(tmp_path / "c", 4 * KIB)
+    for name in ("thesis", "a" * 63, "A" * 64, f".{'a' * 64}"):
+        (into.path / name).mkdir()
+        (into.path / name / "data").write_bytes(b"x" * 100 * KIB)
+        os.utime(into.path / name, (1, 1))
+    (into.path / ("b" * 64)).write_bytes(b"x" * 100 * KIB)  # no folder
+    theirs = set(names(into))
+    for key in ("one", "two"):
+        keep(into, key)
+    assert set(names(into)) == {*theirs, "one", "two"}
+
+
+def test_what_a_dead_process_left_goes_at_once(tmp_path):
+    into = Folder(tmp_path / "c", 100 * KIB)
+    here = str(Path(folder.__file__).parents[2])
+    text = (f"import sys; sys.path.insert(0, {here!r})\n"
+            "from pathlib import Path; from parity.cache.folder import Folder\n"
+            f"print(Folder(Path({str(into.path)!r}), 1).begin())")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    left, alive = Path(done.stdout.strip()), into.begin()
+    other = left.with_name(left.name.replace(folder._host(), "elsewhere"))
+    other.mkdir()  # of another machine, whose processes nobody knows here
+    assert left.exists()
+    keep(into, "one")
+    assert names(into) == sorted([alive.name, other.name, "one"])
+
+
+def test_an_interrupted_writer_leaves_nothing(tmp_path, monkeypatch):
+    into = Folder(tmp_path / "c", 100 * KIB)
+    (into.begin() / ARRAYS).write_bytes(b"x")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", interrupted(Path.mkdir))
+        with pytest.raises(KeyboardInterrupt):
+            into.begin()
+    assert len(names(into)) == 2
+    keep(into, "one")
+    into.end()
+    assert names(into) == ["one"]
+
+
+def interrupted(function):
+    """Does it, and is interrupted before it can say so."""
+
+    def called(*args, **kwargs):
+        function(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    return called
 
 
 def test_what_a_killed_process_left_goes_after_an_hour(tmp_path):
@@ -90,7 +153,7 @@ def test_several_writers_and_readers_at_once(tmp_path):
         for turn in range(25):
             key = str((turn + number) % 7)
             keep(into, key)
-            for path in into.packs(str(turn % 7)):
+            for path in into.packs(called(str(turn % 7))):
                 try:
                     pack = Pack(path)
                 except Damaged as error:
@@ -117,7 +180,7 @@ def test_the_first_of_two_stays(tmp_path):
     into = Folder(tmp_path / "c", 100 * KIB)
     assert keep(into, "one", KIB)
     assert not keep(into, "one", 2 * KIB)
-    assert into.size("one") < 2 * KIB
+    assert into.size(called("one")) < 2 * KIB
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "int64"])

@@ -3,13 +3,15 @@
 import json
 from dataclasses import dataclass
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import parity
-from parity.cache import folder
-from parity.cache.pack import ARRAYS, INDEX
+from parity.cache import folder, kept
+from parity.cache.pack import ARRAYS, INDEX, Writer
 from tests.cache.nets import PAIR, PORTS, X, biased, found, ported, reference
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
@@ -135,7 +137,6 @@ class Given(torch.nn.Module):
 
 def port_of(text):
     """A port with the structure of `Random`, `Twice` or `Given`."""
-    from flax import nnx
 
     class Like(nnx.Module):
         def __call__(self, x, setting=None):
@@ -212,6 +213,89 @@ SPOILT = {
     "float64 index": ("float64-*", INDEX, cut),
     "float64 gone": ("float64-*", ARRAYS, lambda path: path.unlink()),
 }
+
+
+class Tapped(torch.nn.Module):
+    """What comes after a tap is what it hands on, without the error of rounding before it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = torch.nn.Linear(7, 7)
+
+    def forward(self, x):
+        high = parity.tap("high", self.first(x) + 1000.0)
+        return parity.tap("low", high - 1000.0) * 2
+
+
+class TappedPort(nnx.Module):
+    def __init__(self, net, both):
+        self.first = nnx.Linear(7, 7, rngs=nnx.Rngs(0))
+        self.first.kernel[...] = jnp.asarray(net.first.weight.detach().numpy().T)
+        self.first.bias[...] = jnp.asarray(net.first.bias.detach().numpy())
+        self.both = both
+
+    def __call__(self, x):
+        high = self.first(x) + 1000.0
+        high = parity.tap("high", high) if self.both else high
+        return parity.tap("low", (high - 1000.0) * (1 + 3e-5)) * 2
+
+
+@pytest.mark.parametrize("order", [(False, True), (True, False)])
+def test_what_a_tap_has_in_float64_depends_on_those_before(order, runs):
+    net = Tapped()
+
+    def compared(both, cache=True):
+        return parity.compare(
+            net, TappedPort(net, both), (X[0].reshape(-1, 7),), jitted=False, cache=cache
+        )
+
+    for both in order:
+        plain = compared(both, cache=False)
+        assert found(compared(both)) == found(plain)
+        runs.clear()
+        assert found(compared(both)) == found(plain)
+        assert runs == []
+
+
+@pytest.mark.parametrize("error", [IndexError("a"), AssertionError(), RecursionError("a")])
+def test_whatever_a_content_makes_fail_is_recorded_anew(error, cache, monkeypatch):
+    net = Twice()
+
+    def compared():
+        return parity.compare(net, port_of("one"), (X,), ignore=("one.*",), jitted=False,
+                              cache=True)  # fmt: skip
+
+    compared()
+    whole = kept.from_plain
+    failing = [error]
+
+    def read(*args):
+        if failing:
+            raise failing.pop()
+        return whole(*args)
+
+    monkeypatch.setattr(kept, "from_plain", read)
+    assert said(compared()).startswith("recorded now")
+    assert said(compared()).startswith("from the cache")
+
+
+@pytest.mark.parametrize("home", [(Writer, "put"), (Writer, "end"), (folder.Folder, "keep")])
+def test_an_interrupt_leaves_nothing_behind(home, cache, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    def closed(writer):
+        close(writer)
+        raise KeyboardInterrupt
+
+    close = Writer.give_up
+    net = Twice()
+    monkeypatch.setattr(*home, interrupted)
+    monkeypatch.setattr(Writer, "give_up", closed)  # once more, while it is cleaned up
+    with pytest.raises(KeyboardInterrupt):
+        parity.compare(net, port_of("one"), (X,), ignore=("one.*",), jitted=False, cache=True)
+    assert list(cache.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

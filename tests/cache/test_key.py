@@ -6,9 +6,11 @@ import functools
 import importlib.util
 import logging
 import re
+import sys
 import threading
 import types
 from collections import defaultdict
+from datetime import datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -96,6 +98,9 @@ CHANGES = {
     ),
     "shared module": lambda net: net.plain.__setitem__(0, net.linear),
     "forward of one": lambda net: setattr(net, "forward", functools.partial(net.forward, more=1)),
+    "attribute that begins as PyTorch's own": lambda net: setattr(net, "_backward_scale", 2.0),
+    "another that does": lambda net: setattr(net, "_state_dict_size", 2.0),
+    "attribute of a parameter": lambda net: setattr(net.linear.weight, "scale", 2.0),
     "weight norm": lambda net: torch.nn.utils.parametrizations.weight_norm(net.linear),
 }
 
@@ -105,6 +110,16 @@ def test_a_change_of_the_model_is_seen(name, plain):
     net = Net().eval()
     CHANGES[name](net)
     assert key_of(net) != plain
+
+
+def test_the_class_of_a_tensor_is_seen():
+    def key(scale):
+        net = Net().eval()
+        net.mask = net.mask.as_subclass(type("Own", (torch.Tensor,), {"scale": scale}))
+        return key_of(net)
+
+    assert key(1) == key(1)
+    assert key(1) != key(2)
 
 
 ASKED = {
@@ -261,6 +276,12 @@ def imports(x):
     return wave
 
 
+def imports_beyond(x):
+    from .........wave import open as opened  # noqa: TID252
+
+    return opened
+
+
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
@@ -271,6 +292,8 @@ def imports(x):
         (torch.Generator(), "asked is a Generator"),
         (np.random.default_rng(), "asked is a Generator"),
         (lambda x: x * perf_counter(), "uses `perf_counter`"),
+        (lambda x: x * datetime.now().second, "uses `datetime`"),
+        (imports_beyond, r"`import \.+wave` inside a function: "),
         (lambda x: threading.current_thread() and x, None),
     ],
 )
@@ -344,6 +367,116 @@ def test_names_typed_into_a_notebook_are_known_by_their_code(plain):
 
     assert typed(SOURCE) == typed(SOURCE)
     assert typed(SOURCE) != typed(SOURCE.replace("1e-5", "1e-6"))
+
+
+TEXTS = {
+    "value of an enum": ("""
+class Mode(enum.Enum):
+    A = {}
+
+class Reference(torch.nn.Module):
+    mode = Mode.A
+"""),
+    "value of an integer of an enum": ("""
+class Mode(enum.IntEnum):
+    A = {}
+
+class Reference(torch.nn.Module):
+    mode = Mode.A
+"""),
+    "flag": ("""
+class Mode(enum.Flag):
+    A, B = {}, 4
+
+class Reference(torch.nn.Module):
+    mode = Mode.A | Mode.B
+"""),
+    "method of an enum": ("""
+class Mode(enum.Enum):
+    A = 1
+    def scale(self):
+        return {}
+
+class Reference(torch.nn.Module):
+    mode = Mode.A
+"""),
+    "metaclass": ("""
+class Meta(type):
+    @property
+    def scale(cls):
+        return {}
+
+class Config(metaclass=Meta):
+    pass
+
+class Reference(torch.nn.Module):
+    config = Config
+"""),
+    "long pattern": ("""
+class Reference(torch.nn.Module):
+    words = re.compile("a" * 300 + "{}")
+"""),
+    "flags of a pattern": ("""
+class Reference(torch.nn.Module):
+    words = re.compile("a" * 300, {} * re.M)
+"""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_hides_behind_a_name_is_seen(name, tmp_path):
+    def key(number):
+        return loaded(tmp_path, "import enum, re, torch\n" + TEXTS[name].format(number))
+
+    assert key(1) == key(1)
+    assert key(1) != key(2)
+
+
+IMPORTS = {
+    "relative": ("from .helpers import scale", "inner.helpers", True),
+    "relative to the package": ("from . import helpers", "inner.helpers", True),
+    "one further up": ("from .. import helpers", "outer.helpers", True),
+    "by its whole name": ("import outer.inner.helpers", "inner.helpers", True),
+    "by its whole name, and then another": ("import outer.inner.helpers", "outer.helpers", True),
+    "another of its name": ("from .helpers import scale", "helpers", False),
+    "absolute": ("from helpers import scale", "helpers", True),
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_an_import_inside_a_function_gives_what_python_would(name, monkeypatch):
+    statement, changed, seen = IMPORTS[name]
+
+    def key(number):
+        made = {}
+        for path in ("helpers", "outer", "outer.helpers", "outer.inner", "outer.inner.helpers"):
+            module = made[path] = types.ModuleType(path)
+            module.__file__ = f"/somewhere/{path}.py"
+            module.scale = number if path.endswith(changed) and (
+                "." in changed or path == changed) else 0  # fmt: skip
+            monkeypatch.setitem(sys.modules, path, module)
+            parent, _, own = path.rpartition(".")
+            if parent:
+                setattr(made[parent], own, module)
+        space = {"__package__": "outer.inner", "__name__": "outer.inner.net"}
+        exec(f"def asked(x):\n    {statement}\n    return x", space)
+        return key_of(Asks(space["asked"]))
+
+    assert key(1) == key(1)
+    assert (key(1) != key(2)) is seen
+
+
+def test_a_value_set_in_an_installed_module_is_seen(monkeypatch):
+    def asked(x):
+        return x * np.MYSCALE
+
+    monkeypatch.setattr(np, "MYSCALE", 1, raising=False)
+    before = key_of(Asks(asked))
+    monkeypatch.setattr(np, "MYSCALE", 2)
+    assert key_of(Asks(asked)) != before
+    monkeypatch.setattr(np, "MYSCALE", 1)
+    monkeypatch.setattr(logging, "_startTime", 0.0)  # other in every process
+    assert key_of(Asks(asked)) == before
 
 
 class Kind(enum.Enum):

@@ -13,11 +13,13 @@ import jax
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from flax import nnx
 from safetensors.numpy import load_file
 
 import parity
 from parity import InputError
+from parity.cli import cli
 from parity.exhibit import Exhibit, Unshowable, _access, made_by_pair
 from parity.records import Fault
 from parity.report.bundle import write_bundle
@@ -123,6 +125,24 @@ def test_the_arrays(shown):
     assert "port.mixes[1](" in script
     assert ", 0.5)" in script
     assert "reference: it needs torch" in script
+
+
+def test_the_script_makes_the_port_as_the_command_did(home):
+    """Whatever seed the function asks the comparison to have, and whatever mapping it returns."""
+    more = """
+
+def make_other():
+    from types import MappingProxyType
+
+    return MappingProxyType({**make_pair(), "seed": 5, "jitted": False})
+"""
+    (home / "mixing.py").write_text(SOURCE + more)
+    words = ["compare", "mixing:make_other", "--bundle", "out", "--out", "report", "--quiet"]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 1, done.output
+    made = runpy.run_path(str(home / "out" / "repro.py"))
+    kept = load_file(home / "out" / "weights.safetensors")["linear.weight"]
+    np.testing.assert_array_equal(np.asarray(made["port"].mixes[1].linear.kernel[...]).T, kept)
 
 
 class Scaled(nnx.Module):
