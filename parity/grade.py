@@ -160,7 +160,7 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
 def _failure(error: Exclusive, limit: float) -> str:
     if error.nonfinite:
         return f"{error.nonfinite} entries differ in being finite"
-    if error.problem.startswith("shape"):
+    if error.problem.startswith(("shape", "value")):
         return error.problem
     if error.r > limit:
         return f"R {error.r:.3g} > {limit:g}"
@@ -222,17 +222,17 @@ def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
     free = errors.free
     size = 1.0 if free is None or not free.ref_rms > 1 else free.ref_rms
     limit, at = rung.limit * size, f" x size {size:.2g}" if size > 1 else ""
-    measured = (errors.inclusive, errors.exclusive, free)
-    mae = graded_mae(measured)
-    if math.isinf(mae) and not any(one and one.nonfinite for one in measured):
-        return Judgement("UNKNOWN", _nothing(errors.inclusive or errors.exclusive))
-    if mae > limit:
+    own = [one for one in (errors.inclusive, errors.exclusive) if one is not None]
+    # where these were asked for and not measured, the free-running one blames nobody
+    mae = graded_mae(own or [free])
+    lost = math.isinf(mae) and not any(one and one.nonfinite for one in (*own, free))
+    if mae > limit and not lost:
         text = f"MAE {mae:.1e} > {rung.limit:g}{at}, rung {rung.name}"
         return Judgement("FAIL", text, "inclusive")
     if rung.free and free is not None and free.mae > limit:
         text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}{at}, rung {rung.name}"
         return Judgement("FAIL", text)
-    return None
+    return Judgement("UNKNOWN", _nothing(own[0])) if lost else None
 
 
 def _unmeasured(leaf: LeafMatch) -> Judgement:
