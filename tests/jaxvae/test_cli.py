@@ -16,7 +16,7 @@ from click import UsageError
 from safetensors.numpy import load_file, save_file
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from jaxvae.cli import main
+from jaxvae.cli import main, options
 from jaxvae.cli.options import set_tiles
 from jaxvae.cli.reconstruct import returned
 from jaxvae.config import CogVideoXVAEConfig
@@ -124,6 +124,12 @@ def test_convert_and_back(home, pair):
     found = loaded.state_dict()
     assert set(found) == set(wanted)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_what_is_no_number_is_null_in_json(capsys):
+    options.report({"psnr_db": np.inf, "ssim": np.nan, "frames": 1}, quiet=False, as_json=True)
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert printed == {"psnr_db": None, "ssim": None, "frames": 1}
 
 
 @pytest.fixture
