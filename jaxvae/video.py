@@ -1,6 +1,8 @@
 """Videos in files: frames come and go a few at a time, so that a long one needs no memory."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -46,7 +48,14 @@ class Video:
         for index, frame in enumerate(_decoded(self.path)):
             if index < self.first:
                 continue
-            waiting.append(frame[top : top + height, left : left + width])
+            window = frame[top : top + height, left : left + width]
+            if window.shape[:2] != self.size:
+                found = f"{frame.shape[0]}x{frame.shape[1]}"
+                raise VideoError(
+                    f"{self.path}: frame {index} has {found} pixels, which are less than those"
+                    " before: cut the video where its size changes"
+                )
+            waiting.append(window)
             left_over -= 1
             if len(waiting) == length or left_over == 0:
                 yield np.stack(waiting)
@@ -146,9 +155,11 @@ class Writer:
                 self._array = np.lib.format.open_memmap(
                     self._partial, "w+", dtype=np.uint8, shape=shape
                 )
+                _take(self._partial)
             else:
                 self._open()
         except OSError as error:
+            self._partial.unlink(missing_ok=True)
             raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
         return self
 
@@ -162,15 +173,30 @@ class Writer:
         self._stream.options = QUALITY[codec]
 
     def write(self, frames: Frames) -> None:
-        """Add frames."""
-        if self._path.suffix == ".npy":
-            self._array[self._written : self._written + len(frames)] = frames
-        else:
-            make = _av(self._path).VideoFrame.from_ndarray
-            for frame in frames:
-                picture = make(np.ascontiguousarray(frame), format="rgb24")
-                self._container.mux(self._stream.encode(picture))
+        """Add frames.
+
+        Raises:
+            VideoError: they cannot be written, as on a disk that is full.
+        """
+        with self._refusing():
+            if self._path.suffix == ".npy":
+                self._array[self._written : self._written + len(frames)] = frames
+            else:
+                make = _av(self._path).VideoFrame.from_ndarray
+                for frame in frames:
+                    picture = make(np.ascontiguousarray(frame), format="rgb24")
+                    self._container.mux(self._stream.encode(picture))
         self._written += len(frames)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        failures: tuple[type[Exception], ...] = (OSError,)
+        if self._path.suffix != ".npy":
+            failures = (OSError, _av(self._path).FFmpegError)
+        try:
+            yield
+        except failures as error:
+            raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
 
     def __exit__(
         self,
@@ -179,16 +205,21 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         try:
-            if self._path.suffix == ".npy":
-                self._array.flush()
-            else:
-                if kind is None:
-                    self._container.mux(self._stream.encode(None))
-                self._container.close()
-            if kind is None:
-                self._partial.replace(self._path)
+            # what failed before says more than that the rest cannot be written either
+            with self._refusing() if kind is None else suppress(Exception):
+                self._close(kind is None)
         finally:
             self._partial.unlink(missing_ok=True)
+
+    def _close(self, whole: bool) -> None:
+        if self._path.suffix == ".npy":
+            self._array.flush()
+        else:
+            if whole:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+        if whole:
+            self._partial.replace(self._path)
 
 
 def to_pixels(frames: Float[np.ndarray, "t h w 3"]) -> Frames:
@@ -209,6 +240,15 @@ def _av(path: Path) -> Any:
     except ImportError as error:
         raise VideoError(f"{path}: video needs PyAV; install jaxvae[video]") from error
     return av
+
+
+def _take(path: Path) -> None:
+    """Take the room for all of a file, on systems that can: a write to a mapped one that finds none
+    ends the process.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
 
 
 def _line(error: BaseException) -> str:

@@ -166,7 +166,7 @@ def _own(kind: str, errors: Errors, r_limit: float | None) -> Judgement | None:
 def _failure(error: Exclusive, limit: float) -> str:
     if error.nonfinite:
         return f"{error.nonfinite} entries differ in being finite"
-    if error.problem.startswith("shape"):
+    if error.problem.startswith(("shape", "value")):
         return error.problem
     if error.r > limit:
         return f"R {error.r:.3g} > {limit:g}"
@@ -230,18 +230,16 @@ def _over_rung(rung: Rung, errors: Errors) -> Judgement | None:
     limit, at = rung.limit * size, f" x size {size:.2g}" if size > 1 else ""
     own = [one for one in (errors.inclusive, errors.exclusive) if one is not None]
     mae = graded_mae(own or (free,))
-    if math.isinf(mae) and not any(one.nonfinite for one in own):
-        # free-running, what was wrong before counts too: it clears a call, and blames none
-        if free is not None and free.mae <= limit:
-            return None
-        return Judgement("UNKNOWN", _nothing(own[0]))
-    if mae > limit:
+    lost = math.isinf(mae) and not any(one.nonfinite for one in own)
+    if mae > limit and not lost:
         text = f"MAE {mae:.1e} > {rung.limit:g}{at}, rung {rung.name}"
         return Judgement("FAIL", text, "inclusive")
     if rung.free and free is not None and free.mae > limit:
         text = f"free-running MAE {free.mae:.1e} > {rung.limit:g}{at}, rung {rung.name}"
         return Judgement("FAIL", text)
-    return None
+    # free-running, what was wrong before counts too: it clears a call, and blames none
+    cleared = free is not None and free.mae <= limit
+    return Judgement("UNKNOWN", _nothing(own[0])) if lost and not cleared else None
 
 
 def _unmeasured(leaf: LeafMatch) -> Judgement:

@@ -121,6 +121,8 @@ def _evidence(one: Found) -> str:
             f"({reason}); no call inside it is at fault"
         )
     if one.handed:
+        if one.handed[0].error.problem.startswith("value"):
+            return f"hands on {reason}"
         worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
         return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"
     own = row.exclusive

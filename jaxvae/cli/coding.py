@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 
 def encoded(
-    model: "AutoencoderKLCogVideoX", clip: Video, bars: "Progress"
+    model: "AutoencoderKLCogVideoX", clip: Video, bars: "Progress", *, mean: bool = False
 ) -> Float[Array, "1 t h w moments"]:
-    """Mean and log-variance of a video's latent, one behind the other along the channels."""
+    """Mean and log-variance of a video's latent, one behind the other along the channels.
+
+    All of it is held; with `mean`, that alone.
+    """
     bar = bars.add_task("encoding", total=clip.frames)
 
     def parts() -> Iterator[Any]:
@@ -27,7 +30,9 @@ def encoded(
             yield from_pixels(part)[None]
             bars.advance(bar, len(part))
 
-    return jnp.concatenate(list(model.encode_stream(parts(), clip.frames)), axis=1)
+    found = model.encode_stream(parts(), clip.frames)
+    end = model.config.latent_channels if mean else None
+    return jnp.concatenate([part[..., :end] for part in found], axis=1)
 
 
 def decoded(

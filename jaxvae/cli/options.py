@@ -1,6 +1,7 @@
 """What the commands take in common, and the model that it makes."""
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -201,7 +202,12 @@ def progress(quiet: bool) -> "Progress":
 def report(lines: dict[str, Any], *, quiet: bool, as_json: bool) -> None:
     """Print what a command did: a line for each fact, or one JSON document."""
     if as_json:
-        click.echo(json.dumps(lines, indent=2, default=str))
+        # JSON has no infinity, which is the PSNR of frames that came back as they were, and no NaN
+        known = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in lines.items()
+        }
+        click.echo(json.dumps(known, indent=2, default=str, allow_nan=False))
     elif not quiet:
         width = max(map(len, lines))
         for name, value in lines.items():

@@ -55,8 +55,8 @@ def reconstruct(
     """Encode the video SOURCE, decode the mean of its latent, and write that to TARGET.
 
     Frames that the model would not give back one for one are left out at the end. PSNR and SSIM are
-    those of the 8-bit frames before TARGET is coded. Sound is not copied. Memory does not grow with
-    the number of frames.
+    those of the 8-bit frames before TARGET is coded. Sound is not copied. Of the video
+    only a few frames are in memory at a time, beside its latent.
     """
     check_output(target)
     if compare is not None and compare.suffix != ".png":
@@ -76,8 +76,7 @@ def reconstruct(
     began = time.monotonic()
     gathered, shown = Gathered(), _Shown(kept)
     with progress(quiet or as_json) as bars, Writer(target, kept, clip.size, clip.rate) as file:
-        moments = encoded(vae, clip, bars)
-        latent = moments[..., : vae.config.latent_channels]
+        latent = encoded(vae, clip, bars, mean=True)
         done = 0
         originals = _regrouped(clip)
         for part in decoded(vae, latent, kept, bars):

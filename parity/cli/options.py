@@ -140,7 +140,7 @@ def load(name: str) -> Any:
 
     module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
-        raise InputError(f"{name!r}: expected module:attribute, as in package.module:function")
+        raise InputError(f"{name!r:.80}: expected module:attribute, as in package.module:function")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)  # a console script does not look there

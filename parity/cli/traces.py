@@ -8,6 +8,8 @@ from parity.cli.ending import end
 from parity.cli.options import writable
 from parity.errors import InputError
 
+EXPECTED = "expected MODULE:FUNCTION, or two folders that `parity record` wrote"
+
 
 def are_traces(names: tuple[str, ...]) -> bool:
     """Whether these are paths of traces, not the name of a function.
@@ -15,19 +17,28 @@ def are_traces(names: tuple[str, ...]) -> bool:
     Raises:
         InputError: they are neither.
     """
-    held = [(Path(name) / "trace.json").is_file() for name in names]
+    held = [_holds_one(name) for name in names]
     if len(names) == 1 and not held[0]:
         return False
     if len(names) != 2:
         what = "one trace" if len(names) == 1 else f"{len(names)} names"
-        raise InputError(f"found {what}, expected two traces, or one MODULE:FUNCTION")
+        raise InputError(f"found {what}, {EXPECTED}")
+    if not any(held):
+        raise InputError(f"{names[0]!r:.80} and {names[1]!r:.80} are no traces: {EXPECTED}")
     for name, found in zip(names, held, strict=True):
         if not found:
             raise InputError(
-                f"{name}: no trace.json in it; of two names both are folders that"
+                f"{name:.80}: no trace.json in it; of two names both are folders that"
                 " `parity record` wrote"
             )
     return True
+
+
+def _holds_one(name: str) -> bool:
+    try:
+        return (Path(name) / "trace.json").is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False
 
 
 def compare_two(

@@ -6,13 +6,15 @@ given as well, as far as that is more than rounding; where it is not, nothing is
 """
 
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from parity.align import same_value
 from parity.exclusive import Exclusives
 from parity.forced import Arrays, NotMeasured
 from parity.golden.float64 import RecordedFloat64
@@ -31,6 +33,9 @@ from parity.store import Buffer, Store
 NAN = math.nan
 
 UNLIKE = "not measured: what it was given is not the same in both"
+
+SOMEHOW = sys.float_info.min
+"""The distance of arrays that are not the same, and differ in no entry that is known."""
 
 NO_FLOAT64 = "not measured: the trace has no float64 values of it"
 
@@ -65,9 +70,13 @@ def judge_apart(
     progress: Progress,
     *,
     rungs: Sequence[Rung] = (),
+    values: bool = False,
 ) -> Judged:
-    """Measure and judge the matched calls of one case; `calls` are all of the reference's."""
-    work = _Work(matches, float64, view, store, progress)
+    """Measure and judge the matched calls of one case; `calls` are all of the reference's.
+
+    With `values` what a call was given beside arrays counts too: both sides are of one framework.
+    """
+    work = _Work(matches, float64, view, store, progress, values)
     progress.stage("what each call was given", len(matches))
     unknown = float64.own(matches, calls, store, work.heard, {m.ref.order for m in matches})
     exclusives, inclusive = work.result(unknown), work.inclusive()
@@ -85,6 +94,7 @@ class _Work:
         view: View,
         store: Store,
         progress: Progress,
+        values: bool,
     ) -> None:
         self._matches = {match.ref.order: match for match in matches}
         self._float64, self._view, self._store = float64, view, store
@@ -96,7 +106,13 @@ class _Work:
         free = measure_free(list(self._seen.values()), store, progress)
         self.free = replace(free, errors=self._with_all(free.errors))
         self._distances: dict[tuple[Buffer, Buffer, bool], float] = {}
-        self._given = {order: self._largest(order, "inputs") for order in self._matches}
+        self._values = {
+            order: tuple(_values(match)) if values else () for order, match in self._matches.items()
+        }
+        self._given = {
+            order: max([self._largest(order, "inputs"), *(off for *_, off in self._values[order])])
+            for order in self._matches
+        }
         self._returned = {order: self._largest(order, "outputs") for order in self._matches}
         self._errors: dict[Key, Exclusive] = {}
         self._handed: dict[int, list[Handed]] = defaultdict(list)
@@ -122,6 +138,12 @@ class _Work:
         earlier = [m for m in self._inside[match.parent] if m.ref.order < order]
         before = max([self._given[parent.order], *(self._returned[m.ref.order] for m in earlier)])
         after = earlier[-1].ref.path if earlier else ""
+        for name, text, off in self._values[order]:
+            if math.isinf(off) and before <= half(np.dtype(np.float32)):
+                error = Exclusive(NAN, NAN, 0, problem=text)
+                self._handed[parent.order].append(
+                    Handed(parent.order, order, match.ref.path, name, after, error)
+                )
         for leaf, seen in zip(match.inputs, self._seen[order].inputs, strict=True):
             if not comparable(leaf) or self._alike(leaf):
                 continue
@@ -219,7 +241,9 @@ class _Work:
         if job not in self._distances:
             found = distance(*self._arrays(seen))[1]
             self._distances[job] = 0.0 if math.isnan(found) else found
-        return max(self._distances[job], self._view.least(leaf).rel_l2)
+        off = max(self._distances[job], self._view.least(leaf).rel_l2)
+        # entries that agree, of arrays that differ: somewhere else they do
+        return off if self._view.whole else max(off, SOMEHOW)
 
     def _alike(self, leaf: LeafMatch) -> bool:
         """Whether both are the same bytes, all of them."""
@@ -238,7 +262,7 @@ class _Work:
         ref, port = self._arrays(seen)
         unit, alike = unit_roundoff(ref.dtype), self._alike(leaf)
         if before > half(ref.dtype, port.dtype) or (before > 0 and not unit and not alike):
-            size = f", relative {before:.1e}" if math.isfinite(before) else ""
+            size = f", relative {before:.1e}" if SOMEHOW < before < math.inf else ""
             return Exclusive(NAN, NAN, 0, problem=UNLIKE + size)
         if alike and wide is None:
             return Exclusive(0.0, 0.0, 0, bounded=True)
@@ -266,6 +290,19 @@ class _Work:
                 if key in found:
                     found[key] = self._view.indexed(_raised(found[key], least), leaf)
         return found
+
+
+def _values(match: Match) -> Iterator[tuple[str, str, float]]:
+    """What a call was given otherwise that is no array: its name, what it is, and how far off."""
+    theirs = {leaf.name: leaf.value for leaf in match.port.inputs if leaf.buffer is None}
+    for leaf in match.ref.inputs:
+        if leaf.buffer is not None or leaf.name not in theirs:
+            continue
+        ref, port = leaf.value, theirs[leaf.name]
+        if not same_value(ref, port):
+            yield leaf.name, f"value {port!r} instead of {ref!r}", math.inf
+        elif isinstance(ref, float) and ref != port and math.isfinite(ref):
+            yield leaf.name, "", abs(ref - port) / abs(ref)
 
 
 def _raised(one: Metrics, least: Least) -> Metrics:

@@ -110,8 +110,6 @@ def _check_pair(golden: Golden, pair: Pair) -> None:
             f"{folder}: recorded with layout {dict(index.layout)}, the pair has"
             f" {dict(pair.layout)}; {AGAIN}"
         )
-    if not index.cases:
-        raise InputError(f"{folder}: has no case; {AGAIN}")
 
 
 def _case(stored: StoredCase, pair: Pair) -> Case:

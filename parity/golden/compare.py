@@ -27,7 +27,7 @@ from parity.ledger import make_ledger
 from parity.localise import Found, find_faults
 from parity.nonfinite import first_nonfinite
 from parity.progress import Progress
-from parity.records import Case, Coverage, Diagnosis, Leaf, NonFinite, Trace
+from parity.records import Case, Coverage, Diagnosis, Leaf, NonFinite, Row, Trace
 from parity.report import Report
 from parity.store import Store
 from parity.weights import Tensor, Weight
@@ -36,6 +36,16 @@ STATISTICS = (
     f"statistics: one of the traces has at most {KEPT} entries of each array, and all errors are of"
     " these"
 )
+
+WORDS = (
+    ("the port made", "the second trace has"),
+    ("the reference made", "the first trace has"),
+    ("the port's", "the second trace's"),
+    ("the reference's", "the first trace's"),
+    ("the port", "the second trace"),
+    ("the reference", "the first trace"),
+)
+"""What reports say of a reference and its port, and what of two traces."""
 
 LOOK = "look at what differs in the code of this module"
 
@@ -135,9 +145,12 @@ def _paired(ref: Golden, other: Golden) -> Paired:
     folding = fold(ref.modules, other.modules, {path: path for path in ref.modules})
     ledger = make_ledger(ref.tensors, other.tensors, modules=other.modules, folding=folding)
     ours, theirs = ({one.full_name: one for one in golden.tensors} for golden in (ref, other))
-    return Paired(
-        len(ref.modules), folding, tuple(_in_order(line, ours, theirs) for line in ledger)
-    )
+    return Paired(len(ref.modules), folding, tuple(_line(one, ours, theirs) for one in ledger))
+
+
+def _line(line: Weight, ref: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Weight:
+    line = _in_order(line, ref, other)
+    return replace(line, finding=told_of(line.finding))
 
 
 def _in_order(line: Weight, ref: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Weight:
@@ -176,8 +189,10 @@ def _compared(
     reference = Recorded(ref)
     choice = choose(case.path, ref.modules, (), only=rules.only, depth=rules.depth, rename={})
     with Store() as store:
-        ours = _sure(adopted(stored.calls, stored.modules, ref.reader, store))
-        theirs = _sure(adopted(partner.calls, partner.modules, other.reader, store))
+        # the store reads what both have from the one that comes first, which may have sketched it
+        reader = ref.reader.beside(other.reader)
+        ours = _sure(adopted(stored.calls, stored.modules, reader, store))
+        theirs = _sure(adopted(partner.calls, partner.modules, reader, store))
         called = ours.calls[-1]
         done = exercised(ours.calls, stored.optional)
         if not choice.whole:
@@ -188,7 +203,9 @@ def _compared(
         view = View(store) if whole else Sampled(
             store, Side(stored.sketches, ref.reader), Side(partner.sketches, other.reader)
         )  # fmt: skip
-        judged = judge_apart(case, alignment.matches, ours.calls, float64, view, store, progress)
+        judged = judge_apart(
+            case, alignment.matches, ours.calls, float64, view, store, progress, values=True
+        )
         sides = Sides(float64, {}, "__call__")
         scene = Scene(alignment.matches, ours.calls, sides, judged.exclusives, weights, store)
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
@@ -208,13 +225,14 @@ def _compared(
             calls = (ours.calls, theirs.calls)
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, judged.free, store)
         outputs, notes = root_outputs(called, store), weak_inputs(called, store)
+    coverage = _of_traces(alignment.coverage, ours, theirs)
     return Outcome(
-        rows=tuple(one.row for one in judged.found),
-        faults=faults,
-        coverage=with_deeper(_in_words(alignment.coverage), choice.deeper),
+        rows=tuple(_row_of_traces(one.row) for one in judged.found),
+        faults=tuple(replace(fault, evidence=told_of(fault.evidence)) for fault in faults),
+        coverage=with_deeper(coverage, choice.deeper),
         outputs=outputs,
         exercised=done,
-        notes=(*stored.notes, *notes),
+        notes=tuple(map(told_of, (*stored.notes, *alignment.notes, *notes))),
         nonfinite=nonfinite,
     )
 
@@ -229,16 +247,36 @@ def _sure(trace: Trace) -> Trace:
     return replace(trace, calls=tuple(calls))
 
 
-def _in_words(coverage: Coverage) -> Coverage:
-    """The coverage, of traces."""
-
-    def told(text: str) -> str:
-        text = text.replace("the port made", "the second trace has")
-        text = text.replace("the reference made", "the first trace has")
-        return text.replace("the port", "the second").replace("the reference", "the first")
-
+def _of_traces(coverage: Coverage, ref: Trace, other: Trace) -> Coverage:
+    """The coverage, of traces: what only one of them calls is not inlined in the other, as far as
+    can be known.
+    """
+    ours, theirs = ({call.path for call in trace.calls} for trace in (ref, other))
+    alone = {path: "first" if path in ours else "second"
+             for path in coverage.dissolved if (path in ours) != (path in theirs)}  # fmt: skip
+    missing = [f"{path}: only the {which} trace has calls of it" for path, which in alone.items()]
     return replace(
         coverage,
-        unmatched_calls=tuple(map(told, coverage.unmatched_calls)),
-        dissolved={path: told(why) for path, why in coverage.dissolved.items()},
-    )
+        unmatched_calls=tuple(map(told_of, (*coverage.unmatched_calls, *missing))),
+        dissolved={path: told_of(reason) for path, reason in coverage.dissolved.items()
+                   if path not in alone},
+    )  # fmt: skip
+
+
+def _row_of_traces(row: Row) -> Row:
+    """The row, in words for traces."""
+    exclusive, inclusive = row.exclusive, row.inclusive
+    if exclusive is not None:
+        exclusive = replace(exclusive, problem=told_of(exclusive.problem))
+    if inclusive is not None:
+        inclusive = replace(inclusive, problem=told_of(inclusive.problem))
+    # the notes on what one side alone returns are found by the reason
+    reason = row.reason if row.one_sided else told_of(row.reason)
+    return replace(row, reason=reason, exclusive=exclusive, inclusive=inclusive)
+
+
+def told_of(text: str) -> str:
+    """What is said of a reference and a port, of two traces."""
+    for words, others in WORDS:
+        text = text.replace(words, others)
+    return text

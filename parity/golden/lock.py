@@ -10,28 +10,35 @@ from parity.errors import InputError
 
 NAME = ".recording"
 
+CHOOSE = "choose another --out"
+
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder until the end of the `with` statement, or of the process, if that is killed.
 
     Raises:
-        InputError: another recording holds it.
+        InputError: another recording holds it, or nothing can be written to it or locked.
     """
     path = folder / NAME
-    with path.open("a") as file:
+    try:
+        file = path.open("a")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}); {CHOOSE}") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # whoever held it before has removed the file: another may have a new one by now
             mine = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
         except BlockingIOError:
             mine = False
+        except OSError as error:
+            raise InputError(f"{path}: cannot be locked ({error.strerror}); {CHOOSE}") from error
         if not mine:
             raise InputError(
-                f"{folder}: another recording writes to it; wait for its end, or choose another"
-                " --out"
+                f"{folder}: another recording writes to it; wait for its end, or {CHOOSE}"
             )
         try:
             yield
         finally:
-            path.unlink()
+            path.unlink(missing_ok=True)

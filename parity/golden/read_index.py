@@ -144,10 +144,10 @@ def read_index(folder: Path) -> Index:
     path = folder / NAME
     content = _load(path)
     number = content.get("format")
-    if type(number) is not int:
-        raise InputError(f"{path}: not the index of a golden trace; {AGAIN}")
-    if number != FORMAT:
-        raise InputError(f"{path}: format {number}, this version reads {FORMAT}; {AGAIN}")
+    if "format" not in content:
+        raise InputError(f"{path}: not the index of a golden trace (no format in it); {AGAIN}")
+    if type(number) is not int or number != FORMAT:
+        raise InputError(f"{path}: format {_short(number)}, this version reads {FORMAT}; {AGAIN}")
     if content.pop("sha256", None) != signature(content):
         raise InputError(f"{path}: changed since it was recorded (SHA-256 differs); {AGAIN}")
     try:
@@ -176,6 +176,11 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: not the index of a golden trace; {AGAIN}")
     return content
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
 
 
 def _refuse(name: str) -> Any:

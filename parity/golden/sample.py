@@ -36,6 +36,11 @@ def large(size: int) -> bool:
     return size > KEPT
 
 
+def count(size: int) -> int:
+    """How many entries of an array of that size are kept."""
+    return min(size, KEPT)
+
+
 @lru_cache(64)
 def places(size: int) -> Int64[np.ndarray, " n"]:
     """Which entries of a flat array of that size are kept, in order."""

@@ -1,5 +1,7 @@
 """A golden trace as it is read: its index, and the arrays of its files once these are checked."""
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 from parity.errors import InputError
 from parity.golden.index import AGAIN, Index, Sketch, StoredCall, StoredLeaf, Wide
 from parity.golden.read_index import read_index
+from parity.golden.sample import count
 from parity.golden.shards import Array, Form, Reader, problem
 from parity.records import Call, Leaf, ModuleInfo, Trace
 from parity.store import Store
@@ -56,12 +59,27 @@ def open_trace(folder: Path) -> Golden:
         raise InputError(
             f"{folder}: its recording has not ended; the same `parity record` command goes on"
         )
+    _check_cases(folder, index)
     for shard in index.shards:
         if why := problem(folder, shard):
             raise InputError(f"{why}; {AGAIN}")
     reader = Reader(folder, index.shards)
     _check_forms(folder, index, reader)
     return Golden(folder, index, reader)
+
+
+def _check_cases(folder: Path, index: Index) -> None:
+    """There is one at least, none twice, and none with sketches if the trace is not one of these:
+    what is seen in part would pass for seen.
+    """
+    if not index.cases:
+        raise InputError(f"{folder}: has no case; {AGAIN}")
+    counts = Counter(case.key for case in index.cases)
+    (name, path), most = counts.most_common(1)[0]
+    if most > 1:
+        raise InputError(f"{folder}: has {most} cases {name!r} of module {path!r}; {AGAIN}")
+    if not index.statistics and any(case.sketches for case in index.cases):
+        raise InputError(f"{folder}: has sketches, and is no trace of statistics; {AGAIN}")
 
 
 def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
@@ -81,9 +99,24 @@ def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
 
     for case in index.cases:
         for call in case.calls:
+            _check_kept(folder, case.sketches, (*call.inputs, *call.outputs))
             for leaves, wide in ((call.outputs, call.own), (call.outputs, call.whole),
                                  (call.inputs, call.handed)):  # fmt: skip
                 _check_wide(folder, case.sketches, leaves, wide)
+
+
+def _check_kept(folder: Path, sketches: Mapping[str, Sketch], leaves: Sequence[StoredLeaf]) -> None:
+    """What was kept of an array are as many entries as would be kept of it here."""
+    for leaf in leaves:
+        sketch = sketches.get(leaf.form.digest) if leaf.form else None
+        if leaf.form is None or sketch is None:
+            continue
+        entries = count(math.prod(leaf.form.shape))
+        if (sketch.kept.shape, sketch.kept.dtype) != ((entries,), leaf.form.dtype):
+            raise InputError(
+                f"{folder}: of {leaf.form.text} {sketch.kept.text} was kept, expected {entries}"
+                f" entries of it; {AGAIN}"
+            )
 
 
 def _check_wide(

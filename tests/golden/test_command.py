@@ -115,8 +115,8 @@ def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["TRACE"], "found one trace, expected two traces, or one MODULE:FUNCTION"),
-        (["TRACE", "TRACE", "TRACE"], "found 3 names, expected two traces"),
+        (["TRACE"], "found one trace, expected MODULE:FUNCTION, or two folders"),
+        (["TRACE", "TRACE", "TRACE"], "found 3 names, expected MODULE:FUNCTION, or two folders"),
         (["TRACE", "gone"], "gone: no trace.json in it"),
         (["TRACE", "TRACE", "--device", "cpu"], "--device: nothing runs when two traces"),
         (["TRACE", "TRACE", "--seed", "0"], "--seed: nothing runs"),

@@ -1,7 +1,10 @@
 """Recording: files of bounded size, and none lost to a kill."""
 
+import errno
+import fcntl
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -141,6 +144,18 @@ def test_two_recordings_at_once_are_kept_apart(tmp_path):
     assert not list(tmp_path.iterdir())
     with locked(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("fails", ["open", "flock"])
+def test_a_folder_that_cannot_be_locked_is_refused(tmp_path, monkeypatch, fails):
+    """Read-only, or on a file system without locks."""
+
+    def refuse(*_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(*((Path, "open") if fails == "open" else (fcntl, "flock")), refuse)
+    with pytest.raises(InputError, match=r"Read-only file system\); choose another --out"):
+        record_pair(tiny.PAIR, tmp_path, **ASKED)
 
 
 def test_files_of_others_stay(tmp_path):

@@ -173,6 +173,63 @@ def test_a_call_that_only_one_makes_is_incomplete_coverage(plain, edited):
     assert len(texts) == 4
 
 
+def inlined(reference):
+    block = type(reference.block)
+
+    class Inlined(block):
+        def forward(self, x, scale=1.0, cache=None):
+            h = self.conv(torch.relu(self.norm(x))) * scale + x
+            return h, {"mean": h.mean((2, 3)), "none": cache}
+
+    Inlined.__name__ = block.__name__
+    reference.block.__class__ = Inlined
+
+
+def test_a_module_that_only_one_calls_is_missing_from_the_other(plain, edited):
+    other = edited(inlined)
+    for pair, which in (((plain, other), "first"), ((other, plain), "second")):
+        report = compare_traces(*pair)
+        assert report.verdict == "FAIL"
+        text = f"block.act: only the {which} trace has calls of it"
+        assert report.coverage.unmatched_calls == (text,)
+        assert not report.coverage.dissolved
+
+
+def scaling(scale):
+    def edit(reference):
+        net = type(reference)
+
+        class Scaling(net):
+            def forward(self, x):
+                h, _ = self.block(self.stem(x))
+                h, stats = self.block(h, scale=scale)
+                return {"logits": self.head(stats["mean"]), "h": h}
+
+        Scaling.__name__ = net.__name__
+        reference.__class__ = Scaling
+
+    return edit
+
+
+def test_a_plain_value_is_charged_to_who_hands_it_on(plain, edited):
+    report = compare_traces(plain, edited(scaling(0.6)))
+    assert places(report) == [("", "between `block` and the input of `block`", "glue")]
+    evidence = report.first_fault.evidence
+    assert "hands on value 0.6 instead of 0.5 in `scale` of `block`" in evidence
+    assert compare_traces(plain, edited(scaling(0.5))).verdict == "PASS"
+
+
+def test_a_report_on_two_traces_speaks_of_no_port(plain, edited):
+    for edit in (shorter, inlined, gelu, scaling(0.6)):
+        report = compare_traces(plain, edited(edit))
+        said = [
+            *report.notes, *report.coverage.unmatched_calls, *report.coverage.dissolved.values(),
+            *(line.finding for line in report.weights), *(row.reason for row in report.rows),
+            *(fault.evidence for fault in report.faults),
+        ]  # fmt: skip
+        assert not [text for text in said if "the port" in text or "the reference" in text]
+
+
 def test_a_case_that_only_one_has_too(plain, recorded):
     report = compare_traces(plain, recorded)
     assert report.verdict == "FAIL"
@@ -183,12 +240,26 @@ def test_a_case_that_only_one_has_too(plain, recorded):
 
 def test_of_statistics_the_same_fault_is_found(plain, edited, few):
     sketched = edited(gelu, statistics=True)
+    assert compare_traces(edited(statistics=True), plain).verdict == "WARN"
     for pair in ((plain, sketched), (edited(statistics=True), sketched)):
         report = compare_traces(*pair)
         assert report.verdict == "FAIL"
         assert places(report) == [("block.act", "", "unknown")]
         assert report.partial.startswith("statistics: one of the traces")
     assert compare_traces(sketched, sketched).verdict == "WARN"
+
+
+def test_what_agrees_in_some_entries_is_not_the_same_to_the_bit(edited, few):
+    """Zeros of another sign: entries and figures agree, and digests do not."""
+
+    def signed(reference):
+        reference.block.act.forward = lambda x: torch.where(x > 0, x, -0.0)
+
+    report = compare_traces(edited(statistics=True), edited(signed, statistics=True))
+    table = report.table.set_index("path")
+    assert (table.loc["block.act"]["mae"] == 0).all()
+    assert table.loc["block.conv"]["excl_mae"].isna().all()
+    assert (table.loc["stem"]["excl_mae"] == 0).all()
 
 
 @pytest.mark.parametrize(

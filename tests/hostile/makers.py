@@ -63,7 +63,7 @@ COMPARE = [
         ("maker:swapped", "in this order"), ("maker:unknown", "no argument 'extra'"),
         ("maker:lacking", "needs 'nnx_module'"), ("maker:empty", "needs 'torch_module'"),
         ("maker:numbers", "no argument 1"), ("maker:bare", "tuple of arguments"),
-        ("maker:generates", "returns a generator"),
+        ("maker:generates", "returns a generator"), ("m" * 5000, "module:attribute"),
     )
 ]  # fmt: skip
 

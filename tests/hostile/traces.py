@@ -1,6 +1,7 @@
 """Golden traces for `check`: cut short, changed, signed by somebody who knows the format."""
 
 import json
+import math
 import os
 import pickle
 import shutil
@@ -57,10 +58,26 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
         made = json.loads((trace / "trace.json").read_text())
         del made["sha256"]
         change(made)
-        digest = {"sha256": index._digest(made)}
+        digest = {"sha256": index.signature(made)}
         (trace / "trace.json").write_text(json.dumps(digest | made))
 
     return case(name, write, *says)
+
+
+def with_sketch(made: dict[str, Any], instead: list[Any] | None = None) -> list[Any]:
+    """Makes it a trace of statistics in which one array was sketched; the form of what was kept."""
+    array = made["cases"][0]["calls"][0]["outputs"][0]["array"]
+    digest, shape, dtype = instead or array
+    figures = {"mean": 0.0, "rms": 1.0, "least": -1.0, "most": 1.0, "nonfinite": 0}
+    kept = [digest, [math.prod(shape)], dtype]
+    made["statistics"] = True
+    made["cases"][0]["sketches"] = {array[0]: {"kept": kept, "figures": figures}}
+    return kept
+
+
+def sketched(name: str, change: Callable[[list[Any]], object], *says: str) -> Case:
+    """A trace of statistics, signed, in which what was kept of an array is `change`d."""
+    return signed(name, lambda made: change(with_sketch(made)), *says)
 
 
 def shard(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
@@ -99,21 +116,34 @@ CHANGED = [
     changed("another format", lambda made: made.update(format=99), "format 99"),
     changed("a format that is text", lambda made: made.update(format="1"), "format '1'"),
     changed("a format that is a list", lambda made: made.update(format=[]), "format []"),
-    changed("another version", lambda made: made.update(version="9.9"), "version 9.9"),
-    changed("no version", lambda made: made.pop("version"), "version None"),
+    changed("a format of any length", lambda made: made.update(format="x" * 5000), "format 'xxx"),
+    changed("no format", lambda made: made.pop("format"), "not the index"),
     changed("no digest", lambda made: made.pop("sha256"), "SHA-256 differs"),
     changed("a digest that is null", lambda made: made.update(sha256=None), "SHA-256 differs"),
     changed("facts that nobody signed", lambda made: made["facts"].update(x=1), "SHA-256 differs"),
-    *(signed(f"without {part}", lambda made, part=part: made.pop(part), "not an index")
+    *(signed(f"without {part}", lambda made, part=part: made.pop(part),
+             f"{part!r} is missing")
       for part in PARTS),
     signed("unfinished", lambda made: made.update(complete=False), "has not ended"),
     signed("no cases", lambda made: made.update(cases=[]), "has no case"),
+    signed("a case twice", lambda made: made["cases"].append(made["cases"][0]), "has 2 cases"),
+    sketched("kept of another size", lambda kept: kept.__setitem__(1, [kept[1][0] // 2]),
+             "is named as"),
+    sketched("kept of another type", lambda kept: kept.__setitem__(2, "int32"),
+             "is named as"),
+    signed("another array for what was kept", lambda made: with_sketch(
+        made, made["cases"][0]["given"][0]), "was kept, expected"),
+    sketched("kept in two dimensions", lambda kept: kept[1].append(1), "was kept, expected"),
+    sketched("kept of a digest that no file has", lambda kept: kept.__setitem__(0, "00" * 16),
+             "no file has array"),
+    signed("sketches of a trace that says it has none", lambda made: (
+        with_sketch(made), made.update(statistics=False)), "no trace of statistics"),
     signed("another pair", lambda made: made.update(pair="other"), "pair 'other'"),
     signed("another layout", lambda made: made.update(layout={"*": "move"}), "layout"),
-    signed("cases that are a number", lambda made: made.update(cases=3), "not an index"),
-    signed("a case that is a number", lambda made: made.update(cases=[3]), "not an index"),
-    signed("a case without calls", lambda made: made["cases"][0].pop("calls"), "not an index"),
-    signed("a case with more", lambda made: made["cases"][0].update(x=1), "not an index"),
+    signed("cases that are a number", lambda made: made.update(cases=3), "cases: expected"),
+    signed("a case that is a number", lambda made: made.update(cases=[3]), "cases[0]: expected"),
+    signed("a case without calls", lambda made: made["cases"][0].pop("calls"), "'calls' is miss"),
+    signed("a case with more", lambda made: made["cases"][0].update(x=1), "cases[0]", "'x'"),
     signed("a method that is no method", lambda made: made["cases"][0].update(
         nnx="function:os.system"), "'os.system'"),
     signed("a shipped method that is none", lambda made: made["cases"][0].update(
@@ -133,13 +163,13 @@ CHANGED = [
     signed("an array of a negative length", lambda made: made["cases"][0]["given"][0].__setitem__(
         1, [-2])),
     signed("an array of an unknown type", lambda made: made["cases"][0]["given"][0].__setitem__(
-        2, "float7"), "not an index"),
+        2, "float7"), "'float7' is no type of numbers"),
     signed("an array of objects", lambda made: made["cases"][0]["given"][0].__setitem__(
         2, "object")),
     signed("an array that no file has", lambda made: made["cases"][0]["given"][0].__setitem__(
         0, "00" * 16), "no file has array"),
     signed("a digest that is no digest", lambda made: made["cases"][0]["given"][0].__setitem__(
-        0, "../x"), "not an index"),
+        0, "../x"), "is no digest of an array"),
 ]  # fmt: skip
 
 SHARDS = [

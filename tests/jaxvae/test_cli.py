@@ -5,6 +5,7 @@ import os
 import subprocess
 import sysconfig
 from pathlib import Path
+from types import SimpleNamespace
 
 import diffusers
 import imageio.v3 as imageio
@@ -16,11 +17,11 @@ from click import UsageError
 from safetensors.numpy import load_file, save_file
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from jaxvae.cli import main
+from jaxvae.cli import coding, main, options
 from jaxvae.cli.options import set_tiles
 from jaxvae.cli.reconstruct import returned
 from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.video import from_pixels, to_pixels
+from jaxvae.video import find_video, from_pixels, to_pixels
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "jaxvae"
 
@@ -125,6 +126,24 @@ def test_convert_and_back(home, pair):
     found = loaded.state_dict()
     assert set(found) == set(wanted)
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+
+
+def test_of_a_latent_that_is_not_sampled_only_means_are_held(home):
+    """Part by part: half of what `encode` holds."""
+    clip = find_video(home / "clip.npy")
+    model = SimpleNamespace(
+        config=SimpleNamespace(latent_channels=3),
+        encode_stream=lambda parts, _: (np.ones((1, 1, 2, 2, 6)) for part in parts),
+    )
+    with options.progress(quiet=True) as bars:
+        assert coding.encoded(model, clip, bars).shape == (1, 2, 2, 2, 6)
+        assert coding.encoded(model, clip, bars, mean=True).shape == (1, 2, 2, 2, 3)
+
+
+def test_what_is_no_number_is_null_in_json(capsys):
+    options.report({"psnr_db": np.inf, "ssim": np.nan, "frames": 1}, quiet=False, as_json=True)
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert printed == {"psnr_db": None, "ssim": None, "frames": 1}
 
 
 @pytest.fixture

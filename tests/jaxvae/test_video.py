@@ -1,11 +1,14 @@
 """Videos in files: what is counted, cut, written, and refused."""
 
+import errno
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from jaxvae import video
 from jaxvae.video import Video, VideoError, Writer, find_video, from_pixels, to_pixels
 
 
@@ -91,6 +94,41 @@ def test_a_file_that_became_shorter(tmp_path):
     path = write(tmp_path / "clip.npy", drawn(3))
     with pytest.raises(VideoError, match="2 frames are missing that were there before"):
         list(Video(path, 0, 5, (0, 0), (24, 32), Fraction(24)).parts())
+
+
+def test_frames_that_change_their_size(tmp_path, monkeypatch):
+    path = write(tmp_path / "clip.npy", drawn(4))
+    frames = [*drawn(2), *drawn(2, height=20)]
+    monkeypatch.setattr(video, "_decoded", lambda path: iter(frames))
+    with pytest.raises(VideoError, match="frame 2 has 20x32 pixels, which are less"):
+        list(Video(path, 0, 4, (0, 0), (24, 32), Fraction(24)).parts())
+
+
+def full(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_disk_that_is_full_is_said(tmp_path, after):
+    """At a frame, and at the end."""
+
+    def fill():
+        with Writer(tmp_path / "clip.mp4", 5, (24, 32), Fraction(25)) as file:
+            file._container = SimpleNamespace(mux=full, close=file._container.close)
+            for _ in range(1 - after):
+                file.write(drawn(40))
+
+    with pytest.raises(VideoError, match=r"clip.mp4: cannot be written \(.*No space left"):
+        fill()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_room_for_an_array_is_taken_first(tmp_path, monkeypatch):
+    """Who writes to a mapped file on a full disk is killed."""
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(VideoError, match=r"clip.npy: cannot be written \(.*No space left"):
+        write(tmp_path / "clip.npy", drawn())
+    assert not list(tmp_path.iterdir())
 
 
 def test_pixels_and_values():

@@ -132,6 +132,9 @@ def test_a_rung_is_not_held_by_what_could_not_be_measured():
     known = Errors(free(2e-6), Inclusive(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
     assert judge("M", match(), known, rung=rung).verdict == "FAIL"
     assert judge("M", match(), known).verdict == "PASS"
+    elsewhere = Errors(free(2e-6), errors.inclusive, errors.exclusive)
+    judged = judge("M", match(), elsewhere, rung=rung)  # behind a fault: whose it is, is not known
+    assert (judged.verdict, judged.blame) == ("UNKNOWN", "")
     lost = Errors(free(math.inf, 2), Inclusive(math.inf, math.inf, 2), exclusive(0))
     assert judge("M", match(), lost, rung=rung).verdict == "FAIL"
 
