@@ -17,6 +17,7 @@ from parity.backward import Gradients, Key, Side, Wide, WideGradients, different
 from parity.capture_torch import Method, invoke, target
 from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
+from parity.grad_spread_torch import spreads_of
 from parity.measure import comparable
 from parity.metrics import rms
 from parity.recorder import bind, join, unbind
@@ -300,8 +301,7 @@ class Forced(Pass):
             outputs = [root for root, _, _ in roots]
             given = [widen(self.store.get(start), moved) for _, start, moved in roots]
             values = torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=True)
-            jitter = [one * self._signs(one) for one in given]
-            spreads = torch.autograd.grad(outputs, ends, jitter, allow_unused=True)
+            spreads = spreads_of(outputs, ends, given, values, self._draw)
         for (key, moved, end), value, spread in zip(frame.ends, values, spreads, strict=False):
             array = to_array(torch.zeros_like(end) if value is None else value, moved)
             size = 0.0 if spread is None else rms(to_array(spread, False))
@@ -323,10 +323,6 @@ class Forced(Pass):
 
     def _put64(self, one: torch.Tensor) -> Buffer:
         return self.store.put(to_array(one, False))
-
-    def _signs(self, like: torch.Tensor) -> torch.Tensor:
-        drawn = torch.randint(0, 2, like.shape, generator=self._draw)
-        return (drawn * 2 - 1).to(torch.float64)
 
 
 def _by_name(leaves: Sequence[LeafMatch]) -> dict[str, Leaf]:

@@ -236,7 +236,7 @@ class _Work:
         if buffers is None or self._alike(leaf):
             return 0.0
         if buffers[0].dtype.kind in "biu":
-            return math.inf
+            return 0.0 if self._view.same(leaf) else math.inf
         job = (*buffers, seen.undo)
         if job not in self._distances:
             found = distance(*self._arrays(seen))[1]

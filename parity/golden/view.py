@@ -3,17 +3,17 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parity.golden.index import Sketch
 from parity.golden.sample import Figures, figures, kept, places
 from parity.golden.shards import Array, Reader
-from parity.measure import comparable
+from parity.measure import comparable, read
 from parity.metrics import ratio
 from parity.records import LeafMatch, Match, Metrics
-from parity.store import Buffer, Store
+from parity.store import Buffer, Store, digest
 
 
 class Least(NamedTuple):
@@ -42,6 +42,13 @@ class View:
     def wide(self, array: Array) -> Array:
         """What is seen of a float64 array."""
         return array
+
+    def same(self, leaf: LeafMatch) -> bool:
+        """Whether all numbers of two arrays are equal: PyTorch's have 64 bits where JAX has 32."""
+        buffers = comparable(leaf)
+        if buffers is None:
+            return False
+        return np.array_equal(read(self.store, buffers[0], leaf.undo), self.store.get(buffers[1]))
 
     def least(self, leaf: LeafMatch) -> Least:
         """What the arrays of a match differ by besides, where not all is seen."""
@@ -81,6 +88,20 @@ class Sampled(View):
     def wide(self, array: Array) -> Array:
         """What is kept of it, unless it is that already."""
         return kept(array)
+
+    def same(self, leaf: LeafMatch) -> bool:
+        """By the digest of one in the other's type, which tells of all entries."""
+        buffers = comparable(leaf)
+        if buffers is None:
+            return False
+        ref, port = (self._whole(side, buffer)
+                     for side, buffer in zip(self._sides, buffers, strict=True))  # fmt: skip
+        if port is not None and leaf.undo:
+            port = np.moveaxis(port, 1, -1)
+        if ref is not None and port is not None:
+            return np.array_equal(ref, port)
+        array, buffer = (ref, buffers[1]) if port is None else (port, buffers[0])
+        return array is not None and _digest_as(array, buffer.dtype) == buffer.digest
 
     def least(self, leaf: LeafMatch) -> Least:
         """By the figures of all entries: |rms(a) - rms(b)| <= rms(a - b), and so on."""
@@ -126,6 +147,11 @@ class Sampled(View):
         array = self.store.get(buffer)
         return self.store.put(kept(np.moveaxis(array, 1, -1) if turn else array), copy=False)
 
+    def _whole(self, side: Side | None, buffer: Buffer) -> Array | None:
+        """The array, unless only some of its entries are known."""
+        sketched = side is not None and buffer.digest.hex() in side.sketches
+        return None if sketched else self.store.get(buffer)
+
     def _of_all(self, side: Side | None, buffer: Buffer) -> Figures:
         sketch = None if side is None else side.sketches.get(buffer.digest.hex())
         if sketch is not None:
@@ -133,3 +159,9 @@ class Sampled(View):
         if buffer.digest not in self._figures:
             self._figures[buffer.digest] = figures(self.store.get(buffer))
         return self._figures[buffer.digest]
+
+
+def _digest_as(array: Array, dtype: np.dtype[Any]) -> bytes:
+    """The digest that an array has in another type, `b""` if that cannot hold it."""
+    other = array.astype(dtype)
+    return digest(other) if np.array_equal(other, array) else b""

@@ -409,6 +409,43 @@ def test_a_gradient_that_cancels_is_no_fault():
     assert bias.excl_rel_l2.item() > 1e-2
 
 
+class TorchKeys(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, x):
+        return (self.q(x) @ self.k(x).mT).softmax(-1) @ x
+
+
+class Keys(nnx.Module):
+    def __init__(self, bias=lambda b: 0 * b):
+        self.q, self.k = nnx.Linear(6, 6, rngs=nnx.Rngs(0)), nnx.Linear(6, 6, rngs=nnx.Rngs(0))
+        self.bias = bias
+
+    def __call__(self, x):
+        p = nnx.softmax(self.q(x) @ self.k(x).mT, axis=-1)
+        return p @ x + self.bias(row(self.k.bias))
+
+
+@pytest.mark.parametrize("depth", [0, None])
+def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
+    """The bias of the keys adds the same to all scores of a query: nothing that arrives at the
+    outputs shows that its gradient is a sum that cancels.
+    """
+    reference = TorchKeys()
+    report = compare(reference, copied(reference, Keys()), (X,), depth=depth)
+    assert set(report.table.verdict) == {"PASS"}
+    name = "grad(k.bias)" if depth == 0 else "grad(bias)"
+    bias = rows(report)[report.table.leaf == name]
+    assert bias.excl_rel_l2.max() > 1e-2
+    # the output is what it was, to the bit; the gradient of the bias is as small as 1e-3
+    wrong = Keys(lambda b: 1e-4 * (b - stop(b)))
+    report = compare(reference, copied(reference, wrong), (X,), depth=depth)
+    assert report.verdict == "FAIL"
+    assert "bias" in report.first_fault.leaf
+
+
 class TorchSum(torch.nn.Module):
     def forward(self, x):
         return torch.relu((x[..., 0] + x[..., 2]) + x[..., 1])

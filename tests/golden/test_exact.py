@@ -1,0 +1,89 @@
+"""Numbers that are exact: PyTorch's ids have 64 bits, JAX's 32."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.golden.check import check_trace
+from parity.golden.record import record_pair
+from parity.golden.view import Sampled, Side, View
+from parity.records import Leaf, LeafMatch, Pair
+from parity.store import Store
+
+
+class TorchTable(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 4)
+        self.out = torch.nn.Linear(4, 3)
+
+    def forward(self, ids):
+        return self.out(self.table(ids))
+
+
+class Table(nnx.Module):
+    def __init__(self, tensors):
+        rngs = nnx.Rngs(0)
+        self.table = nnx.Embed(7, 4, rngs=rngs)
+        self.out = nnx.Linear(4, 3, rngs=rngs)
+        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
+        self.out.kernel[...] = jnp.asarray(tensors["out.weight"].T)
+        self.out.bias[...] = jnp.asarray(tensors["out.bias"])
+
+    def __call__(self, ids):
+        return self.out(self.table(ids))
+
+
+def make_torch(weights, config, seed):
+    torch.manual_seed(seed)
+    return TorchTable()
+
+
+IDS = np.random.default_rng(0).integers(0, 7, (30, 5))
+
+PAIR = Pair(
+    name="table",
+    make_torch=make_torch,
+    make_nnx=lambda weights, config, reference: Table(
+        {name: value.numpy() for name, value in reference.state_dict().items()}
+    ),
+    cases=lambda reference, clip, seed: (parity.Case("__call__/ids", (IDS,)),),
+    rungs=(),
+    offline=parity.Offline(
+        settings=lambda reference: {}, make_nnx=lambda settings, tensors: Table(tensors)
+    ),
+)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("statistics", [False, True])
+def test_ids_are_the_same_in_another_width(tmp_path, statistics):
+    """150 of them: more than are kept of each array."""
+    record_pair(PAIR, tmp_path, frames=1, size=(8, 8), seed=0, statistics=statistics)
+    report = check_trace(tmp_path, PAIR)
+    assert set(report.table["verdict"]) == {"PASS"}
+    assert not report.doubts
+
+
+@pytest.mark.parametrize("entry", [0, 77])
+def test_other_numbers_are_not(entry):
+    ref, port = IDS, IDS.astype(np.int32)
+    port[np.unravel_index(entry, port.shape)] += 1
+    with Store() as store:
+        for array, same in ((IDS.astype(np.int32), True), (port, False)):
+            leaf = LeafMatch(Leaf("ids", store.put(ref)), Leaf("ids", store.put(array)))
+            assert View(store).same(leaf) == same
+            kept = {store.put(ref).digest.hex(): None}
+            for sides in ((None, None), (Side(kept, None), None)):
+                assert Sampled(store, *sides).same(leaf) == same
+
+
+def test_a_number_that_the_other_type_cannot_hold():
+    wide, narrow = np.array([1 << 32]), np.array([0], np.int32)
+    with Store() as store:
+        leaf = LeafMatch(Leaf("ids", store.put(wide)), Leaf("ids", store.put(narrow)))
+        port = Side({store.put(narrow).digest.hex(): None}, None)
+        assert not Sampled(store, None, port).same(leaf)
