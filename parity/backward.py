@@ -51,12 +51,15 @@ class WideGradients:
     """As `Gradients`, in float64: every call with the recorded inputs and gradients.
 
     At an output it is what the call around it hands back, with its own code alone. `users` are the
-    shares of calls, by `order`, in tensors that are not their module's own (see `owner`).
+    shares of calls, by `order`, in tensors that are not their module's own (see `owner`). `flows`
+    are the calls that what comes in goes on to, by the own code of the call around, or that call
+    itself if it is returned.
     """
 
     leaves: Mapping[Key, Wide]
     tensors: Mapping[str, Wide]
     users: Mapping[tuple[int, str], Wide] = field(default_factory=dict)
+    flows: Mapping[Key, Sequence[int]] = field(default_factory=dict)
 
 
 class Backward(Protocol):

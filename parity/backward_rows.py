@@ -201,10 +201,11 @@ def _explained(
         subject = replace(subject, port=subject.whole, wide=None)
     elif handed and not own:
         first, subject = handed[-1]
-        after = next((m for m in inside if m.ref.order > first.child), None)
+        to = measured.goes_to(subject.match, subject.name)
+        after = next((m for m in inside if [m.ref.order] == to), None)
         path = _short(first.path, match)
         segment = f"after `{path}`"
-        if after is not None:
+        if after is not None:  # it goes nowhere else
             segment = f"between `{path}` and the input of `{_short(after.ref.path, match)}`"
         what = f"what it hands back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))

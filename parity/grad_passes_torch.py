@@ -4,7 +4,7 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from parity.backward import Gradients, Key, Side, Wide, WideGradients, different
 from parity.capture_torch import Method, invoke, target
 from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
+from parity.grad_graph_torch import leads_to
 from parity.grad_spread_torch import spreads_of
 from parity.measure import comparable
 from parity.metrics import rms
@@ -177,10 +178,12 @@ class Natural(Pass):
 
 @dataclass
 class _Frame:
-    """The own code of one open call: from where gradients start, and to where they go."""
+    """The own code of one open call: from where gradients start, with the `order` of the call at
+    whose boundary that is, and to where they go.
+    """
 
     match: Match
-    roots: list[tuple[torch.Tensor, Buffer | None, bool]] = field(default_factory=list)
+    roots: list[tuple[torch.Tensor, Buffer | None, bool, int]] = field(default_factory=list)
     ends: list[tuple[Key, bool, torch.Tensor]] = field(default_factory=list)
 
 
@@ -201,6 +204,7 @@ class Forced(Pass):
         self._recorded, self._shake = recorded, shake
         self._frames: list[_Frame] = []
         self._found: dict[Key, Wide] = {}
+        self._flows: defaultdict[Key, list[int]] = defaultdict(list)
         self._sums: dict[str, torch.Tensor] = {}
         self._spreads: dict[str, torch.Tensor] = {}
         self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
@@ -234,7 +238,7 @@ class Forced(Pass):
             key: Wide(self._put64(one), rms(to_array(spread, False)))
             for key, (one, spread) in self._users.items()
         }
-        return WideGradients(self._found, tensors, users)
+        return WideGradients(self._found, tensors, users, self._flows)
 
     def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
         """Make it on what was recorded, run it backward, and return what was recorded."""
@@ -243,7 +247,7 @@ class Forced(Pass):
         for name, own in given.arrays:
             if name in leaves and own.requires_grad:
                 start = self._recorded.leaves.get((order, "input", name))
-                parent.roots.append((own.clone(), start, leaves[name].moved))
+                parent.roots.append((own.clone(), start, leaves[name].moved, order))
         arrays = self._forced(frame, "input", match, given)
         both = zip([own for _, own in given.arrays], arrays, strict=True)
         pairs = [(own, new, new._version) for own, new in both if isinstance(own, torch.Tensor)]
@@ -289,11 +293,16 @@ class Forced(Pass):
         for name, own in output.arrays:
             if name in leaves and own.requires_grad:
                 start = self._recorded.leaves.get((match.ref.order, "output", name))
-                frame.roots.append((own, start, leaves[name].moved))
+                frame.roots.append((own, start, leaves[name].moved, match.ref.order))
 
     def _finish(self, frame: _Frame) -> None:
         """Run the own code of a call backward: nothing else hangs on it."""
-        roots = [(root, start, moved) for root, start, moved in frame.roots if start is not None]
+        for root, _, _, to in frame.roots:
+            led = leads_to(root, [end for _, _, end in frame.ends])
+            for (key, _, _), does in zip(frame.ends, led, strict=True):
+                if does and to not in self._flows[key]:
+                    self._flows[key].append(to)
+        roots = [(root, start, moved) for root, start, moved, _ in frame.roots if start is not None]
         ends = [*(end for _, _, end in frame.ends), *(one for _, one in self._weights)]
         values: Sequence[torch.Tensor | None] = [None] * len(ends)
         spreads = values

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from parity.grad_graph_torch import nodes
 from parity.metrics import rms
 from parity.wide import to_array
 
@@ -64,23 +65,11 @@ def _between(
 
     handles: list[Any] = []
     try:
-        handles.extend(node.register_prehook(changed) for node in _nodes(outputs))
+        handles.extend(node.register_prehook(changed) for node in nodes(outputs))
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _nodes(outputs: Sequence[torch.Tensor]) -> Sequence[Any]:
-    """The operations of a graph, each once."""
-    found: dict[Any, None] = {}
-    rest = [one.grad_fn for one in outputs]
-    while rest:
-        node = rest.pop()
-        if node is not None and node not in found:
-            found[node] = None
-            rest.extend(after for after, _ in node.next_functions)
-    return list(found)
 
 
 def _size(one: torch.Tensor) -> float:

@@ -162,6 +162,10 @@ class Measured:
             limit = fail_limit(self._kinds[match.parent])
             yield Subject(match, leaf.ref.name, ref, port, wide, terms, jump, limit)
 
+    def goes_to(self, match: Match, name: str) -> Sequence[int]:
+        """The calls that an output goes on to, by `order`; that of the call around if returned."""
+        return self.wide.flows.get((match.ref.order, "output", name), ())
+
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over all calls; it counts with the first call of
         its module, or of the nearest one around that.

@@ -79,16 +79,31 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
 
 def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
     """The matches of calls that both sides make of modules; `calls` are all of the reference's."""
+    around = _around(matches, calls)
+    return tuple(replace(match, parent=around[match.parent])
+                 for match in matches if around[match.ref.order] == match.ref.order)  # fmt: skip
+
+
+def modules_of(
+    paths: Iterable[str], matches: Sequence[Match], calls: Sequence[Call]
+) -> frozenset[str]:
+    """The paths, of a tap that of the module whose code it is in: see `of_modules`."""
+    around = _around(matches, calls)
+    names = {call.order: call.path for call in calls}
+    wanted = set(paths)
+    return frozenset(
+        names.get(around[match.ref.order], "") for match in matches if match.ref.path in wanted
+    )
+
+
+def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int]:
+    """By the `order` of each call, that of the call of a module on both sides that it is in."""
     kept = {match.ref.order for match in matches if not (match.ref.tapped or match.port.tapped)}
     parents = {call.order: call.parent for call in calls}
-
-    def around(order: int) -> int:
-        while order != -1 and order not in kept:
-            order = parents[order]
-        return order
-
-    return tuple(replace(match, parent=around(match.parent))
-                 for match in matches if match.ref.order in kept)  # fmt: skip
+    found = {-1: -1}
+    for order in sorted(parents, reverse=True):  # a call comes after those inside it
+        found[order] = order if order in kept else found[parents[order]]
+    return found
 
 
 def named(paths: Sequence[str]) -> str:

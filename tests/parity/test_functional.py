@@ -150,6 +150,22 @@ def test_what_is_computed_again_for_gradients_is_not_looked_into_and_that_is_sai
     assert not report.doubts
 
 
+def test_gradients_are_those_of_the_whole_function():
+    """The bias of the keys, whose gradient cancels, is a part of that of `qkv`."""
+    report = compare(options={"modes": ("free", "exclusive", "grad")})
+    assert report.verdict == "PASS", [row.reason for row in report.doubts]
+    rows = [row for row in report.rows if row.case == "__call__/grad"]
+    assert {row.path for row in rows} == {""}
+    assert "grad(layers.0.attn.qkv.bias)" in {row.leaf for row in rows}
+
+
+def test_a_mistake_at_a_tap_is_not_named_again_by_its_gradient():
+    report = compare(
+        wrong={1: {"approximate": False}}, options={"modes": ("free", "exclusive", "grad")}
+    )
+    assert [(fault.path, fault.case) for fault in report.faults] == [("layers.1.mlp", "__call__")]
+
+
 class Pair(NamedTuple):
     first: object
     second: object

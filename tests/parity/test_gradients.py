@@ -276,7 +276,7 @@ MISTAKES = [
     {
         "last.act": ({"where": None}, "", "nonfinite"),
         "block.norm": (STATISTICS, "", "unknown"),
-        "": ({"embedded": stop}, "between `emb` and the input of `clamp`", "scale_or_offset"),
+        "": ({"embedded": stop}, "between `emb` and the input of `block`", "scale_or_offset"),
     },
     {
         "": ({"head": partial(times, 3.0)}, "after `head`", "scale_or_offset"),
@@ -364,7 +364,7 @@ def test_a_mistake_of_the_forward_code_is_named_once():
 def test_what_the_reference_detaches_the_port_must_stop():
     assert compare(*small(torch.detach, stop), (X,)).verdict == "PASS"
     report = compare(*small(torch.detach), (X,))
-    assert found(report) == [("", "between `first` and the input of `second`", "glue")]
+    assert found(report) == [("", "after `first`", "glue")]
     assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
 
 
