@@ -229,6 +229,8 @@ class Fingerprint:
 
     def _built_in(self, value: Any, where: str) -> None:
         owner = value.__self__
+        if getattr(owner, "__name__", "") in OUTSIDE:
+            raise Unknown(f"{where} is `{owner.__name__}.{value.__name__}`")
         self._say("native", value.__qualname__)
         if owner is None or isinstance(owner, type):
             self._named(value if owner is None else owner)

@@ -292,6 +292,7 @@ def imports_beyond(x):
         (torch.Generator(), "asked is a Generator"),
         (np.random.default_rng(), "asked is a Generator"),
         (lambda x: x * perf_counter(), "uses `perf_counter`"),
+        (perf_counter, "asked is `time.perf_counter`"),
         (lambda x: x * datetime.now().second, "uses `datetime`"),
         (imports_beyond, r"`import \.+wave` inside a function: "),
         (lambda x: threading.current_thread() and x, None),
