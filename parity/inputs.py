@@ -1,7 +1,6 @@
 """Shared inputs: a clip of real video, a procedural one, seeded noise."""
 
 import importlib.metadata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -104,22 +103,21 @@ def _read_video(
     Only what is in the window is kept: a long video may be asked for more frames than it has.
     """
     try:
-        import imageio.v3 as imageio
+        import av
     except ImportError as error:
-        raise InputError(
-            f"{path}: reading video needs imageio and av; install jaxvae[video]"
-        ) from error
+        raise InputError(f"{path}: reading video needs PyAV; install jaxvae[video]") from error
     taken: list[Any] = []
     try:
-        decoded: Iterator[Any] = imageio.imiter(path, plugin="pyav")
-        for frame in decoded:
-            corner = corner or _centre(frame.shape[:2], size)
-            taken.append(_window(frame[None], size, corner, name)[0].copy())
-            if len(taken) == frames:
-                break
+        with av.open(str(path)) as container:
+            for picture in container.decode(video=0):
+                frame = picture.to_ndarray(format="rgb24")
+                corner = corner or _centre(frame.shape[:2], size)
+                taken.append(_window(frame[None], size, corner, name)[0].copy())
+                if len(taken) == frames:
+                    break
     except InputError:
         raise
-    except (OSError, ValueError, LookupError, EOFError, RuntimeError, StopIteration) as error:
+    except (av.FFmpegError, IndexError, ValueError) as error:
         reason = first_line(error)
         raise InputError(f"{path}: not a video that FFmpeg can read ({reason})") from error
     if corner is None or len(taken) < frames:
