@@ -20,6 +20,16 @@ LARGE_MEAN = 30.0
 """mean / std of the large-mean inputs."""
 
 
+def check_video(video: str) -> None:
+    """Refuse what is no file.
+
+    Raises:
+        InputError: no such file.
+    """
+    if not Path(video).is_file():
+        raise InputError(f"{video}: no such video file; give a video or an .npy array to --video")
+
+
 def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) -> Clip:
     """Frames 0 to `frames` - 1 of `video`, a `size` (height, width) window, scaled to [-1, 1].
 
@@ -37,9 +47,8 @@ def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) 
             return Clip(_scaled(pixels), f"procedural moving textures, seed {seed}")
         taken, corner = _read_video(sample, frames, size, SAMPLE_CORNER, str(SAMPLE[1]))
         return Clip(_scaled(taken), f"{sample.name} of {SAMPLE[0]}, {_where(frames, size, corner)}")
+    check_video(video)
     path = Path(video)
-    if not path.is_file():
-        raise InputError(f"{path}: no such video file; give a video or an .npy array to --video")
     if path.suffix == ".npy":
         pixels = _read_array(path, frames)
         corner = _centre(pixels.shape[1:3], size)

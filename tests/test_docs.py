@@ -47,8 +47,12 @@ def forget(folder):
             del sys.modules[name]
 
 
-@pytest.mark.parametrize("name", [name for name in DOCUMENTS if any(
-    block.language in ("python", "console") for block in blocks(name))
+SLOW = ("CONTRIBUTING.md",)
+
+
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in DOCUMENTS
+    if any(block.language in ("python", "console") for block in blocks(name))
     and name != "docs/claims.md"])  # fmt: skip
 def test_code(name, folder, request):
     names = {"__name__": "document", **CONTEXT.get(name, dict)()}

@@ -78,8 +78,20 @@ BUNDLE = click.option(
 )
 
 
+def _found(context: click.Context, option: click.Parameter, video: str | None) -> str | None:
+    """Before the frameworks are imported, which takes seconds."""
+    if video is not None:
+        from parity.inputs import check_video
+
+        check_video(video)
+    return video
+
+
 VIDEO = click.option(
-    "--video", metavar="FILE", help="Clip to use: a video or an .npy (T, H, W, 3)."
+    "--video",
+    metavar="FILE",
+    callback=_found,
+    help="Clip to use: a video or an .npy (T, H, W, 3).",
 )
 FRAMES = click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
 CONFIG = click.option(

@@ -230,16 +230,10 @@ CASE = {
 }
 
 
-@settings(max_examples=2, derandomize=True, **DRAWN)
+@pytest.mark.slow
+@settings(max_examples=25, **DRAWN)
 @given(case=cases())
 @example(case=(CASE, "decode", (2, 5, 6, 4, 3), (8, 8, 0.5, 0.25), True))
 @example(case=(CASE | {"temporal_compression_ratio": 1}, "encode", (1, 17, 9, 8, 3), (), False))
 def test_drawn_cases(bridge, make_pair, case):
-    drawn_case(bridge, make_pair, case)
-
-
-@pytest.mark.slow
-@settings(max_examples=25, **DRAWN)
-@given(case=cases())
-def test_many_drawn_cases(bridge, make_pair, case):
     drawn_case(bridge, make_pair, case)

@@ -127,7 +127,9 @@ def one_latent_at_a_time(pair, bridge, z, monkeypatch):
     return parts
 
 
-@pytest.mark.parametrize("frames", [13, pytest.param(4, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize(
+    "frames", [*(pytest.param(many, marks=pytest.mark.slow) for many in (13, 4)), 1]
+)
 def test_single_latents(bridge, pair, monkeypatch, frames):
     z = bridge.normal(1, frames, 4, 4, 4)
     parts = list(pair.ours.decode_stream(z, single_latents=True))
