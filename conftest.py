@@ -1,6 +1,5 @@
 """Settings and small models that all tests share."""
 
-import gc
 import os
 import tempfile
 
@@ -24,11 +23,6 @@ pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 
 # A port that broadcasts by accident is wrong at the first other batch size.
 jax.config.update("jax_numpy_rank_promotion", "raise")
-
-
-def pytest_collection_finish():
-    """What all modules have imported by now stays: collections of garbage need not look at it."""
-    gc.freeze()
 
 
 @pytest.fixture(scope="session")
