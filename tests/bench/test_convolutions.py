@@ -34,7 +34,7 @@ def test_what_is_said_of_channels_last():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES[2:], ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_errors_are_those_of_the_table(shape):
     """Between those of the two processors, or a third more or less."""
     for name, _, error in rows(shape, 1):

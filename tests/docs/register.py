@@ -125,7 +125,7 @@ FIGURES = (
         "FAIL R 1.70e+06 test_port.py::test_the_port",
         "pytest -m parity",
         test=PLUGIN,
-        bound='found["worst_r-one-more"]) > 1000',
+        bound="pytest.approx(shown, rel=0.2)",
     ),
     of_readme(
         "without one it costs less than a microsecond",
