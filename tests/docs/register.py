@@ -135,7 +135,7 @@ FIGURES = (
     ),
     Figure(
         "examples/README.md",
-        "- calls: 16 of 16 compared - parameters: 22 of 22 tensors - buffers: 0 of 0 "
+        "- calls: 16 of 16 compared - parameters: 22 of 22 tensors ... "
         "- weights: 22 of 22 tensors equal",
         "parity compare examples.attention:make_pair",
         test=EXAMPLE,
