@@ -34,8 +34,8 @@ MEASURED = re.compile(
 class Figure:
     """A measurement. Exactly one of `values`, `test` and `once` holds it.
 
-    `values` reads the numbers of `{}` from what the command wrote; a number may be off by half of
-    its last digit, and by `margin` of its size. `test` is one that measures it anew, and `bound`
+    `values` reads the numbers of `{}` from what the command wrote: each must be that, rounded to the
+    digits that it has. `test` is one that measures it anew, and `bound`
     the line of it that says how far off it may be. `once` says when it was measured, of what
     cannot be measured again; the document says it too.
     """
@@ -44,7 +44,6 @@ class Figure:
     text: str
     command: str
     values: Callable[[], Sequence[float]] | None = None
-    margin: float = 0.0
     test: str = ""
     bound: str = ""
     once: str = ""
@@ -90,11 +89,11 @@ def read(document: str) -> str:
     return (ROOT / document).read_text(encoding="utf-8")
 
 
-def near(shown: str, value: float, margin: float = 0.0) -> bool:
+def near(shown: str, value: float) -> bool:
     """Whether a number is what `value` is when it is rounded to as many digits."""
     number = Decimal(shown.replace(",", ""))
     digit = 10.0 ** int(number.as_tuple().exponent)
-    return abs(float(number) - value) <= 0.5001 * digit + margin * abs(value)
+    return abs(float(number) - value) <= 0.5001 * digit
 
 
 def section(text: str, place: int) -> str:
