@@ -34,10 +34,10 @@ MEASURED = re.compile(
 class Figure:
     """A measurement. Exactly one of `values`, `test` and `once` holds it.
 
-    `values` reads the numbers of `{}` from what the command wrote: each must be that, rounded to the
-    digits that it has. `test` is one that measures it anew, and `bound`
-    the line of it that says how far off it may be. `once` says when it was measured, of what
-    cannot be measured again; the document says it too.
+    `values` reads the numbers of `{}` from what the command wrote: each must be that, rounded to
+    the digits that it has. `test` is one that measures it anew, and `bound` the code of its file
+    that says how far off it may be. `once` says when it was measured, of what cannot be measured
+    again; the document says it too.
     """
 
     document: str
