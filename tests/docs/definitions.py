@@ -17,7 +17,7 @@ from parity.records import UNSTEADY
 from parity.report import diff
 from tests.docs.figures import Definition
 from tests.docs.sources import GIB
-from tests.hostile.case import MEMORY
+from tests.hostile.case import LONGEST, MEMORY
 from tools import train_checkpoint as trained
 
 NORM, OTHER = TABLE
@@ -104,6 +104,7 @@ DEFINITIONS = (
     ),
     Definition("docs/porting-guide.md", "nothing accumulates to 0.1", why="a claim"),
     Definition("docs/reliability.md", "rises by at most {} MiB.", (MEMORY / 2**20,)),
+    Definition("docs/reliability.md", "of at most {} characters,", (LONGEST,)),
     Definition(
         "docs/pytorch-to-jax.md",
         "the default epsilon is 1e-6",

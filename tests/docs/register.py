@@ -8,7 +8,7 @@ from safetensors import safe_open
 from parity.limits import TABLE
 from tests.docs.documents import ROOT
 from tests.docs.figures import Figure, Lines, Table
-from tests.docs.sources import PARAMETERS, numbers, printed, report
+from tests.docs.sources import PARAMETERS, cells, numbers, printed, report
 from tests.hostile import corpus
 from tests.hostile.case import Outcome
 from tools import reliability as tool
@@ -51,6 +51,15 @@ def parameters() -> int:
 def gelu() -> list[float]:
     """The largest difference that approximating GELU makes."""
     return [printed(CLAIMS, "gelu, largest difference:")]
+
+
+def extremes() -> list[float]:
+    """The largest R of a correct module that is no norm, and of a norm; the smallest of a fault."""
+    found: dict[str, float] = {}
+    for _, family, _, largest in cells(THRESHOLDS, "## Correct modules"):
+        found[family] = max(found.get(family, 0.0), float(largest))
+    faults = [float(row[3]) for row in cells(THRESHOLDS, "## Fault zoo")]
+    return [found["other"], found["norm"], min(faults)]
 
 
 def limits() -> list[str]:
@@ -191,6 +200,12 @@ FIGURES = (
     ),
     Figure(
         "docs/how-it-works.md",
+        "correct modules reach {}, correct norms {}, and mistakes start at {}.",
+        "python -m tools.measure_r",
+        extremes,
+    ),
+    Figure(
+        "docs/how-it-works.md",
         "where 2e-6 is a relative error of 2e-7",
         "pytest -m slow tests/test_trained.py",
         test="tests/test_trained.py::test_convolutions_are_off_by_more_than_a_rungs_limit",
@@ -220,6 +235,20 @@ FIGURES = (
         "5.7 times at 9216 positions",
         "python -m tools.measure_r",
         once="commit e3a6bb9",
+    ),
+    Figure(
+        "docs/reliability.md",
+        "50 interruptions,",
+        "make test-slow",
+        test="tests/hostile/test_interrupted.py::test_ctrl_c_at_50_moments",
+        bound="check_interruptions(50,",
+    ),
+    Figure(
+        "docs/reliability.md",
+        "500 comparisons in one process",
+        "make test-slow",
+        test="tests/hostile/test_at_once.py::test_500_comparisons_need_no_more_memory",
+        bound="range(500)",
     ),
 )
 
