@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.docs.documents import blocks, difference, printed
+from tests.docs.sources import numbers
 from tools.claims import CLAIMS, main
 
 SLOW = ("pooling", "frames", "tiles")  # models of both sides, and compilation
@@ -28,3 +29,11 @@ def test_figures(name):
 
 def test_every_claim_is_shown():
     assert {*SHOWN, *UNSHOWN} == {*CLAIMS}
+
+
+@pytest.mark.slow
+def test_compiled_code_is_faster():
+    """How many times depends on the machine and on what runs beside it: four times more or less."""
+    (shown,) = numbers("docs/claims.md", "compiled: # times as fast in one run")
+    ratio = CLAIMS["compiled"]()["ratio"]
+    assert shown / 4 < ratio < 4 * shown

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from flax import nnx
@@ -140,12 +141,17 @@ CORRECT = {
 
 def of_leaf(leaf: Leaf, seed: int, modes: Sequence[str] = MODES) -> float:
     """R of a correct module with random tensors, of its outputs or its gradients."""
+    return float(table_of(leaf, seed, modes).R.max())
+
+
+def table_of(leaf: Leaf, seed: int, modes: Sequence[str] = MODES) -> pd.DataFrame:
+    """All that a comparison says of it."""
     torch.manual_seed(seed)
     reference = zoo.randomised(leaf.torch())
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(leaf.shape) + leaf.ratio).astype(np.float32)
     port = Function(lambda array: leaf.port(reference, array))
-    return float(parity.compare(reference, port, (x,), modes=modes).table.R.max())
+    return parity.compare(reference, port, (x,), modes=modes).table
 
 
 def of_sum(count: int, seed: int) -> tuple[float, float]:
@@ -177,9 +183,10 @@ def of_gradients(seeds: int) -> Iterator[str]:
     yield f"## Gradients of correct modules, {seeds} seeds"
     yield ""
     yield (
-        "With respect to the input. PyTorch's own gradient of a group norm is far from float64 "
-        "where the mean is large: by 0.02 % at mean/std 30 and by 28 % at 1000, so that R says "
-        "nothing there, and a comparison UNKNOWN beyond 5 %."
+        "With respect to the input. PyTorch's own gradient of a group norm, of an array that lies "
+        "channels last in memory as here, is far from float64 where the mean is large: by 0.02 % "
+        "at mean/std 30 and by 28 % at 1000 (seed 0), so that R says nothing there, and a "
+        "comparison UNKNOWN beyond 5 %."
     )
     yield ""
     yield "| module | family | median R | largest R |"
@@ -195,8 +202,9 @@ def of_gradients(seeds: int) -> Iterator[str]:
         "The gradient of a parameter is a sum over all positions. Summed one after the other n "
         "terms lose about sqrt(n) / 16 times four roundings, as PyTorch does in the weights of a "
         "2-D convolution, and XLA in those of a 3-D one: 5.7 times at 9216 positions, in the small "
-        "autoencoder. Whether PyTorch sums in blocks, which loses less, depends on the shapes: so "
-        "its distance counts as no less than sqrt(n) / 16 times four roundings."
+        "autoencoder (measured once, at commit e3a6bb9). Whether PyTorch sums in blocks, which "
+        "loses less, depends on the shapes: so its distance counts as no less than sqrt(n) / 16 "
+        "times four roundings."
     )
     yield ""
     yield "| positions | sqrt(n) / 16 | PyTorch | XLA |"

@@ -14,6 +14,8 @@ from parity.capture_nnx import submodules
 from parity.live import Live
 from parity.pipeline import Rules, run_case
 from parity.progress import Progress
+from tests.docs.documents import blocks, difference
+from tests.docs.figures import read
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 HERE = Path(__file__).parent
@@ -42,6 +44,16 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_pat
     # what the earlier port reported as its encoder's error
     encoder = table[table.path == "encoder"].iloc[0]
     assert encoder.grade in ("attention", "severe")
+
+
+@pytest.mark.slow
+def test_the_readme_shows_what_is_printed(tmp_path):
+    words = ["run", "mutants:POOLING", "--config", "small", "--out", tmp_path]
+    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
+    shown = next(one.text for one in blocks("README.md") if one.text.startswith("fault: encoder"))
+    assert not difference(shown, done.stdout)
+    again = read("docs/claims.md").split("nothing else:\n\n")[1].split("\n\n")[0]
+    assert not difference(again, done.stdout)
 
 
 @pytest.fixture(scope="module")

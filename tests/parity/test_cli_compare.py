@@ -23,6 +23,7 @@ from parity.cli import cli
 from parity.cli.dtype import cast
 from parity.cli.making import arguments, find_function
 from parity.errors import InputError
+from tests.docs.documents import blocks, difference
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -304,3 +305,6 @@ def test_the_walk_through(tmp_path):
     assert float(figures[2]) == pytest.approx(float(row.incl_mae), rel=1e-3)
     assert float(figures[3]) == pytest.approx(float(row.incl_rel_l2), rel=1e-3)
     assert corrected.splitlines()[-2] == "TorchClassifier against Classifier: PASS"
+    documents = [one.text for one in blocks("examples/README.md")]
+    assert not difference(documents[1], broken)
+    assert not difference(documents[3], shown)

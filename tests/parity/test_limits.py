@@ -2,9 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 import parity
+from parity.judging import MODES
 from parity.limits import TABLE, r_limit
-from tools.measure_r import CORRECT, of_leaf
+from tests.docs.sources import numbers
+from tests.faultzoo import zoo
+from tools import measure_r
+from tools.measure_r import CORRECT, of_case, of_leaf, of_sum, table_of
 
 DOCUMENT = (Path(parity.__file__).parents[1] / "docs/thresholds.md").read_text()
 LIMITS = {line.family: line for line in TABLE}
@@ -45,3 +51,75 @@ def test_a_measurement_is_repeated():
     name = "GroupNorm, mean/std 1000"
     largest = float(next(row[3] for row in measured("Correct modules") if row[0] == name))
     assert 1 < of_leaf(CORRECT[name], 0) < 1.5 * largest
+
+
+def test_reasons_are_those_of_the_tables():
+    """The words beside the limits: each figure is the largest or smallest of its table."""
+    correct = {name: float(largest) for name, _, _, largest in measured("Correct modules")}
+    zoo = {name: row for name, *row in measured("Fault zoo")}
+    faults = {name: float(fault) for name, (_, _, fault, _) in zoo.items()}
+    others = [name for name in correct if r_limit(name.partition(",")[0]).family == "other"]
+    assert round(max(correct.values())) == 12
+    assert max(correct[name] for name in others) < 1
+    assert max(float(row[1]) for row in zoo.values()) < 3
+    assert min(faults.values()) == faults["variance_in_one_pass"] == 300
+    assert round(faults["products_in_bfloat16"], -3) == 5000
+    for figure in (" reaches 12,", " starts at 300", " below 1,", " below 3;", " at 5000"):
+        assert figure in DOCUMENT
+
+
+def test_gradients_of_a_group_norm_with_a_large_mean():
+    """PyTorch's own distance from float64, as the document has it: half or twice as far."""
+    shown = numbers("docs/thresholds.md", "by # % at mean/std 30 and by # % at 1000")
+    for ratio, percent in zip((30, 1000), shown, strict=True):
+        found = table_of(CORRECT[f"GroupNorm, mean/std {ratio}"], 0, ("grad",))
+        assert percent / 2 < 100 * found.floor_rel_l2.max() < 2 * percent
+
+
+def as_shown(heading):
+    """Median and largest R of each module below a heading."""
+    return {name: (float(median), float(most)) for name, _, median, most in measured(heading)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CORRECT)
+def test_correct_modules_are_measured_again(name):
+    """With three of the seeds. No R is more than half as large again as the largest shown, and
+    0.05, and the largest is at least a third of the median."""
+    for heading, modes in (("Correct modules", MODES), ("Gradients of correct", ("grad",))):
+        median, largest = as_shown(heading)[name]
+        found = max(of_leaf(CORRECT[name], seed, modes) for seed in range(3))
+        assert median / 3 - 0.05 <= found <= 1.5 * largest + 0.05, heading
+
+
+@pytest.mark.slow
+def test_sums_are_measured_again():
+    """To a third, for the same seeds: how a sum is blocked depends on the processor."""
+    for count, unit, *shown in measured("Sums over many positions"):
+        assert float(unit) == pytest.approx(int(count) ** 0.5 / 16, abs=0.05)
+        pairs = [of_sum(int(count), seed) for seed in range(5)]
+        for ours, found in zip(shown, zip(*pairs, strict=True), strict=True):
+            assert float(ours) / 1.34 < max(found) < 1.34 * float(ours), count
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", zoo.CASES, ids=lambda case: case.name)
+def test_the_fault_zoo_is_measured_again(case):
+    """With one of the seeds: healthy calls at most half as far again as shown, and the module at
+    fault at least two thirds as far, and no more than ten times."""
+    row = next(row for row in measured("Fault zoo") if row[0] == case.name)
+    for family, shown in zip(("norm", "other"), row[1:3], strict=True):
+        healthy = [r for _, kind, r in of_case(case, False, 0) if r_limit(kind).family == family]
+        assert bool(healthy) == bool(shown)
+        assert not healthy or max(healthy) <= 1.5 * float(shown) + 0.05
+    fault = max(r for path, _, r in of_case(case, True, 0) if path == case.path)
+    assert float(row[3]) / 1.5 < fault < 10 * float(row[3])
+
+
+def test_the_words_of_the_document_are_those_of_the_tool(monkeypatch):
+    """But for figures: what is written by hand is lost when the document is made anew."""
+    monkeypatch.setattr(measure_r, "CORRECT", {})
+    monkeypatch.setattr(measure_r, "of_sum", lambda count, seed: (0.0, 0.0))
+    monkeypatch.setattr(zoo, "CASES", ())
+    lines = [line for line in measure_r.measure(20) if not line.startswith(("| ", "Measured"))]
+    assert set(lines) <= set(DOCUMENT.splitlines())

@@ -1,0 +1,128 @@
+"""Numbers of the documents that nobody measured: constants of the code, and what `why` says."""
+
+from functools import partial
+
+from jaxvae import cache as programs
+from jaxvae import winograd
+from parity import grad_passes_torch, gradient
+from parity.cache import folder
+from parity.diagnose.scene import EXPLAINED
+from parity.exclusive import SLACK
+from parity.golden.sample import KEPT
+from parity.grad_spread_torch import CANCELS
+from parity.grade import GRADES
+from parity.limits import TABLE
+from parity.metrics import roundoff
+from parity.records import UNSTEADY
+from parity.report import diff
+from tests.docs.figures import Definition
+from tests.docs.sources import GIB
+from tests.hostile.case import LONGEST, MEMORY
+from tools import train_checkpoint as trained
+
+NORM, OTHER = TABLE
+README = partial(Definition, "README.md")
+HOW = partial(Definition, "docs/how-it-works.md")
+CLAIMS = partial(Definition, "docs/claims.md")
+SPEED = partial(Definition, "docs/performance.md")
+
+DEFINITIONS = (
+    README("They need Python 3.11 or 3.12", why="versions"),
+    README("{} cores and {} GiB.", (2, 8), "tests/test_full_size.py::test_memory allows as much"),
+    README(
+        "below R {}, a relative error of {} roundings ({} in float32) or an MAE of {} counts",
+        (
+            diff.R_FLOOR,
+            diff.RELATIVE_FLOOR,
+            diff.RELATIVE_FLOOR * roundoff("float32"),
+            diff.MAE_FLOOR,
+        ),
+    ),
+    README("R near 1 is as accurate as PyTorch", why="what R is"),
+    README(
+        "above {} fails ({} for norms), above {} ({}) warns",
+        (OTHER.fail, NORM.fail, OTHER.warn, NORM.warn),
+    ),
+    README("(an epsilon of 1e-5 for 1e-6)", why="PyTorch's default, and NNX's"),
+    README("a wrong output of size 1e-5", why="an example"),
+    README(
+        "an error below {} % over the limit is none in entries that changes of {} roundings",
+        (100 * gradient.KINK, grad_passes_torch.SHAKEN),
+    ),
+    README("not finite, and {} entries;", (KEPT,)),
+    *(README(f"| {name} | below {{}} |", (limit,)) for name, limit in GRADES[:-1]),
+    README("R is under {} times what fails", (SLACK,)),
+    README("at most {} GiB, unless JAX's own cache", (programs.LARGEST / GIB,)),
+    Definition("docs/cache.md", "at most {} GiB, or as many as", (folder.LARGEST,)),
+    HOW(
+        "An output of size 1e-5 can be wrong altogether and have an MAE below 1e-5;", why="example"
+    ),
+    HOW("activations of size 1e4 can differ by 1e-3", why="an example"),
+    HOW("R near 1 says: as accurate as PyTorch", why="what R is"),
+    HOW("under {} times its limit (`SLACK`", (SLACK,)),
+    HOW(
+        "R above {} fails and above {} warns; for norms these are {} and {} (",
+        (OTHER.fail, OTHER.warn, NORM.fail, NORM.warn),
+    ),
+    HOW("an epsilon of 1e-5 for 1e-6", why="PyTorch's default, and NNX's"),
+    HOW("more than {} % away from its own float64 run", (100 * UNSTEADY,)),
+    HOW("is more than {} times the gradient", (CANCELS,)),
+    HOW(
+        "an error below {} % is over its limit, the float64 run is made four times more, with "
+        "inputs and parameters changed by {} roundings",
+        (100 * gradient.KINK, grad_passes_torch.SHAKEN),
+    ),
+    HOW(
+        "a factor explains {} % of it, in {} entries or more",
+        (100 * gradient.MOST, gradient.ENOUGH),
+    ),
+    HOW('and "explains 99.9 % of the error" is', why=f"an example; the limit is {EXPLAINED}"),
+    CLAIMS("holds them to 20 %, but for those below 1e-4", why="`difference` in documents.py"),
+    CLAIMS("the encoder's MAE of 0.3 to 0.6", why="a claim"),
+    CLAIMS("80 % of that comes from group norms", why="a claim"),
+    CLAIMS("MAE of 8.8e-4 is excellent, 0.3 and 0.6 need attention", why="a claim"),
+    CLAIMS("the first convolution's MAE of 8.8e-4 | the", why="a claim"),
+    CLAIMS("a group norm after it has 1.2e-2", why="a claim"),
+    CLAIMS("16 frames of 768x1360 need 50 GB", why="a claim"),
+    CLAIMS("JIT makes it 112 times as fast", why="a claim"),
+    CLAIMS("channels last is 2 to 5 times (20 to 50 %) as fast", why="a claim"),
+    CLAIMS("The 8.8e-4 of the documents", why="a claim"),
+    CLAIMS("make 1.2e-2 of it", why="a claim"),
+    CLAIMS("Nor are the 0.05 of a resnet", why="a claim"),
+    CLAIMS("The documents say 16, 25 and 50 GB for", why="a claim"),
+    SPEED('"50 GB of 32 for 16 frames', why="a claim"),
+    SPEED("not 112 times, which is what JIT was said", why="a claim"),
+    SPEED('"2 to 5 times" or "20 to 50 %" does not hold', why="a claim"),
+    SPEED(
+        "Above {} MiB of transformed input frames take turns",
+        (winograd.BLOCK / 2**20,),
+    ),
+    Definition(
+        "docs/porting-guide.md",
+        "1e-5 is PyTorch's default, 1e-6 is NNX's",
+        why="defaults; tests/test_pytorch_to_jax.py uses them",
+    ),
+    Definition("docs/porting-guide.md", "nothing accumulates to 0.1", why="a claim"),
+    Definition("docs/reliability.md", "rises by at most {} MiB.", (MEMORY / 2**20,)),
+    Definition("docs/reliability.md", "of at most {} characters,", (LONGEST,)),
+    Definition(
+        "docs/pytorch-to-jax.md",
+        "the default epsilon is 1e-6",
+        why="NNX's; the rows of this table are tests",
+    ),
+    Definition("docs/pytorch-to-jax.md", "1e-6 in NNX", why="NNX's; the row is a test"),
+    Definition("docs/thresholds.md", "a comparison UNKNOWN beyond {} %", (100 * UNSTEADY,)),
+    Definition("docs/thresholds.md", "sqrt(n) / 16 times four roundings", why="`LONG` in noise.py"),
+    Definition(
+        "docs/tutorial.md",
+        "has an epsilon of 1e-6 by default, PyTorch's has 1e-5",
+        why="the fault shown above it says so",
+    ),
+    Definition("docs/tutorial.md", "a correct norm would have an R near 1", why="what R is"),
+    Definition("CONTRIBUTING.md", '"eps=1e-06 instead of 1e-05"', why="an example"),
+    Definition(
+        "tests/data/small-vae/README.md",
+        "mean absolute error + {} x divergence from N(0, 1) of a drawn latent, Adam at 0.001",
+        (trained.KL,),
+    ),
+)
