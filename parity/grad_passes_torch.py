@@ -362,7 +362,8 @@ def as_tensor(array: Array, moved: bool) -> torch.Tensor:
         tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     else:
         tensor = torch.from_numpy(array)
-    return tensor.movedim(-1, 1) if moved else tensor
+    # in memory as users have it: the backward kernel of a group norm loses digits channels last
+    return tensor.movedim(-1, 1).contiguous() if moved else tensor
 
 
 def _has_gradient(tensor: torch.Tensor) -> bool:

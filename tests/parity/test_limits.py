@@ -7,7 +7,6 @@ import pytest
 import parity
 from parity.judging import MODES
 from parity.limits import TABLE, r_limit
-from tests.docs.sources import numbers
 from tests.faultzoo import zoo
 from tools import measure_r
 from tools.measure_r import CORRECT, of_case, of_leaf, of_sum, table_of
@@ -68,12 +67,12 @@ def test_reasons_are_those_of_the_tables():
         assert figure in DOCUMENT
 
 
-def test_gradients_of_a_group_norm_with_a_large_mean():
-    """PyTorch's own distance from float64, as the document has it: half or twice as far."""
-    shown = numbers("docs/thresholds.md", "by # % at mean/std 30 and by # % at 1000")
-    for ratio, percent in zip((30, 1000), shown, strict=True):
-        found = table_of(CORRECT[f"GroupNorm, mean/std {ratio}"], 0, ("grad",))
-        assert percent / 2 < 100 * found.floor_rel_l2.max() < 2 * percent
+def test_the_reference_gets_its_arrays_as_users_have_them():
+    """Channels last in memory PyTorch's gradient of this group norm is off by a tenth: then R says
+    nothing, and a port that is as bad passes."""
+    found = table_of(CORRECT["GroupNorm, mean/std 1000"], 0, ("grad",))
+    assert found.floor_rel_l2.max() < 1e-4
+    assert set(found.verdict) == {"PASS"}
 
 
 def as_shown(heading):
