@@ -111,7 +111,6 @@ DEFINITIONS = (
         why="NNX's; the rows of this table are tests",
     ),
     Definition("docs/pytorch-to-jax.md", "1e-6 in NNX", why="NNX's; the row is a test"),
-    Definition("docs/thresholds.md", "a comparison UNKNOWN beyond {} %", (100 * UNSTEADY,)),
     Definition("docs/thresholds.md", "sqrt(n) / 16 times four roundings", why="`LONG` in noise.py"),
     Definition(
         "docs/tutorial.md",
