@@ -62,6 +62,23 @@ class WideGradients:
     flows: Mapping[Key, Sequence[int]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a run in float64 is to tell.
+
+    With a number for `shaken`, inputs of calls and parameters are changed by so many roundings, in
+    a way that it gives: of interest are the gradients alone, and spreads are 0. `inside` counts the
+    roundings between the operations of a call too, where a gradient cancels there.
+    """
+
+    shaken: int = 0
+    by: float = 0.0
+    inside: bool = False
+
+
+PLAIN = Asked()
+
+
 class Backward(Protocol):
     """The backward pass of the reference, from gradients at its outputs that a seed gives."""
 
@@ -79,13 +96,10 @@ class Backward(Protocol):
         calls: Sequence[Call],
         store: Store,
         recorded: Gradients,
-        shaken: int = 0,
+        asked: Asked = PLAIN,
     ) -> WideGradients:
         """Run it in float64, every call by itself: what comes in, forward and backward, is what
         was recorded.
-
-        With a number for `shaken`, inputs of calls and parameters are changed by a few roundings,
-        in a way that it gives.
 
         Raises:
             NotMeasured: it does not run in float64.
@@ -98,7 +112,7 @@ class Backward(Protocol):
         calls: Sequence[Call],
         store: Store,
         recorded: Gradients,
-        shaken: int = 0,
+        asked: Asked = PLAIN,
     ) -> WideGradients:
         """One call with all that is inside it, in float64.
 

@@ -5,6 +5,9 @@ from typing import Any
 
 import torch
 
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+"""The operation that a leaf of the graph has."""
+
 
 def nodes(outputs: Sequence[torch.Tensor]) -> Sequence[Any]:
     """The operations behind some arrays, each once."""
@@ -20,5 +23,6 @@ def nodes(outputs: Sequence[torch.Tensor]) -> Sequence[Any]:
 
 def leads_to(output: torch.Tensor, leaves: Sequence[torch.Tensor]) -> list[bool]:
     """Whether an array is computed from each of these, which are leaves of its graph."""
-    ends = {id(node.variable) for node in nodes([output]) if hasattr(node, "variable")}
+    found = (node for node in nodes([output]) if node.name() == ACCUMULATES)
+    ends = {id(node.variable) for node in found}
     return [id(leaf) in ends for leaf in leaves]

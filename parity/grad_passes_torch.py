@@ -6,6 +6,7 @@ gradients are read, and in float64 what comes in from either side is replaced by
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,12 +14,12 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from parity.backward import Gradients, Key, Side, Wide, WideGradients, differentiable, owner
+from parity.backward import Asked, Gradients, Key, Side, Wide, WideGradients, differentiable, owner
 from parity.capture_torch import Method, invoke, target
 from parity.force_torch import replaced_forwards
 from parity.forced import Array, NotMeasured, by_turn
 from parity.grad_graph_torch import leads_to
-from parity.grad_spread_torch import spreads_of
+from parity.grad_spread_torch import Jitter, spreads_of
 from parity.measure import comparable
 from parity.metrics import rms
 from parity.recorder import bind, join, unbind
@@ -27,24 +28,21 @@ from parity.store import Buffer, Store
 from parity.tree import Flat, flatten, rebuild
 from parity.wide import to_array, widen
 
-SHAKEN = 16
-"""By how many roundings numbers are changed, where it is asked what roundings may do: more than
-what lies between them and a kink, by which another order of summation may take the other side."""
-
 NO_GRADIENT = "not measured: the reference has no gradient"
 
 
 class Shake:
-    """Changes numbers by a few roundings; those of number 0 not at all."""
+    """Changes numbers by a few roundings, as it is asked; if it is not, not at all."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._by = SHAKEN if number % 2 else -SHAKEN  # what lies near a kink is on one side of it
-        self._draw = torch.Generator().manual_seed((number + 1) // 2)
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        # what lies near a kink is on one side of it
+        self._by = asked.by if asked.shaken % 2 else -asked.by
+        self._draw = torch.Generator().manual_seed((asked.shaken + 1) // 2)
 
     def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The tensor, shaken by roundings of a type."""
-        if not self._number:
+        if not self.asked.shaken:
             return tensor
         drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
         return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
@@ -210,6 +208,7 @@ class Forced(Pass):
         self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
         self._called = {match.ref.path for match in matches}
         self._draw = torch.Generator().manual_seed(0)
+        self._jitter = Jitter() if shake.asked.inside else None
 
     def gradients(
         self, method: Method, weights: Mapping[str, Sequence[torch.Tensor]]
@@ -227,7 +226,8 @@ class Forced(Pass):
                 if leaf.name in known and differentiable(leaf):
                     tensor = _end(frame, (order, "input", leaf.name), leaf.moved, tensor)
                 arrays.append(tensor)
-        output = self.run(method, arrays)
+        with nullcontext() if self._jitter is None else self._jitter.keeping():
+            output = self.run(method, arrays)
         self._start(self.match, frame, output)
         self._finish(self._frames.pop())
         tensors = {
@@ -306,11 +306,15 @@ class Forced(Pass):
         ends = [*(end for _, _, end in frame.ends), *(one for _, one in self._weights)]
         values: Sequence[torch.Tensor | None] = [None] * len(ends)
         spreads = values
+        asked = self._shake.asked
         if roots and ends:
             outputs = [root for root, _, _ in roots]
             given = [widen(self.store.get(start), moved) for _, start, moved in roots]
-            values = torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=True)
-            spreads = spreads_of(outputs, ends, given, values, self._draw)
+            values = torch.autograd.grad(
+                outputs, ends, given, allow_unused=True, retain_graph=not asked.shaken
+            )
+            if not asked.shaken:
+                spreads = spreads_of(outputs, ends, given, values, self._draw, self._jitter)
         for (key, moved, end), value, spread in zip(frame.ends, values, spreads, strict=False):
             array = to_array(torch.zeros_like(end) if value is None else value, moved)
             size = 0.0 if spread is None else rms(to_array(spread, False))
@@ -322,7 +326,8 @@ class Forced(Pass):
             if name not in self._sums:
                 self._sums[name] = torch.zeros_like(one, requires_grad=False)
                 self._spreads[name] = torch.zeros_like(one, requires_grad=False)
-            if value is not None and spread is not None:
+            if value is not None:
+                spread = torch.zeros_like(value) if spread is None else spread
                 self._sums[name] += value
                 self._spreads[name] += spread
                 if owner(name, self._called) != frame.match.ref.path:

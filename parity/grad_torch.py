@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from parity.backward import Gradients, WideGradients
+from parity.backward import PLAIN, Asked, Gradients, WideGradients
 from parity.capture_torch import Method
 from parity.errors import first_line
 from parity.force_torch import widened_modules
@@ -53,13 +53,13 @@ class TorchBackward:
         calls: Sequence[Call],
         store: Store,
         recorded: Gradients,
-        shaken: int = 0,
+        asked: Asked = PLAIN,
     ) -> WideGradients:
         """Widen all of it, and run it once."""
         root = matches[-1].ref
         method = self.method if root.parent == -1 else "__call__"
         module = self.modules[root.path]
-        shake = Shake(shaken)
+        shake = Shake(asked)
         run = Forced(module, root.path, matches, calls, store, recorded, shake)
         widened = _widened(module, root.path, shake)
         try:
@@ -74,10 +74,10 @@ class TorchBackward:
         calls: Sequence[Call],
         store: Store,
         recorded: Gradients,
-        shaken: int = 0,
+        asked: Asked = PLAIN,
     ) -> WideGradients:
         """The same of its module, where no call inside is replaced."""
-        return self.own([match], within(calls, match.ref.order), store, recorded, shaken)
+        return self.own([match], within(calls, match.ref.order), store, recorded, asked)
 
 
 @contextmanager

@@ -24,6 +24,9 @@ AS_FAR = 2.0
 FEW = 0.5
 """Share of the entries that may jump: a factor, or another formula, moves all."""
 
+STRAINED = 0.25
+"""Share of its limit from which R is looked at again: below what is a WARN."""
+
 ENOUGH, MOST = 16, 0.8
 """Of so many entries, a difference of which a factor explains this share is one."""
 
@@ -66,6 +69,11 @@ class Subject:
             nan = float("nan")
             return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
         return scored(self.ref, self.port, self.wide, self.terms, self.jump, self.limit)
+
+    @property
+    def strained(self) -> bool:
+        """Whether it may matter how many roundings it has."""
+        return self.wide is not None and is_strained(self.own, self.limit)
 
     @property
     def doubtful(self) -> bool:
@@ -132,6 +140,11 @@ def strict(error: Exclusive, ref: Array) -> float:
     """R, where the reference's own distance from float64 does not count."""
     unit = 4 * unit_roundoff(ref.dtype)
     return error.r * max(1.0, error.floor_rel_l2 / unit) if unit else error.r
+
+
+def is_strained(error: Exclusive, limit: float) -> bool:
+    """Whether an error is near its limit, or the reference far from float64."""
+    return error.unsteady or error.r > STRAINED * limit
 
 
 def small(error: Exclusive, limit: float) -> bool:

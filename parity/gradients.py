@@ -7,6 +7,7 @@ of its own backward code alone.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from parity.backward import (
+    PLAIN,
+    Asked,
     Backward,
     Gradients,
     Key,
@@ -28,7 +31,7 @@ from parity.backward import (
 from parity.forced import NotMeasured, Sides, reference, unforced
 from parity.grad_nnx import PortGradients, PortRun, differentiate_port
 from parity.grade import fail_limit
-from parity.gradient import Subject, scored, small, strict, widened
+from parity.gradient import Subject, is_strained, scored, small, strict, widened
 from parity.ledger import in_order_of_ref
 from parity.linen_parts import Part
 from parity.measure import read
@@ -41,6 +44,10 @@ from parity.weights import Array, Weight
 
 SHAKES = 4
 """How often numbers are shaken to see whether a gradient jumps: to either side, twice."""
+
+SHAKEN = 16.0
+"""By how many roundings: more than what lies between numbers and a kink, by which another order of
+summation may take the other side."""
 
 RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -73,6 +80,7 @@ def measure_gradients(
         found.matches = _without(matches, found.run.hidden)
         progress.stage("gradients: the reference in float64")
         found.wide = backward.own(found.matches, calls[0], store, found.recorded)
+        found.look_closer(progress)
         found.shake(progress)
     except NotMeasured as error:
         found.problem = str(error)
@@ -113,24 +121,33 @@ class Measured:
         self._calls, self._backward, self._weights = calls, backward, weights
         self._kinds = {match.ref.order: match.ref.kind for match in matches}
 
+    def look_closer(self, progress: Progress) -> None:
+        """Where something is near its limit, count roundings inside the reference's code too."""
+        if any(one.strained for one in self._subjects()):
+            progress.stage("gradients: what roundings come to")
+            with suppress(NotMeasured):  # what is known without it stands
+                self.wide = self._own(Asked(inside=True))
+
+    def _subjects(self) -> Iterator[Subject]:
+        return chain(
+            self.tensors(),
+            (one for m in self.matches for one in self.inputs(m)),
+            (one for m in self.matches for one in self.handed(m)),
+        )
+
+    def _own(self, asked: Asked) -> WideGradients:
+        return self._backward.own(self.matches, self._calls[0], self.store, self.recorded, asked)
+
     def shake(self, progress: Progress) -> None:
         """Where a small error fails, see how far float64 itself is moved by a few roundings.
 
         A mask, a maximum or a clamp of what is computed inside a call takes the other side when
         that is near enough to it: gradients jump then, on either side.
         """
-        subjects = chain(
-            self.tensors(),
-            (one for m in self.matches for one in self.inputs(m)),
-            (one for m in self.matches for one in self.handed(m)),
-        )
-        if any(one.doubtful for one in subjects):
+        if any(one.doubtful for one in self._subjects()):
             progress.stage("gradients: what roundings do to them")
             for number in range(1, SHAKES + 1):
-                again = self._backward.own(
-                    self.matches, self._calls[0], self.store, self.recorded, number
-                )
-                _widest(self._jumps, self.wide, again, self.store)
+                _widest(self._jumps, self.wide, self._own(Asked(number, SHAKEN)), self.store)
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""
@@ -246,16 +263,21 @@ class Measured:
         try:
             whole = self._whole_call(match)
             worst, far = self._worst(match, whole, jumps)
+            if worst.problem or is_strained(worst, fail_limit(match.ref.kind)):
+                with suppress(NotMeasured):
+                    whole = self._whole_call(match, Asked(inside=True))
+                    worst, far = self._worst(match, whole, jumps)
             if small(worst, fail_limit(match.ref.kind)):
                 for number in range(1, SHAKES + 1):
-                    _widest(jumps, whole, self._whole_call(match, number), self.store)
+                    again = self._whole_call(match, Asked(number, SHAKEN))
+                    _widest(jumps, whole, again, self.store)
                 worst, _ = self._worst(match, whole, jumps)
         except NotMeasured as error:
             return Exclusive(nan, nan, 0, problem=str(error)), far
         return worst, far
 
-    def _whole_call(self, match: Match, shaken: int = 0) -> WideGradients:
-        return self._backward.whole(match, self._calls[0], self.store, self.recorded, shaken)
+    def _whole_call(self, match: Match, asked: Asked = PLAIN) -> WideGradients:
+        return self._backward.whole(match, self._calls[0], self.store, self.recorded, asked)
 
     def _worst(self, match: Match, whole: WideGradients, jumps: Jumps) -> tuple[Exclusive, float]:
         nan, errors, far = float("nan"), list[Exclusive](), 0.0

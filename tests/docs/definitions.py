@@ -4,7 +4,7 @@ from functools import partial
 
 from jaxvae import cache as programs
 from jaxvae import winograd
-from parity import grad_passes_torch, gradient
+from parity import gradient, gradients
 from parity.cache import folder
 from parity.diagnose.scene import EXPLAINED
 from parity.exclusive import SLACK
@@ -47,7 +47,7 @@ DEFINITIONS = (
     README("a wrong output of size 1e-5", why="an example"),
     README(
         "an error below {} % over the limit is none in entries that changes of {} roundings",
-        (100 * gradient.KINK, grad_passes_torch.SHAKEN),
+        (100 * gradient.KINK, gradients.SHAKEN),
     ),
     README("not finite, and {} entries;", (KEPT,)),
     *(README(f"| {name} | below {{}} |", (limit,)) for name, limit in GRADES[:-1]),
@@ -70,7 +70,7 @@ DEFINITIONS = (
     HOW(
         "an error below {} % is over its limit, the float64 run is made four times more, with "
         "inputs and parameters changed by {} roundings",
-        (100 * gradient.KINK, grad_passes_torch.SHAKEN),
+        (100 * gradient.KINK, gradients.SHAKEN),
     ),
     HOW(
         "a factor explains {} % of it, in {} entries or more",
