@@ -14,7 +14,6 @@ import numpy as np
 from parity.background import Background
 from parity.force_nnx import force_port
 from parity.forced import Array, Arrays, Sides, reference, same, unforced
-from parity.masks import counting
 from parity.measure import Key, comparable
 from parity.noise import bounded, score
 from parity.progress import Progress
@@ -137,7 +136,7 @@ class _Work:
 
     def _without_float64(self, match: Match, leaf: LeafMatch, port: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
-        error, near = score(*counting(match, ref, port)), False
+        error, near = score(ref, port), False
         if self.limit is not None:
             enough = SLACK * self.limit(match.ref.kind)
             near = error.mae == 0 or bounded(error.rel_l2, enough, ref.dtype)
@@ -166,7 +165,7 @@ class _Work:
     def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         port = self.store.get(self.outputs[key])
-        error = score(*counting(match, ref, port), wide)
+        error = score(ref, port, wide)
         if error.moved and error.mae > 0:
             error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
         self.errors[key] = error

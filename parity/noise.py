@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
+from parity.masks import unmasked
 from parity.metrics import distance, ratio, triangle, unit_roundoff
 from parity.records import Exclusive
 
@@ -30,6 +31,7 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     if ref.shape != port.shape:
         inf, problem = float("inf"), f"shape {port.shape} instead of {ref.shape}"
         return Exclusive(inf, inf, 0, problem=problem)
+    ref, port = unmasked(ref, port)
     mae, rel_l2, nonfinite = distance(ref, port)
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Exclusive(mae, rel_l2, nonfinite)

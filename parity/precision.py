@@ -14,7 +14,7 @@ from parity.emulate import emulated
 from parity.exclusive import Exclusives, Limit
 from parity.force_nnx import force_port, repeat
 from parity.forced import Arrays, Sides, by_port_leaf, reference, unforced
-from parity.masks import counting
+from parity.masks import unmasked
 from parity.measure import Free
 from parity.metrics import distance
 from parity.noise import bounded
@@ -123,8 +123,7 @@ class _Work:
             return
         # what was not kept is the reference's but for rounding
         exact = self._store.get(plain) if plain else reference(leaf, self._store)
-        if to is None:
-            exact, rounded = counting(match, exact, rounded)
+        exact, rounded = unmasked(exact, rounded)
         error, call = _distance(exact, rounded), match.ref
         if error > 0 and not bounded(error, self._limit(call.kind), exact.dtype):
             target = to.ref.path if to else ""
