@@ -16,6 +16,7 @@ from parity.force_nnx import force_port
 from parity.forced import Array, Arrays, Sides, reference, same, unforced
 from parity.measure import Key, comparable
 from parity.noise import bounded, score
+from parity.parts import suspicious
 from parity.progress import Progress
 from parity.records import Call, Exclusive, Handed, LeafMatch, Match
 from parity.store import Buffer, Store, digest
@@ -139,7 +140,9 @@ class _Work:
         error, near = score(ref, port), False
         if self.limit is not None:
             enough = SLACK * self.limit(match.ref.kind)
-            near = error.mae == 0 or bounded(error.rel_l2, enough, ref.dtype)
+            near = error.mae == 0 or (
+                bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
+            )
         self.errors[key] = replace(error, bounded=near)
         if not near:
             self.outputs[key] = self.store.put(port)

@@ -208,6 +208,8 @@ def _inside(kind: str, leaf: LeafMatch, errors: Errors, r_limit: float | None) -
     warn = limit_of(kind).warn
     if r_limit is None and exclusive.r > warn:
         return Judgement("WARN", f"R {exclusive.r:.3g} > {warn:g}", doubtful=True)
+    if exclusive.part:
+        return Judgement("WARN", exclusive.part)
     return Judgement("PASS")
 
 

@@ -12,6 +12,7 @@ from jaxtyping import Shaped
 
 from parity.masks import unmasked
 from parity.metrics import distance, ratio, triangle, unit_roundoff
+from parity.parts import worst_part
 from parity.records import Exclusive
 
 Array = Shaped[np.ndarray, "..."]
@@ -39,6 +40,7 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
+    part = worst_part(ref, port, wide)
     return Exclusive(
         mae,
         rel_l2,
@@ -46,6 +48,7 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
         floor_rel_l2=ratio(theirs, norm),
         r=ratio(ours, floor),
         moved=theirs == 0.0,
+        part="" if part is None else str(part),
     )
 
 

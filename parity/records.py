@@ -140,7 +140,8 @@ class Exclusive:
     return the reference's outputs.
 
     `floor_rel_l2` is the reference's own relative distance from float64, R the port's in units of
-    it (see `noise`). `moved` says that the reference only moves data here, without any rounding.
+    it (see `noise`). `moved` says that the reference only moves data here, without any rounding,
+    and `part` which channel is wrong that the figures of the whole do not show (see `parts`).
     """
 
     mae: float
@@ -151,6 +152,7 @@ class Exclusive:
     problem: str = ""
     bounded: bool = False
     moved: bool = False
+    part: str = ""
 
     @property
     def unsteady(self) -> bool:

@@ -1,0 +1,74 @@
+"""One channel that is wrong beside others that are much larger."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from parity.parts import suspicious, worst_part
+
+X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
+
+
+class Theirs(torch.nn.Module):
+    def forward(self, x):
+        return torch.cat([x * 1e6, x.sigmoid()], -1)
+
+
+class Ours(nnx.Module):
+    def __init__(self, slope):
+        self.slope = slope
+
+    def __call__(self, x):
+        return jnp.concatenate([x * 1e6, jax.nn.sigmoid(self.slope * x)], -1)
+
+
+@pytest.mark.parametrize("slope", [-1.0, 1.01, 1.0])
+def test_a_small_channel_is_looked_at_by_itself(slope):
+    report = parity.compare(Theirs(), Ours(slope), (X,))
+    row = report.rows[-1]
+    assert row.exclusive.rel_l2 < 1e-6
+    if slope == 1.0:
+        assert report.verdict == "PASS"
+    else:
+        assert report.verdict == "WARN"
+        assert "is small beside the others" in row.reason
+
+
+class TheirsLess(torch.nn.Module):
+    def forward(self, x):
+        return torch.stack([x.sum(-1), x.sum(-1) - x.double().sum(-1).to(x.dtype)], -1)
+
+
+class OursLess(nnx.Module):
+    def __call__(self, x):
+        whole = x.sum(-1)
+        exact = sum(x[:, i] for i in reversed(range(x.shape[1])))
+        return jnp.stack([whole, whole - exact], -1)
+
+
+def test_a_channel_that_cancels_is_none():
+    """All that is left of it is rounding, in PyTorch too."""
+    report = parity.compare(TheirsLess(), OursLess(), (X,))
+    assert "channel" not in report.rows[-1].reason
+
+
+def test_channels_one_by_one():
+    draw = np.random.default_rng(1)
+    wide = draw.standard_normal((3, 5000, 4)) * [1, 1e3, 1, 1e-4]
+    ref = (wide * (1 + 1e-7 * draw.standard_normal(wide.shape))).astype(np.float32)
+    port = (wide * (1 + 1e-7 * draw.standard_normal(wide.shape))).astype(np.float32)
+    port[0, 0] = ref[0, 0] = np.nan
+    assert not suspicious(ref, port)
+    assert worst_part(ref, port, wide) is None
+    port[..., 3] *= 1.01
+    assert suspicious(ref, port)
+    part = worst_part(ref, port, wide)
+    assert part.channel == 3
+    assert part.rel_l2 == pytest.approx(0.01, rel=1e-3)
+    ref[..., 3] = wide[..., 3] = 0  # nothing that it could be measured by
+    assert not suspicious(ref, port)
+    assert worst_part(ref, port, wide) is None
