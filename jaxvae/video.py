@@ -95,7 +95,7 @@ def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
         return
     av = _av(path)
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path.absolute())) as container:  # a colon would name a protocol
             for frame in container.decode(video=0):
                 yield frame.to_ndarray(format="rgb24")
     except (av.FFmpegError, IndexError, ValueError) as error:
@@ -119,7 +119,7 @@ def _array(path: Path) -> Any:
 def _rate(path: Path) -> Fraction:
     if path.suffix == ".npy":
         return RATE
-    with _av(path).open(str(path)) as container:
+    with _av(path).open(str(path.absolute())) as container:
         rate = container.streams.video[0].average_rate
     return Fraction(rate) if rate else RATE
 
@@ -165,7 +165,7 @@ class Writer:
 
     def _open(self) -> None:
         codec = CODECS[self._path.suffix]
-        self._container = _av(self._path).open(str(self._partial), "w")
+        self._container = _av(self._path).open(str(self._partial.absolute()), "w")
         self._stream = self._container.add_stream(codec, rate=self._rate)
         self._stream.height, self._stream.width = self._size
         even = self._size[0] % 2 == 0 and self._size[1] % 2 == 0

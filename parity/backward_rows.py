@@ -202,7 +202,7 @@ def _explained(
     elif handed and not own:
         first, subject = handed[-1]
         to = measured.goes_to(subject.match, subject.name)
-        after = next((m for m in inside if [m.ref.order] == to), None)
+        after = next((m for m in inside if [m.ref.order] == list(to)), None)
         path = _short(first.path, match)
         segment = f"after `{path}`"
         if after is not None:  # it goes nowhere else

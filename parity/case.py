@@ -50,7 +50,7 @@ from parity.records import (
     Trace,
 )
 from parity.store import Store
-from parity.tap_pairs import modules_of, of_modules
+from parity.tap_pairs import of_modules
 from parity.weights import Fused, Stacked, Weight
 
 NO_TAPS = (
@@ -247,8 +247,7 @@ def run_case(
             unmeasured = NO_ROOT
         elif backward is not None:
             measured = measure_gradients(smooth, calls, sides, backward, weights, store, progress)
-            named = modules_of([fault.path for fault in faults], alignment.matches, ref.calls)
-            more, wrong = judge_gradients(case, measured, named)
+            more, wrong = judge_gradients(case, measured, {fault.path for fault in faults})
             rows, faults = [*rows, *more], (*faults, *wrong)
         unobserved = emulation = None
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)

@@ -102,7 +102,7 @@ def scored(
     A small error over the `limit` is none where the gradient `jump`s: if few entries are off, and
     no more than they jump. A factor is no jump. Where many jump it cannot be told.
     """
-    error = replace(score(ref, port, wide, terms), moved=False)
+    error = replace(score(ref, port, wide, terms), moved=False, part="")
     if jump is None or wide is None or not error.rel_l2 < KINK or not jump.any():
         return error
     if strict(error, ref) > limit and is_factor(port, wide):
@@ -125,7 +125,7 @@ def widened(ref: Array, port: Array, wide: Array | None, terms: float, jump: flo
     error = score(ref, port, wide, terms)
     if jump and error.rel_l2 < KINK:
         error = score(ref, port, wide, max(terms, jump / (4 * unit_roundoff(ref.dtype))))
-    return replace(error, moved=False)
+    return replace(error, moved=False, part="")
 
 
 def is_factor(port: Array, wide: Array) -> bool:

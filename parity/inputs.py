@@ -117,7 +117,7 @@ def _read_video(
         raise InputError(f"{path}: reading video needs PyAV; install jaxvae[video]") from error
     taken: list[Any] = []
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path.absolute())) as container:  # a colon would name a protocol
             for picture in container.decode(video=0):
                 frame = picture.to_ndarray(format="rgb24")
                 corner = corner or _centre(frame.shape[:2], size)

@@ -53,9 +53,10 @@ def worst_part(ref: Array, port: Array, wide: Array) -> Part | None:
         return None
     ours, size = _powers(wide, port, wide)
     theirs, _ = _powers(wide, ref, wide)
-    unit = 4 * unit_roundoff(ref.dtype)
-    r = np.sqrt(ours / np.maximum(np.maximum(theirs, unit**2 * size), np.finfo(np.float64).tiny))
-    r[(size == 0) | (ours <= OFF**2 * size)] = 0
+    floor = np.maximum(theirs, (4 * unit_roundoff(ref.dtype)) ** 2 * size)
+    seen = (floor > 0) & (ours > OFF**2 * size)
+    r = np.zeros(ref.shape[-1])
+    r[seen] = np.sqrt(ours[seen] / floor[seen])
     worst = int(r.argmax())
     if r[worst] <= FAR:
         return None

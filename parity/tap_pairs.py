@@ -84,18 +84,6 @@ def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, 
                  for match in matches if around[match.ref.order] == match.ref.order)  # fmt: skip
 
 
-def modules_of(
-    paths: Iterable[str], matches: Sequence[Match], calls: Sequence[Call]
-) -> frozenset[str]:
-    """The paths, of a tap that of the module whose code it is in: see `of_modules`."""
-    around = _around(matches, calls)
-    names = {call.order: call.path for call in calls}
-    wanted = set(paths)
-    return frozenset(
-        names.get(around[match.ref.order], "") for match in matches if match.ref.path in wanted
-    )
-
-
 def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int]:
     """By the `order` of each call, that of the call of a module on both sides that it is in."""
     kept = {match.ref.order for match in matches if not (match.ref.tapped or match.port.tapped)}

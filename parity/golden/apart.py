@@ -34,6 +34,8 @@ NAN = math.nan
 
 UNLIKE = "not measured: what it was given is not the same in both"
 
+UNSEEN = "values differ that the trace does not keep"
+
 SOMEHOW = sys.float_info.min
 """The distance of arrays that are not the same, and differ in no entry that is known."""
 
@@ -148,7 +150,8 @@ class _Work:
             if not comparable(leaf) or self._alike(leaf):
                 continue
             error = self._score(parent.kind, leaf, seen, handed.get(leaf.ref.name), before)
-            if error.bounded or error.problem:  # if a problem, what the parent returns has it too
+            # another problem is one of what the parent returns too
+            if error.bounded or (error.problem and error.problem != UNSEEN):
                 continue
             if math.isnan(error.r) and not error.nonfinite:
                 error = replace(error, problem=NO_FLOAT64)
@@ -271,6 +274,8 @@ class _Work:
         if least.nonfinite and not error.nonfinite:
             return replace(error, mae=math.inf, rel_l2=math.inf, nonfinite=least.nonfinite)
         error = replace(error, moved=False, rel_l2=max(error.rel_l2, least.rel_l2))
+        if not unit and error.mae == 0 and not alike and not self._view.same(leaf):
+            return replace(error, problem=UNSEEN)
         if not unit or error.nonfinite:
             return replace(error, bounded=error.mae == 0)
         scale = max(4 * unit, before)

@@ -1,5 +1,7 @@
 """Numbers that are exact: PyTorch's ids have 64 bits, JAX's 32."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from flax import nnx
 
 import parity
+from parity.golden import sample
 from parity.golden.check import check_trace
 from parity.golden.record import record_pair
 from parity.golden.view import Sampled, Side, View
@@ -35,6 +38,19 @@ class Table(nnx.Module):
 
     def __call__(self, ids):
         return self.out(self.table(ids))
+
+
+class TorchSigns(torch.nn.Module):
+    def forward(self, x):
+        return (x > 0).long()
+
+
+class Signs(nnx.Module):
+    lost = None
+
+    def __call__(self, x):
+        signs = (x > 0).astype(jnp.int32)
+        return signs if self.lost is None else signs.at[self.lost].add(1)
 
 
 def make_torch(weights, config, seed):
@@ -66,6 +82,32 @@ def test_ids_are_the_same_in_another_width(tmp_path, statistics):
     report = check_trace(tmp_path, PAIR)
     assert set(report.table["verdict"]) == {"PASS"}
     assert not report.doubts
+
+
+@pytest.mark.usefixtures("few")
+def test_other_numbers_that_the_trace_does_not_keep(tmp_path):
+    """Of 150 whole numbers 64 are kept, and one of the others is wrong."""
+    given = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
+    lost = next(i for i in range(given.size) if i not in set(sample.places(given.size)))
+
+    def wrong(settings, tensors):
+        port = Signs()
+        port.lost = np.unravel_index(lost, given.shape)
+        return port
+
+    pair = replace(
+        PAIR,
+        make_torch=lambda weights, config, seed: TorchSigns(),
+        make_nnx=lambda weights, config, reference: Signs(),
+        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (given,)),),
+        offline=parity.Offline(lambda reference: {}, lambda settings, tensors: Signs()),
+    )
+    record_pair(pair, tmp_path, frames=1, size=(8, 8), seed=0, statistics=True)
+    assert set(check_trace(tmp_path, pair).table["verdict"]) == {"PASS"}
+    pair = replace(pair, offline=parity.Offline(lambda reference: {}, wrong))
+    report = check_trace(tmp_path, pair)
+    assert report.verdict == "FAIL"
+    assert "values differ that the trace does not keep" in report.rows[-1].reason
 
 
 @pytest.mark.parametrize("entry", [0, 77])

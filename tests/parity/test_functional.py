@@ -159,11 +159,16 @@ def test_gradients_are_those_of_the_whole_function():
     assert "grad(layers.0.attn.qkv.bias)" in {row.leaf for row in rows}
 
 
-def test_a_mistake_at_a_tap_is_not_named_again_by_its_gradient():
+def test_a_mistake_at_a_tap_does_not_hide_the_gradient_and_comes_before_it():
+    """That of the function has it too, and may have another besides: it says where to look."""
     report = compare(
         wrong={1: {"approximate": False}}, options={"modes": ("free", "exclusive", "grad")}
     )
-    assert [(fault.path, fault.case) for fault in report.faults] == [("layers.1.mlp", "__call__")]
+    assert [(fault.path, fault.case) for fault in report.faults] == [
+        ("layers.1.mlp", "__call__"),
+        ("", "__call__/grad"),
+    ]
+    assert report.faults[1].evidence.endswith("look at that first")
 
 
 class Pair(NamedTuple):

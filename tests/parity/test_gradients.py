@@ -11,7 +11,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity import InputError
+from parity import InputError, gradient
 from parity.gradient import scored
 from parity.ledger import in_order_of_ref, make_ledger
 from parity.records import of_gradient
@@ -444,6 +444,64 @@ def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
     report = compare(reference, copied(reference, wrong), (X,), depth=depth)
     assert report.verdict == "FAIL"
     assert "bias" in report.first_fault.leaf
+
+
+class TorchRms(torch.nn.Module):
+    """As in Llama and T5: the norm and the softmax compute in float32, whatever they are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(6) + 0.5)
+
+    def forward(self, x):
+        wide = x.float()
+        scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return (self.weight * scaled.to(x.dtype)).softmax(-1, dtype=torch.float32).to(x.dtype)
+
+
+class Rms(nnx.Module):
+    def __init__(self, weight):
+        self.weight = nnx.Param(jnp.asarray(weight.detach().numpy()))
+
+    def __call__(self, x):
+        scaled = x * jax.lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
+        return nnx.softmax(row(self.weight) * scaled)
+
+
+def test_code_that_asks_for_float32_has_gradients(monkeypatch):
+    monkeypatch.setattr(gradient, "STRAINED", 0.0)  # all is looked at closely
+    torch.manual_seed(0)
+    reference = TorchRms()
+    report = compare(reference, Rms(reference.weight), (X,))
+    assert set(report.table.verdict) == {"PASS"}
+
+
+class TorchTemperature(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.t = torch.nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return ((x @ x.mT) * self.t).softmax(-1) @ x
+
+
+class Temperature(nnx.Module):
+    def __init__(self, factor=1.0):
+        self.t, self.factor = nnx.Param(jnp.asarray(0.5)), factor
+
+    def __call__(self, x):
+        t = self.t[...]
+        t = t + (self.factor - 1) * (t - stop(t))
+        return nnx.softmax((x @ x.mT) * t) @ x
+
+
+def test_a_single_number_has_the_roundings_of_what_it_is_a_sum_of():
+    """One draw of an error divided by another is anything: R was 35 with this seed."""
+    x = (np.random.default_rng(12).standard_normal((2, 32, 16)) + 1).astype(np.float32)
+    report = compare(TorchTemperature(), Temperature(), (x,))
+    assert set(report.table.verdict) == {"PASS"}
+    report = compare(TorchTemperature(), Temperature(1.001), (x,))
+    assert [(fault.path, fault.leaf) for fault in report.faults] == [("", "grad(t)")]
 
 
 class TorchSum(torch.nn.Module):

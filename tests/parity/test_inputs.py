@@ -62,12 +62,16 @@ def test_an_array_file_is_centred_and_scaled(tmp_path):
     np.testing.assert_array_equal(frames[0], floats.transpose(3, 0, 1, 2))
 
 
-def test_a_video_file(tmp_path):
+def test_a_video_file(tmp_path, monkeypatch):
     import imageio.v3 as imageio
 
     path = tmp_path / "clip.mp4"
     imageio.imwrite(path, np.zeros((3, 32, 48, 3), np.uint8), plugin="pyav", codec="libx264")
     assert load_clip(str(path), 3, (32, 48), 0).frames.shape == (1, 3, 3, 32, 48)
+    path.rename(tmp_path / "at 12:00.mp4")  # no protocol
+    monkeypatch.chdir(tmp_path)
+    assert load_clip("at 12:00.mp4", 3, (32, 48), 0).frames.shape == (1, 3, 3, 32, 48)
+    (tmp_path / "at 12:00.mp4").rename(path)
     refused("clip.mp4: 9 frames asked for, 3 found; lower --frames", path, frames=9)
 
 
