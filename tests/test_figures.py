@@ -1,18 +1,16 @@
 """Every number of the documents that was measured has its command, and something that holds it.
 
 `tests/docs/register.py` and `register_speed.py` list the measurements, `definitions.py` what nobody
-measured. A number with a unit that is in none of them fails, but for code and what it prints:
-`test_docs` runs that.
+measured. What looks like a measurement (`MEASURED` in `figures.py`) and is in none of them fails,
+but for code and what it prints: `test_docs` runs that.
 """
-
-import ast
 
 import pytest
 
 from tests.docs import register, register_speed
+from tests.docs.bounds import code_of, is_slow, problem, reads, source_of
 from tests.docs.definitions import DEFINITIONS
-from tests.docs.documents import ROOT
-from tests.docs.figures import PAGES, near, passage, read, section, unregistered
+from tests.docs.figures import PAGES, Figure, near, passage, read, section, unregistered
 from tests.docs.sources import cells
 
 FIGURES = register.FIGURES + register_speed.FIGURES
@@ -26,10 +24,10 @@ def name_of(one):
 
 
 def found(one):
-    """Where the passage stands in its document."""
-    place = passage(one.text).search(read(one.document))
-    assert place, f"not in {one.document}: {one.text}"
-    return place
+    """Where the passage stands in its document, everywhere."""
+    places = list(passage(one.text).finditer(read(one.document)))
+    assert places, f"not in {one.document}: {one.text}"
+    return places
 
 
 def compared(place, values):
@@ -37,32 +35,29 @@ def compared(place, values):
         assert near(shown, value), f"{shown} instead of {value:g} in {place[0]!r}"
 
 
-def source_of(test):
-    """The text of the file of a test, `tests/file.py::name`, which has to be in it."""
-    path, _, name = test.partition("::")
-    text = (ROOT / path).read_text()
-    assert name in {getattr(node, "name", "") for node in ast.parse(text).body}, f"no test {test}"
-    return text
-
-
 @pytest.mark.parametrize("one", FIGURES, ids=name_of)
 def test_a_measurement(one):
-    place, text = found(one), read(one.document)
-    around = " ".join(section(text, place.start()).split())
-    assert one.command in around, f"no {one.command} near {place[0]!r}"
+    places, text = found(one), read(one.document)
+    source = f"{read(one.of)} " if one.of else ""
+    around = " ".join((source + section(text, places[0].start())).split())
+    assert one.command in around, f"no {one.command} near {places[0][0]!r}"
     assert [bool(one.values), bool(one.test), bool(one.once)].count(True) == 1
-    assert place.groups() or not one.values
-    if one.values:
-        compared(place, one.values())
-    elif one.test:
-        assert one.bound in source_of(one.test), f"{one.test} no longer says {one.bound}"
-    else:
+    assert not (one.values and one.same)
+    computed = one.values or one.same
+    for place in places:
+        assert bool(place.groups()) == bool(computed)
+        if computed:
+            compared(place, computed())
+    if one.test:
+        assert not problem(one, code_of(one.test))
+    if one.once:
         assert one.once in around, f"{one.once}: when it was measured is not said"
 
 
 @pytest.mark.parametrize("one", DEFINITIONS, ids=name_of)
 def test_a_definition(one):
-    compared(found(one), one.values)
+    for place in found(one):
+        compared(place, one.values)
     assert one.values or one.why
 
 
@@ -76,9 +71,16 @@ def test_lines_that_a_command_wrote(one):
 
 @pytest.mark.parametrize("one", TABLES, ids=name_of)
 def test_a_table_that_is_measured_anew(one):
-    assert one.command in read(one.document)
+    text = read(one.document)
+    assert one.command in text
+    assert " ".join(one.once.split()) in " ".join(text.split())
     assert cells(one.document, one.below)
-    assert source_of(one.test)
+    code = code_of(one.test)
+    assert one.bound in code
+    assert reads(code, one.document)
+    assert one.below.lstrip("# ") in code or "formulation(" in code
+    assert reads(code_of(one.quick), one.document)
+    assert not is_slow(one.quick)
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -99,7 +101,11 @@ def test_no_measurement_is_left_out(page):
     [
         "It took 31 s.", "Half of 70\ns.", "2 GiB", "20 %", "an MAE of 4e-7", "R at most 3", "R 5",
         "a ratio of 1.2", "5 of 5 calls", "| conv | 738 |", "14 times", "215,583,907 parameters",
-        "```\nconv 1.82e-07\n```",
+        "```\nconv 1.82e-07\n```", "100 µs", "100 us", "40 ns", "3 mins", "3 secs", "30 fps",
+        "41 MB/s", "2 GiB/s", "7 GB/min", "12 GFLOPs", "12 GFLOP/s", "5x faster", "3 x",
+        "20 percent", "20 per cent", "R is 5", "R = 5", "R=5", "R<=3", "R ≥ 3", "R up to 4",
+        "7 out of 9", "| -5 |", "a tenth of a microsecond", "less than a microsecond",
+        "half a millisecond",
     ],
 )  # fmt: skip
 def test_a_new_measurement_is_seen(text):
@@ -107,7 +113,10 @@ def test_a_new_measurement_is_seen(text):
     assert not list(unregistered(text, [text], []))
 
 
-@pytest.mark.parametrize("text", ["torch 2.13.0", "`x < 0.5`", "commit de3e8ba", "49 frames"])
+@pytest.mark.parametrize("text", [
+    "torch 2.13.0", "`x < 0.5`", "commit de3e8ba", "49 frames", "64x64 pixels", "64 x 64 pixels",
+    "in a second, larger table",
+])  # fmt: skip
 def test_what_is_no_measurement(text):
     assert not list(unregistered(text, [], []))
 
@@ -123,3 +132,43 @@ def test_a_number_is_right_to_its_last_digit():
 def test_a_passage_that_changed_is_not_found():
     assert passage("took {} s").search("It took\n31 s.")[1] == "31"
     assert passage("to 2e-6").search("to 2e-67") is None
+
+
+HELD = """
+LIMIT = 2e-6
+
+def check(found):
+    assert found < LIMIT
+
+def test_one():
+    check(measure())
+
+def test_other():
+    shown = numbers("README.md", "took # s")
+    assert measure() < 1.5 * shown
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "bound", "words"),
+    [
+        ("test_one", "to 2e-6", "LIMIT = 2e-6", ""),
+        ("test_one", "to 5e-6", "LIMIT = 2e-6", "neither reads"),
+        ("test_one", "to 2e-6", "1.5 * shown", "does not say"),
+        ("test_one", "to 2e-6", "", "does not say"),
+        ("test_other", "took 31 s", "1.5 * shown", ""),
+        ("test_other", "took 31 s", "LIMIT = 2e-6", "does not say"),
+        ("test_one", "less than it was", "LIMIT = 2e-6", "neither reads"),
+    ],
+)
+def test_a_bound_is_of_the_test_that_is_named(name, text, bound, words):
+    one = Figure("README.md", text, "make report", test=name, bound=bound)
+    found = problem(one, source_of(HELD, name))
+    assert words in found
+    assert bool(words) == bool(found)
+
+
+def test_a_number_in_words_is_compared():
+    (word,) = passage("made {} times more").search("is made four\ntimes more").groups()
+    assert near(word, 4)
+    assert not near(word, 5)

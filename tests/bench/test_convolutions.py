@@ -36,6 +36,15 @@ def test_what_is_said_of_channels_last():
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_errors_are_those_of_the_table(shape):
+    check_errors(shape)
+
+
+def test_errors_of_the_smallest_shape():
+    """In the quick suite."""
+    check_errors(SHAPES[-1])
+
+
+def check_errors(shape):
     """Between those of the two processors, or a third more or less."""
     for name, _, error in rows(shape, 1):
         shown = formulation(str(shape), name)[2::3]

@@ -2,9 +2,11 @@
 
 from functools import partial
 
+import numpy as np
+
 from jaxvae import cache as programs
 from jaxvae import winograd
-from parity import gradient, gradients
+from parity import backward_rows, gradient, gradients, noise
 from parity.cache import folder
 from parity.diagnose.scene import EXPLAINED
 from parity.exclusive import SLACK
@@ -16,11 +18,14 @@ from parity.metrics import roundoff
 from parity.records import UNSTEADY
 from parity.report import diff
 from tests.docs.figures import Definition
-from tests.docs.sources import GIB
+from tests.docs.sources import GIB, fewest_cores
 from tests.hostile.case import LONGEST, MEMORY
 from tools import train_checkpoint as trained
 
 NORM, OTHER = TABLE
+EXACT = np.ones(1, np.float32)
+UNIT = 2 / (noise.score(EXACT, EXACT + 2.0**-23, EXACT.astype(np.float64)).r or 1)
+"""Roundings that are an R of 1 where the reference is exact: 2^-23 is two of them."""
 README = partial(Definition, "README.md")
 HOW = partial(Definition, "docs/how-it-works.md")
 CLAIMS = partial(Definition, "docs/claims.md")
@@ -28,7 +33,9 @@ SPEED = partial(Definition, "docs/performance.md")
 
 DEFINITIONS = (
     README("They need Python 3.11 or 3.12", why="versions"),
-    README("{} cores and {} GiB.", (2, 8), "tests/test_full_size.py::test_memory allows as much"),
+    README(
+        "{} cores and 8 GiB.", (fewest_cores(),), "the fewest that wrote a report; GiB: a figure"
+    ),
     README(
         "below R {}, a relative error of {} roundings ({} in float32) or an MAE of {} counts",
         (
@@ -49,6 +56,8 @@ DEFINITIONS = (
         "an error below {} % over the limit is none in entries that changes of {} roundings",
         (100 * gradient.KINK, gradients.SHAKEN),
     ),
+    README("those of sqrt(n) / {} such sums", (noise.LONG,)),
+    README("--fail-if-worse 2x", why="an example"),
     README("not finite, and {} entries;", (KEPT,)),
     *(README(f"| {name} | below {{}} |", (limit,)) for name, limit in GRADES[:-1]),
     README("R is under {} times what fails", (SLACK,)),
@@ -59,6 +68,7 @@ DEFINITIONS = (
     ),
     HOW("activations of size 1e4 can differ by 1e-3", why="an example"),
     HOW("R near 1 says: as accurate as PyTorch", why="what R is"),
+    HOW("R <= 1 + rel_l2", why="a formula"),
     HOW("under {} times its limit (`SLACK`", (SLACK,)),
     HOW(
         "R above {} fails and above {} warns; for norms these are {} and {} (",
@@ -66,12 +76,13 @@ DEFINITIONS = (
     ),
     HOW("an epsilon of 1e-5 for 1e-6", why="PyTorch's default, and NNX's"),
     HOW("more than {} % away from its own float64 run", (100 * UNSTEADY,)),
-    HOW("is more than {} times the gradient", (CANCELS,)),
+    HOW("comes to more than {} times the terms that arrive", (CANCELS,)),
     HOW(
-        "an error below {} % is over its limit, the float64 run is made four times more, with "
+        "an error below {} % is over its limit, the float64 run is made {} times more, with "
         "inputs and parameters changed by {} roundings",
-        (100 * gradient.KINK, gradients.SHAKEN),
+        (100 * gradient.KINK, gradients.SHAKES, gradients.SHAKEN),
     ),
+    HOW("only if that is {} times nearer than its own error", (1 / backward_rows.NEARER,)),
     HOW(
         "a factor explains {} % of it, in {} entries or more",
         (100 * gradient.MOST, gradient.ENOUGH),
@@ -111,7 +122,8 @@ DEFINITIONS = (
         why="NNX's; the rows of this table are tests",
     ),
     Definition("docs/pytorch-to-jax.md", "1e-6 in NNX", why="NNX's; the row is a test"),
-    Definition("docs/thresholds.md", "sqrt(n) / 16 times four roundings", why="`LONG` in noise.py"),
+    Definition("docs/thresholds.md", "sqrt(n) / {} times {} roundings", (noise.LONG, UNIT)),
+    Definition("docs/thresholds.md", "| positions | sqrt(n) / {} |", (noise.LONG,)),
     Definition(
         "docs/tutorial.md",
         "has an epsilon of 1e-6 by default, PyTorch's has 1e-5",

@@ -15,29 +15,47 @@ PAGES = (*(name for name in DOCUMENTS if name != "docs/api.md"), "tests/data/sma
 
 NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 
+WORDS = {
+    word: number
+    for number, word in enumerate(
+        ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"), 2
+    )
+}
+"""Numbers that a `{}` may stand for too: "four times more"."""
+
 UNITS = (
-    "ms|s|min|h|seconds?|minutes?|hours?|[kKMGT]i?B|dB|%|GFLOP/s|TFLOP/s|times|roundings"
-    "|parameters|cases|rows|tests|microseconds?|M"
+    r"[kKMGT]i?B/s|[GT]FLOPs?(?:/s)?|ns|us|[µμ]s|ms|s|secs?|mins?|hrs?|h|fps|[kKMGT]i?B|dB"
+    r"|%|percent|per cent|(?:nano|micro|milli)?seconds?|minutes?|hours?|times|x(?!\s*\d)"
+    r"|roundings|parameters|cases|rows|tests|M"
 )
+IS = r"(?:is|was|of|at most|at least|near|about|above|below|over|under|up to|reaches)"
 MEASURED = re.compile(
     r"(?<![\w.])\d+(?:\.\d+)?e[+-]?\d+\b"  # 4e-7
     r"|(?<![\w.-])\d+\.\d+(?!\.?\d)"  # a fraction, but no version of three parts
-    rf"|{NUMBER}\s*(?:{UNITS})(?![\w/])"
-    r"|\bR(?:\s+(?:of|at most|near|above|below|under))?\s+\d"
-    r"|\b\d+ of (?:them )?\d+\b"  # 5 of 5 calls
-    r"|\|\s*\**\d[\d,]*\**\s*(?=\|)"  # a cell of a table
+    rf"|{NUMBER}\s*(?:{UNITS})(?!\w)"
+    rf"|\bR(?:\s*[=<>≤≥]+\s*|\s+(?:{IS}\s+)?)\d"  # R 5, R <= 5, R is 5
+    r"|\b\d+ (?:out )?of (?:them )?\d+\b"  # 5 of 5 calls
+    r"|\|\s*\**[-+]?\d[\d,]*\**\s*(?=\|)"  # a cell of a table
+    r"|\b(?:an?|half an?|half|(?:third|quarter|tenth|hundredth|thousandth) of an?)"
+    r" (?:nano|micro|milli)second\b"
 )
-"""What may be a measurement. Numbers without unit that are whole are not looked at."""
+"""What looks like a measurement. Whole numbers without a unit of these are not seen, nor are
+numbers in words, but for parts of a second."""
 
 
 @dataclass(frozen=True)
 class Figure:
     """A measurement. Exactly one of `values`, `test` and `once` holds it.
 
-    `values` reads the numbers of `{}` from what the command wrote: each must be that, rounded to
-    the digits that it has. `test` is one that measures it anew, and `bound` the code of its file
-    that says how far off it may be. `once` says when it was measured, of what cannot be measured
-    again; the document says it too.
+    `values` reads the numbers of `{}` from what the command wrote (a file of `reports`, or a
+    `console` block, which tests run): each must be that, rounded to the digits that it has.
+    `test` is one that measures it anew, and `bound` its code that says how far off it may be; it
+    reads the document, or the number is in `bound` to a factor of two. `once` says when it was
+    measured, of what cannot be measured again; the document says it too.
+
+    `same` computes the numbers of `{}` from other words or a table of the documents. That is
+    consistency and holds nothing: `test` or `once` is then what holds those words, and `of` the
+    document that has them, where it is another one.
     """
 
     document: str
@@ -47,6 +65,8 @@ class Figure:
     test: str = ""
     bound: str = ""
     once: str = ""
+    same: Callable[[], Sequence[float]] | None = None
+    of: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,12 +81,19 @@ class Definition:
 
 @dataclass(frozen=True)
 class Table:
-    """The first table below some words, every row of which `test` measures anew."""
+    """The first table below some words, every row of which `test` measures anew, as of a figure.
+
+    That test is slow. `quick` measures some of the rows in every run of the suite. `once` says when
+    the columns were measured that no test measures.
+    """
 
     document: str
     below: str
     command: str
     test: str
+    bound: str
+    quick: str
+    once: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +107,8 @@ class Lines:
 
 def passage(text: str) -> re.Pattern[str]:
     """Finds a passage wherever its lines end; a group for every `{}`."""
-    words = [re.escape(word).replace(r"\{\}", f"({NUMBER})") for word in text.split()]
+    number = f"({NUMBER}|{'|'.join(WORDS)})"
+    words = [re.escape(word).replace(r"\{\}", number) for word in text.split()]
     return re.compile(r"(?<![\w.])" + r"\s+".join(words) + r"(?!\w|\.\d)")
 
 
@@ -91,7 +119,7 @@ def read(document: str) -> str:
 
 def near(shown: str, value: float) -> bool:
     """Whether a number is what `value` is when it is rounded to as many digits."""
-    number = Decimal(shown.replace(",", ""))
+    number = Decimal(WORDS.get(shown, shown.replace(",", "")))
     digit = 10.0 ** int(number.as_tuple().exponent)
     return abs(float(number) - value) <= 0.5001 * digit
 

@@ -16,6 +16,12 @@ PARAMETERS = 215_583_907
 Cells = list[list[str]]
 
 
+def fewest_cores() -> int:
+    """Of the machines whose reports are committed."""
+    names = ("baseline/report.json", "bench/cpu.json", "bench/avx2/cpu.json")
+    return min(report(name)["environment"]["cores"] for name in names)
+
+
 @cache
 def report(name: str) -> Any:
     """A JSON file below `reports`."""

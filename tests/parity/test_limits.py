@@ -1,5 +1,6 @@
 """The limits on R against the measurements that docs/thresholds.md records."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,13 @@ import pytest
 import parity
 from parity.judging import MODES
 from parity.limits import TABLE, r_limit
+from parity.noise import LONG
 from tests.faultzoo import zoo
 from tools import measure_r
 from tools.measure_r import CORRECT, of_case, of_leaf, of_sum, table_of
 
-DOCUMENT = (Path(parity.__file__).parents[1] / "docs/thresholds.md").read_text()
+ROOT = Path(parity.__file__).parents[1]
+DOCUMENT = (ROOT / "docs/thresholds.md").read_text()
 LIMITS = {line.family: line for line in TABLE}
 
 
@@ -80,30 +83,78 @@ def as_shown(heading):
     return {name: (float(median), float(most)) for name, _, median, most in measured(heading)}
 
 
+OUTPUTS, GRADIENTS = ("Correct modules", MODES), ("Gradients of correct", ("grad",))
+
+
+def check_module(name, heading, modes, seeds):
+    """No R is more than half as large again as the largest shown, and 0.05, and the largest is at
+    least a third of the median."""
+    median, largest = as_shown(heading)[name]
+    found = max(of_leaf(CORRECT[name], seed, modes) for seed in range(seeds))
+    assert median / 3 - 0.05 <= found <= 1.5 * largest + 0.05, heading
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CORRECT)
 def test_correct_modules_are_measured_again(name):
-    """With three of the seeds. No R is more than half as large again as the largest shown, and
-    0.05, and the largest is at least a third of the median."""
-    for heading, modes in (("Correct modules", MODES), ("Gradients of correct", ("grad",))):
-        median, largest = as_shown(heading)[name]
-        found = max(of_leaf(CORRECT[name], seed, modes) for seed in range(3))
-        assert median / 3 - 0.05 <= found <= 1.5 * largest + 0.05, heading
+    """With three of the seeds."""
+    for heading, modes in (OUTPUTS, GRADIENTS):
+        check_module(name, heading, modes, 3)
+
+
+@pytest.mark.parametrize(
+    ("table", "names"),
+    [
+        (OUTPUTS, (
+            "Conv2d", "Conv3d", "Linear", "Attention", "SiLU", "Tanh", "GroupNorm, mean/std 30",
+            "LayerNorm, mean/std 1000", "InstanceNorm2d, mean/std 10000",
+        )),
+        (GRADIENTS, ("Conv3d", "Linear", "GELU", "LayerNorm, mean/std 30")),
+    ],
+    ids=["outputs", "gradients"],
+)  # fmt: skip
+def test_some_correct_modules_are_measured_again(table, names):
+    """With the first seed, in the quick suite."""
+    for name in names:
+        check_module(name, *table, 1)
+
+
+def check_sum(count, unit, *shown):
+    """To a third, for the same seeds: how a sum is blocked depends on the processor."""
+    assert unit == f"{int(count) ** 0.5 / LONG:.1f}"
+    pairs = [of_sum(int(count), seed) for seed in range(5)]
+    for ours, found in zip(shown, zip(*pairs, strict=True), strict=True):
+        assert float(ours) / 1.34 < max(found) < 1.34 * float(ours), count
 
 
 @pytest.mark.slow
 def test_sums_are_measured_again():
-    """To a third, for the same seeds: how a sum is blocked depends on the processor."""
-    for count, unit, *shown in measured("Sums over many positions"):
-        assert float(unit) == pytest.approx(int(count) ** 0.5 / 16, abs=0.05)
-        pairs = [of_sum(int(count), seed) for seed in range(5)]
-        for ours, found in zip(shown, zip(*pairs, strict=True), strict=True):
-            assert float(ours) / 1.34 < max(found) < 1.34 * float(ours), count
+    for row in measured("Sums over many positions"):
+        check_sum(*row)
+
+
+def test_short_sums_are_measured_again():
+    """In the quick suite."""
+    for row in measured("Sums over many positions")[:2]:
+        check_sum(*row)
+
+
+SOME = ("kernel_flipped", "other_number_of_groups", "variance_in_one_pass")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", zoo.CASES, ids=lambda case: case.name)
 def test_the_fault_zoo_is_measured_again(case):
+    check_case(case)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_some_faults_are_measured_again(name):
+    """In the quick suite."""
+    check_case(next(case for case in zoo.CASES if case.name == name))
+
+
+def check_case(case):
     """With one of the seeds: healthy calls at most half as far again as shown, and the module at
     fault at least two thirds as far, and no more than ten times."""
     row = next(row for row in measured("Fault zoo") if row[0] == case.name)
@@ -113,6 +164,28 @@ def test_the_fault_zoo_is_measured_again(case):
         assert not healthy or max(healthy) <= 1.5 * float(shown) + 0.05
     fault = max(r for path, _, r in of_case(case, True, 0) if path == case.path)
     assert float(row[3]) / 1.5 < fault < 10 * float(row[3])
+
+
+def test_every_row_can_be():
+    """What needs no measurement: names, families, a largest that is one, and the units of sums."""
+    for heading in ("Correct modules", "Gradients of correct"):
+        rows = measured(heading)
+        assert [row[0] for row in rows] == list(CORRECT)
+        for name, family, median, largest in rows:
+            assert family == r_limit(name.partition(",")[0]).family, name
+            assert 0 < float(median) <= float(largest), name
+    for count, unit, *_ in measured("Sums over many positions"):
+        assert unit == f"{int(count) ** 0.5 / LONG:.1f}"
+    assert [row[0] for row in measured("Fault zoo")] == [case.name for case in zoo.CASES]
+
+
+def test_the_environment_is_the_one_that_is_pinned():
+    """Versions, of whatever build, and the same number of seeds everywhere."""
+    seeds, versions = re.search(r"--seeds (\d+)`: (.*), cpu:0\.", DOCUMENT).groups()
+    assert set(re.findall(r"(\d+) seeds", DOCUMENT)) == {seeds}
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    for version in versions.split(", "):
+        assert version.partition("+")[0].replace(" ", "==") in pinned
 
 
 def test_the_words_of_the_document_are_those_of_the_tool(monkeypatch):
