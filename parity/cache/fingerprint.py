@@ -203,6 +203,10 @@ class Fingerprint:
         self._say("function")
         installed = self._named(function)
         closure = [_content(cell) for cell in function.__closure__ or ()]
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        if not installed:
+            for value in filter(_is_outside, (*closure, *defaults)):
+                raise Unknown(f"`{function.__qualname__}` holds `{_called(value)}`")
         self._all([function.__defaults__, function.__kwdefaults__, *closure], function.__qualname__)
         if installed:
             return
@@ -210,9 +214,7 @@ class Fingerprint:
         self._items(vars(function), function.__qualname__)
         used = dict(globals_of(function))
         for name, value in used.items():
-            home = value if isinstance(value, types.ModuleType) else sys.modules.get(
-                str(getattr(value, "__module__", None)))  # fmt: skip
-            if getattr(home, "__name__", "") in OUTSIDE:
+            if _is_outside(value):
                 raise Unknown(f"`{function.__qualname__}` uses `{name}`")
         self._items(used, f"`{function.__qualname__}`")
 
@@ -229,8 +231,6 @@ class Fingerprint:
 
     def _built_in(self, value: Any, where: str) -> None:
         owner = value.__self__
-        if getattr(owner, "__name__", "") in OUTSIDE:
-            raise Unknown(f"{where} is `{owner.__name__}.{value.__name__}`")
         self._say("native", value.__qualname__)
         if owner is None or isinstance(owner, type):
             self._named(value if owner is None else owner)
@@ -279,6 +279,9 @@ class Fingerprint:
             hooks = [list(held.pop(name, {}).values()) for name in _HOOKS]
             self._hooks(hooks, where)
             held = {name: item for name, item in held.items() if name not in _PASSIVE}
+        if not is_installed(file_of(cls.__module__)):
+            for item in filter(_is_outside, held.values()):
+                raise Unknown(f"{where} holds `{_called(item)}`")
         self._items(held, where)
 
     def _hooks(self, hooks: Sequence[Sequence[Any]], where: str) -> None:
@@ -289,6 +292,18 @@ class Fingerprint:
                 raise Unknown(f"a hook is registered on {where or 'the reference'}")
         for some in hooks:
             self._all(some, f"a hook of {where}")
+
+
+def _called(value: Any) -> str:
+    return str(getattr(value, "__qualname__", getattr(value, "__name__", type(value).__name__)))
+
+
+def _is_outside(value: Any) -> bool:
+    """Whether it asks for what is not in the process's objects: however code holds it."""
+    homes = [getattr(one, "__module__", None) for one in (value, getattr(value, "__self__", None))]
+    if isinstance(value, types.ModuleType):
+        homes = [value.__name__]
+    return any(str(home).partition(".")[0] in OUTSIDE for home in homes)
 
 
 def _is_python(cls: type) -> bool:

@@ -5,12 +5,15 @@ import enum
 import functools
 import importlib.util
 import logging
+import os
 import re
 import sys
 import threading
+import time
 import types
+import uuid
 from collections import defaultdict
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -31,6 +34,10 @@ X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 def scaled(x):
     return x * SCALE
+
+
+def closing_over(value):
+    return lambda x: x * value()
 
 
 def unrelated(x):
@@ -292,7 +299,13 @@ def imports_beyond(x):
         (torch.Generator(), "asked is a Generator"),
         (np.random.default_rng(), "asked is a Generator"),
         (lambda x: x * perf_counter(), "uses `perf_counter`"),
-        (perf_counter, "asked is `time.perf_counter`"),
+        (perf_counter, "the reference holds `perf_counter`"),
+        (time, "the reference holds `time`"),
+        (lambda x, clock=time: x * clock.time(), "holds `time`"),
+        (closing_over(uuid.uuid4), "holds `uuid4`"),
+        (os.environ.get, "the reference holds `Mapping.get`"),
+        (date.today, "the reference holds `date.today`"),
+        (datetime, "the reference holds `datetime`"),
         (lambda x: x * datetime.now().second, "uses `datetime`"),
         (imports_beyond, r"`import \.+wave` inside a function: "),
         (lambda x: threading.current_thread() and x, None),
