@@ -6,7 +6,7 @@ import numpy as np
 
 from jaxvae import cache as programs
 from jaxvae import winograd
-from parity import backward_rows, gradient, gradients, noise
+from parity import backward_rows, gradient, gradients, masks, noise, parts
 from parity.cache import folder
 from parity.diagnose.scene import EXPLAINED
 from parity.exclusive import SLACK
@@ -65,6 +65,13 @@ DEFINITIONS = (
     Definition("docs/cache.md", "at most {} GiB, or as many as", (folder.LARGEST,)),
     HOW(
         "An output of size 1e-5 can be wrong altogether and have an MAE below 1e-5;", why="example"
+    ),
+    HOW("(more than {} times all else", (masks.HUGE,)),
+    HOW("off by more than {} % although R holds", (100 * parts.OFF,)),
+    HOW("if its own R is above {} the row", (parts.FAR,)),
+    HOW(
+        "whose R of {} is an error of {} % of the output",
+        (OTHER.fail, 400 * OTHER.fail * roundoff("bfloat16")),
     ),
     HOW("activations of size 1e4 can differ by 1e-3", why="an example"),
     HOW("R near 1 says: as accurate as PyTorch", why="what R is"),
