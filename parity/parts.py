@@ -75,9 +75,11 @@ def _powers(ref: Array, port: Array, size: Array) -> tuple[Array, Array]:
     rows = max(1, BLOCK // channels)
     for start in range(0, len(flat[0]), rows):
         a, b, c = (one[start : start + rows].astype(np.float64) for one in flat)
-        gap = b - a
-        if not np.isfinite(gap.sum()):
-            gap, c = (np.where(np.isfinite(gap), one, 0) for one in (gap, c))
+        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
+            gap = b - a
+            finite = np.isfinite(gap.sum()) and np.isfinite(c.sum())
+        if not finite:
+            gap, c = (np.where(np.isfinite(gap) & np.isfinite(c), one, 0) for one in (gap, c))
         off += np.einsum("nc,nc->c", gap, gap)
         whole += np.einsum("nc,nc->c", c, c)
     return off, whole

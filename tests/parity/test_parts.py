@@ -62,6 +62,7 @@ def test_channels_one_by_one():
     ref = (wide * (1 + 1e-7 * draw.standard_normal(wide.shape))).astype(np.float32)
     port = (wide * (1 + 1e-7 * draw.standard_normal(wide.shape))).astype(np.float32)
     port[0, 0] = ref[0, 0] = np.nan
+    port[0, 1] = ref[0, 1] = (np.inf, -np.inf, np.inf, np.inf)
     assert not suspicious(ref, port)
     assert worst_part(ref, port, wide) is None
     port[..., 3] *= 1.01
