@@ -297,15 +297,20 @@ def _coverage(
     compared = {match.ref.path for match in matches if _observed(match)}
     called = {call.path for call in ref.calls}
     busy = {call.path for call in port.calls}
+    leaves = {m.ref.path: leaf.declared for m in matches for leaf in m.outputs if leaf.declared}
     settled: dict[str, str] = {}
     unmatched: list[str] = []
     for path, info in ref.modules.items():
         if path in compared or path in dissolved:
             continue
-        reason = why(path, declared)
+        reason = why(path, declared) or leaves.get(path)
+        partner = folding.partners.get(path)
         if reason is None and info.container:
             reason = CONTAINER
-        if reason is None and path not in called and folding.partners.get(path) not in busy:
+        # no declaration makes up for a run of what both sides have
+        if (reason is None or (partner is not None and not info.container)) and (
+            path not in called and partner not in busy
+        ):
             reason = IDLE
         if reason is None:
             unmatched.append(path)
@@ -324,6 +329,8 @@ def _coverage(
 
 
 def _observed(match: Match) -> bool:
-    """Whether a value was compared: not if every array is returned by one side only."""
-    lacking = [leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs]
+    """Whether a value was compared: not if each is returned by one side only, or left out."""
+    lacking = [
+        bool(leaf.declared) or leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs
+    ]
     return not lacking or not all(lacking)

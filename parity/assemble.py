@@ -15,6 +15,7 @@ from parity.errors import InputError
 from parity.folding import Folding, fold
 from parity.globs import renamed
 from parity.ledger import make_ledger
+from parity.left_out import left_out_note
 from parity.records import Coverage, Fault, ModuleInfo
 from parity.report import Report
 from parity.tally import settled, with_weights
@@ -101,6 +102,11 @@ def assembled(
         facts = {**facts, "only": list(rules.only)}
     if rules.depth is not None:
         facts = {**facts, "depth": rules.depth}
+    skipped = [name for outcome in outcomes for name in outcome.left_out]
+    partial = (
+        partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        left_out_note(skipped, weights),
+    )
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
@@ -116,7 +122,7 @@ def assembled(
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
-        partial=partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        partial="; ".join(filter(None, partial)),
         exhibit=next((outcome.exhibit for outcome in outcomes if outcome.exhibit), None),
     )
 

@@ -27,6 +27,7 @@ from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
 from parity.gradients import measure_gradients
 from parity.judging import MODES, Part, faults_of, judge_part, split
+from parity.left_out import left_out
 from parity.localise import Found
 from parity.measure import Free, measure_free, read
 from parity.noise import bounded
@@ -110,6 +111,8 @@ class Outcome:
     uncaptured: Mapping[str, str] = field(default_factory=dict)
     exhibit: Exhibit | None = None
     seen: str = ""
+    left_out: tuple[str, ...] = ()
+    """What both sides have and a declaration names."""
 
 
 class Reference(Protocol):
@@ -292,6 +295,7 @@ def run_case(
         uncaptured,
         shown,
         seen,
+        left_out(alignment.matches),
     )
 
 

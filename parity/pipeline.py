@@ -81,7 +81,8 @@ def compare(
             callable `(module, *args) -> nested arrays` each.
         layout: globs of `path` or `path#leaf` to `"move"` (axis 1 is the channel) or `"keep"`.
         rename: globs of reference paths and tensors to those of the port.
-        ignore: globs of `path`, `path#leaf` or tensors that need no counterpart.
+        ignore: globs of `path`, `path#leaf` or tensors that have no counterpart. The report names
+            what both sides have all the same, and is at best a WARN.
         modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
             own errors of containers are, `"inclusive"`; `"grad"` beside them or alone: the
             gradients of every input and parameter, from the same gradients at the outputs, which

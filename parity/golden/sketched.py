@@ -31,6 +31,7 @@ from parity.golden.recorded import Recorded, told
 from parity.golden.sample import KEPT
 from parity.golden.shards import Reader
 from parity.golden.view import Sampled, Side
+from parity.left_out import left_out
 from parity.localise import find_faults
 from parity.observer import compare_unobserved
 from parity.progress import Progress
@@ -109,4 +110,5 @@ def check_sketched(
         exercised=done,
         notes=notes,
         uncaptured=uncaptured,
+        left_out=left_out(alignment.matches),
     )
