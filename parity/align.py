@@ -40,6 +40,7 @@ def align(
     rename: Mapping[str, str],
     declared: Mapping[str, str],
     rules: Sequence[Rule] = (),
+    tied: Mapping[str, str] | None = None,
 ) -> Alignment:
     """Match by path and call number.
 
@@ -47,9 +48,9 @@ def align(
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
     why they need no counterpart; `rules` say which tensors the port holds in another number of
-    arrays, so that it need not have their modules.
+    arrays, so that it need not have their modules; `tied` is as in `fold`.
     """
-    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
+    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules}, tied)
     folding = with_taps(folding, ref, port, rename)
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []

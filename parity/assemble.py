@@ -46,7 +46,8 @@ def paired(
     """Pair the reference's modules and tensors with those of the port."""
     found = capture_nnx.submodules(port)
     ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    folding = fold(modules, ours, {path: renamed(path, rules.rename or {}) for path in modules})
+    names = {path: renamed(path, rules.rename or {}) for path in modules}
+    folding = fold(modules, ours, names, rules.tied)
     ledger = make_ledger(
         tensors,
         capture_nnx.named_tensors(port),

@@ -77,6 +77,8 @@ class Rules:
     layout: Mapping[str, str] | None = None
     modes: tuple[str, ...] = MODES
     weights: tuple[Fused | Stacked, ...] = ()
+    tied: Mapping[str, str] | None = None
+    """Which tensors several modules of the reference share: see `weights.tied`."""
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
     pending: tuple[Pending, ...] = ()
@@ -208,8 +210,9 @@ def run_case(
         deeper = {glob: DEEPER for path in choice.deeper for name in [renamed(path, rename)]
                   for glob in (name, f"{name}.*")}  # fmt: skip
         alignment = align(
-            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights
-        )
+            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights,
+            tied=rules.tied,
+        )  # fmt: skip
         if not rules.only:
             check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)

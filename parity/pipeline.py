@@ -40,7 +40,7 @@ from parity.records import Case, Pair
 from parity.report import Report
 from parity.state_torch import seeded
 from parity.tree import flatten
-from parity.weights import Fused, Stacked
+from parity.weights import Fused, Stacked, tied
 
 
 @alone
@@ -160,6 +160,7 @@ def compare(
         exhibit=exhibit,
     )
     rules = check_globs(torch_module, nnx_module, rules)
+    rules = replace(rules, tied=tied(capture_torch.named_tensors(torch_module)))
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start, progress = time.monotonic(), progress or Progress()
@@ -236,6 +237,7 @@ def run_pair(
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
         emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
+        tied=tied(capture_torch.named_tensors(reference)),
     )  # fmt: skip
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)

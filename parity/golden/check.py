@@ -19,6 +19,7 @@ from parity.golden.trace import Golden, open_trace
 from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.report import Report
+from parity.weights import tied
 
 
 @alone
@@ -58,6 +59,7 @@ def check_trace(
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
         emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
+        tied=tied(golden.tensors),
     )  # fmt: skip
     progress.stage("comparing the weights")
     pairs = paired(golden.modules, golden.tensors, port, rules)

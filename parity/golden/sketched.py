@@ -79,7 +79,12 @@ def check_sketched(
         if not choice.whole:
             ref, port = opened(ref), opened(port)
         alignment = align(
-            ref, port, rename=rename, declared=rules.declared or {}, rules=rules.weights
+            ref,
+            port,
+            rename=rename,
+            declared=rules.declared or {},
+            rules=rules.weights,
+            tied=rules.tied,
         )
         float64 = reference.float64(case)
         view = Sampled(store, Side(stored.sketches, reader), None)
