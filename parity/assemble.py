@@ -9,7 +9,7 @@ from flax import nnx
 
 from parity import capture_nnx, memory
 from parity.adequacy import unexercised
-from parity.case import Outcome, Rules
+from parity.case import Outcome
 from parity.choice import partial_note
 from parity.errors import InputError
 from parity.folding import Folding, fold
@@ -18,6 +18,7 @@ from parity.ledger import make_ledger
 from parity.left_out import left_out_note
 from parity.records import Coverage, Fault, ModuleInfo
 from parity.report import Report
+from parity.rules import Rules
 from parity.tally import settled, with_weights
 from parity.weights import Tensor, Weight
 

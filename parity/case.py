@@ -26,7 +26,7 @@ from parity.functional import Functional
 from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
 from parity.gradients import measure_gradients
-from parity.judging import MODES, Part, faults_of, judge_part, split
+from parity.judging import Part, faults_of, judge_part, split
 from parity.left_out import left_out
 from parity.localise import Found
 from parity.measure import Free, measure_free, read
@@ -47,12 +47,12 @@ from parity.records import (
     Match,
     NonFinite,
     Row,
-    Rung,
     Trace,
 )
+from parity.rules import Rules
 from parity.store import Store
 from parity.tap_pairs import modules_of, of_modules
-from parity.weights import Fused, Stacked, Weight
+from parity.weights import Weight
 
 NO_TAPS = (
     "the port is a function without taps, seen as a whole: name what the reference's modules"
@@ -65,33 +65,6 @@ NO_ROOT = "gradients were not measured: the root itself has no counterpart in th
 GRADIENTS_ALONE = (
     "gradients alone were compared, and what the port returns may be wrong: compare outputs too"
 )
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What is asked of every case of a run."""
-
-    rungs: tuple[Rung, ...] = ()
-    declared: Mapping[str, str] | None = None
-    rename: Mapping[str, str] | None = None
-    layout: Mapping[str, str] | None = None
-    modes: tuple[str, ...] = MODES
-    weights: tuple[Fused | Stacked, ...] = ()
-    tied: Mapping[str, str] | None = None
-    """Which tensors several modules of the reference share: see `weights.tied`."""
-    leaves: tuple[str, ...] = ()
-    """Globs of `path#leaf` that must match an output."""
-    pending: tuple[Pending, ...] = ()
-    """Globs that must match a tap."""
-    emulate: str | None = None
-    disable_jit: bool = False
-    """Whether the port runs operation by operation, not in the programs that it compiles."""
-    only: tuple[str, ...] = ()
-    """Globs of the reference's paths: what they match, with what is inside it, is all there is."""
-    depth: int | None = None
-    """How many levels of modules are looked into."""
-    exhibit: bool = False
-    """Whether the call of the first fault is kept."""
 
 
 @dataclass(frozen=True)
@@ -192,17 +165,18 @@ def run_case(
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
-            port = _recorded(
-                nnx_module,
-                case.nnx,
-                given if nnx_args is None else nnx_args,
-                given_kwargs if nnx_kwargs is None else nnx_kwargs,
-                ref=ref,
-                rename=rename,
-                store=store,
-                prefix=renamed(case.path, rename),
-                inside=choice.ours,
-            )
+            with layout_rules.hint(called) if nnx_args is None else nullcontext():
+                port = _recorded(
+                    nnx_module,
+                    case.nnx,
+                    given if nnx_args is None else nnx_args,
+                    given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                    ref=ref,
+                    rename=rename,
+                    store=store,
+                    prefix=renamed(case.path, rename),
+                    inside=choice.ours,
+                )
             check_inputs(called, port.calls[-1], store)
         _check_pending(rules.pending, ref, port, early=False)
         if not choice.whole:

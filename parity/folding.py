@@ -8,7 +8,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from parity.recorder import join
 from parity.records import ModuleInfo
 
 SPARE = frozenset({"num_batches_tracked"})
@@ -84,7 +83,8 @@ def _by_owner(paths: Iterable[str], known: Iterable[str]) -> dict[str, list[str]
 
 def _names(path: str, info: ModuleInfo) -> dict[str, int]:
     """The sizes of a module's tensors by full name."""
-    return {join(path, name): size for name, size in _own(info).items()}
+    prefix = f"{path}." if path else ""
+    return {f"{prefix}{name}": size for name, size in _own(info).items()}
 
 
 def _sizes_once(

@@ -7,6 +7,7 @@ so a report names it, and does not pass.
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.align import PORT_LACKS, REF_LACKS
+from parity.globs import ROOT
 from parity.records import LeafMatch, Match
 from parity.tap_pairs import named
 from parity.weights import Weight
@@ -23,7 +24,7 @@ def left_out(matches: Iterable[Match]) -> tuple[str, ...]:
     """The paths whose outputs are left out, `path#leaf` where others of the call are judged."""
     found: dict[str, None] = {}
     for match in matches:
-        path = match.ref.path or "<root>"
+        path = match.ref.path or ROOT
         leaves = [leaf.ref.name for leaf in match.outputs if chosen(leaf)]
         if leaves and len(leaves) == len(match.outputs):
             found[path] = None
@@ -51,7 +52,7 @@ def left_out_note(names: Sequence[str], weights: Sequence[Weight]) -> str:
     differ = [
         line.name
         for line in weights
-        if line.paired and line.finding and line.declared and (line.path or "<root>") not in known
+        if line.paired and line.finding and line.declared and (line.path or ROOT) not in known
     ]
     found = [*dict.fromkeys(names), *dict.fromkeys(differ)]
     if not found:

@@ -18,7 +18,7 @@ from parity.alone import alone
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.cache.folder import open_folder
 from parity.cache.kept import Kept
-from parity.case import Outcome, Rules, run_case
+from parity.case import Outcome, run_case
 from parity.checks import (
     check_arguments,
     check_choice,
@@ -38,6 +38,7 @@ from parity.observer import Compiled
 from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.report import Report
+from parity.rules import Rules
 from parity.state_torch import seeded
 from parity.tree import flatten
 from parity.weights import Fused, Stacked, tied

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from parity.globs import rooted
 from parity.portrait import Portrait
 from parity.store import Buffer
 from parity.tree import Skeleton
@@ -497,3 +498,8 @@ class Pair:
     mistakes: tuple[Mistake, ...] = ()
     offline: Offline | None = None
     prepare: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        """Take the root by the name that reports give it."""
+        for name in ("declared", "rename", "layout"):
+            object.__setattr__(self, name, rooted(getattr(self, name)))

@@ -14,7 +14,6 @@ from parity.adequacy import exercised
 from parity.align import align
 from parity.case import (
     Outcome,
-    Rules,
     called_module,
     check_inputs,
     choice_of,
@@ -37,6 +36,7 @@ from parity.observer import compare_unobserved
 from parity.progress import Progress
 from parity.recorder import join
 from parity.records import Case, Trace
+from parity.rules import Rules
 from parity.store import Store
 from parity.weights import Weight
 
