@@ -8,11 +8,11 @@ from itertools import chain
 
 from parity import layout as layout_rules
 from parity.folding import Folding, fold
-from parity.globs import renamed, why
+from parity.globs import ROOT, renamed, why
 from parity.packed import Rule, in_rules
 from parity.recorder import join
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
-from parity.tap_pairs import may_lack, tap_notes, with_taps
+from parity.tap_pairs import may_lack, named, tap_notes, with_taps
 
 CONTAINER = "holds modules and never runs"
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
@@ -25,7 +25,7 @@ REF_LACKS = "only the port returns it"
 class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
-    `notes` are sentences on taps that were not compared.
+    `notes` are sentences on taps that were not compared, and on outputs that have other names.
     """
 
     matches: tuple[Match, ...]
@@ -102,9 +102,8 @@ def align(
     matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
-    return Alignment(
-        tuple(matches), coverage, tap_notes(lacking[True], lacking[False], spare, port)
-    )
+    notes = (*_by_order(matches), *tap_notes(lacking[True], lacking[False], spare, port))
+    return Alignment(tuple(matches), coverage, notes)
 
 
 def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
@@ -198,6 +197,26 @@ def match_outputs(
         replace(m, declared=why(path, declared) or why(f"{path}#{m.ref.name}", declared) or "")
         for m in found
     )
+
+
+def _by_order(matches: Iterable[Match]) -> tuple[str, ...]:
+    """Of outputs that both sides name, and otherwise, that they were paired by order.
+
+    A place in a tuple is no name.
+    """
+    found: dict[str, None] = {}
+    for match in matches:
+        pairs = [(leaf.ref.name, leaf.port.name) for leaf in match.outputs if leaf.port is not None]
+        pairs = [pair for pair in pairs if pair[0] != pair[1] and all(map(_has_key, pair))]
+        if pairs:
+            theirs, ours = (named(list(names)) for names in zip(*pairs, strict=True))
+            where = f"`{match.ref.path or ROOT}`"
+            found[f"{where} returns {theirs}, the port {ours}: compared in this order"] = None
+    return tuple(found)
+
+
+def _has_key(name: str) -> bool:
+    return any(part and not part.isdecimal() for part in name.split("."))
 
 
 def _is_array(leaf: Leaf) -> bool:

@@ -8,7 +8,8 @@ import jax
 from flax import nnx
 
 from parity import capture_nnx, memory
-from parity.adequacy import unexercised
+from parity.adequacy import all_zero, unexercised, weak_weights
+from parity.align import IDLE
 from parity.case import Outcome
 from parity.choice import partial_note
 from parity.errors import InputError
@@ -30,12 +31,13 @@ PORTRAITS = 12
 class Paired:
     """Which modules of the two models correspond, and which tensors hold the same values.
 
-    `modules` is how many the reference has.
+    `modules` is how many the reference has, `zeros` are its parameters that hold nothing else.
     """
 
     modules: int
     folding: Folding
     ledger: tuple[Weight, ...]
+    zeros: tuple[str, ...] = ()
 
 
 def paired(
@@ -58,7 +60,7 @@ def paired(
         rules=rules.weights,
         declared=rules.declared,
     )
-    return Paired(len(modules), folding, ledger)
+    return Paired(len(modules), folding, ledger, all_zero(tensors))
 
 
 class Programs:
@@ -109,6 +111,10 @@ def assembled(
         partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
         left_out_note(skipped, weights),
     )
+    notes = [note for outcome in outcomes for note in outcome.notes]
+    seen = {*coverage.matched, *coverage.dissolved}
+    seen |= {path for path, reason in coverage.declared.items() if reason != IDLE}
+    zeros = [name for name in pairs.zeros if name.rpartition(".")[0] in seen]
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
@@ -120,7 +126,7 @@ def assembled(
         rungs=rules.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
-        inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        inputs=tuple(dict.fromkeys([*notes, *weak_weights(zeros)])),
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),

@@ -99,6 +99,7 @@ def check_sketched(
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
         faults = tuple(told(fault, judged.found, scene, reference.diagnose) for fault in faults)
         notes = (*reference.notes(case), *weak_inputs(called, store))
+        notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         uncaptured = {}
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
         if root is not None and choice.whole and case.shipped is not None:
