@@ -270,7 +270,7 @@ def run_pair(
         seen |= {f"seen in {case.name}": outcome.seen} if outcome.seen else {}
         done.append(case)
     held = {
-        **facts(reference, clip, weights, config, seed),
+        **facts(pair, reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
         **({"reference": kept.summary} if kept else {}),

@@ -147,7 +147,7 @@ def _record(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts=facts(reference, clip, weights, config, seed),
+        facts=facts(pair, reference, clip, weights, config, seed),
         only=rules.only,
         depth=rules.depth,
         modules=tuple(replace(info, path=path)
