@@ -473,18 +473,18 @@ class Offline:
 class Pair:
     """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
 
-    `make_torch(weights, config, seed)` makes the reference, and `make_nnx(weights, config,
-    torch_module)` the port with the same weights (`torch_module` is `None` where `weights` has
-    them); both may raise `InputError`. `cases(torch_module, clip, seed)` makes the inputs.
-    `declared` maps globs of `path` or `path#leaf` that have no counterpart to the reason; `rename`
-    maps globs of reference paths to paths of the port; `layout` maps globs to `"move"` or `"keep"`;
-    `weights` says which tensors the port holds in another number of arrays.
+    `make_torch(weights, config, seed)` makes the reference, and
+    `make_nnx(weights, config, torch_module)` the port with the same weights (`torch_module` is
+    `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
+    makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
+    reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
+    `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
     `unexercised(torch_module, cases)` says in short sentences what these inputs leave out that only
     who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`;
-    `offline` is what `parity record` and `parity check` need. `facts(clip, weights, config, seed)`
-    says by name what a report states of `input`, `weights` and `config`, where only the pair knows
-    what it makes of these arguments. `prepare` imports what the reference needs, where the pair can
-    be loaded without: what that takes is no memory of a run.
+    `offline` is what `parity record` and `parity check` need. `prepare` imports what the reference
+    needs, where the pair can be loaded without: what that takes is no memory of a run.
+    `facts(clip, weights, config, seed)` says by name what a report states of `input`, `weights` and
+    `config`, where only the pair knows what it makes of these arguments.
     """
 
     name: str
