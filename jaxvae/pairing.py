@@ -54,6 +54,16 @@ def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
     return reference.unexercised(torch_module, cases)
 
 
+def facts(clip: Clip, weights: str | None, config: str | None, seed: int) -> dict[str, str]:
+    """What a report says of input, weights and configuration."""
+    random = f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N"
+    return {
+        "input": clip.source,
+        "weights": weights or random,
+        "config": config or ("of the weights" if weights else "default"),
+    }
+
+
 def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> AutoencoderKLCogVideoX:
     """The port: from the checkpoint `weights`, or with the weights of `torch_module`."""
     try:
@@ -99,6 +109,7 @@ PAIR = Pair(
     declared=DECLARED,
     layout={"*": "move"},
     unexercised=unexercised,
+    facts=facts,
     prepare=prepare,
     offline=Offline(
         settings=lambda torch_module: CogVideoXVAEConfig.from_dict(torch_module.config).to_dict(),

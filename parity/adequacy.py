@@ -1,4 +1,5 @@
-"""What the inputs of a comparison did not exercise: what is wrong there does not show.
+"""What the inputs and the weights of a comparison did not exercise: what is wrong there does not
+show.
 
 Only what no case exercised is said, so that adding a case shortens the list.
 """
@@ -8,9 +9,14 @@ from dataclasses import dataclass
 
 from parity.layout import AXES
 from parity.records import Call, Leaf
+from parity.weights import Tensor
 
 ALONG = ("frame", "row", "column", "position")
 """Axes along which modules look at neighbours."""
+
+
+LISTED = 5
+"""How many weights a note names."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,30 @@ def unexercised(cases: Sequence[Exercised]) -> tuple[str, ...]:
         *_one_parity(sizes),
         *_left_out(cases),
     )  # fmt: skip
+
+
+def all_zero(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """The parameters without an entry that is not zero.
+
+    Biases are left out: many models start with zeros there, and they hide nothing but themselves.
+    """
+    return tuple(
+        tensor.full_name
+        for tensor in tensors
+        if tensor.size and not tensor.buffer and "bias" not in tensor.name
+        if not tensor.read().any()
+    )
+
+
+def weak_weights(zeros: Sequence[str]) -> tuple[str, ...]:
+    """Weights that a mistake can hide behind, as the notes have it; `zeros` are all zeros."""
+    if not zeros:
+        return ()
+    more = f" and {len(zeros) - LISTED} more" if len(zeros) > LISTED else ""
+    names = ", ".join(f"`{name}`" for name in zeros[:LISTED]) + more
+    one = len(zeros) == 1
+    verbs = ("is", "it multiplies or adds") if one else ("are", "they multiply or add")
+    return (f"{names} {verbs[0]} all zeros: what {verbs[1]} was not tested",)
 
 
 def _axes(leaf: Leaf) -> dict[str, int]:

@@ -8,11 +8,11 @@ from itertools import chain
 
 from parity import layout as layout_rules
 from parity.folding import Folding, fold
-from parity.globs import renamed, why
+from parity.globs import ROOT, renamed, why
 from parity.packed import Rule, in_rules
 from parity.recorder import join
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
-from parity.tap_pairs import may_lack, tap_notes, with_taps
+from parity.tap_pairs import may_lack, named, tap_notes, with_taps
 
 CONTAINER = "holds modules and never runs"
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
@@ -25,7 +25,7 @@ REF_LACKS = "only the port returns it"
 class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
-    `notes` are sentences on taps that were not compared.
+    `notes` are sentences on taps that were not compared, and on outputs that have other names.
     """
 
     matches: tuple[Match, ...]
@@ -40,6 +40,7 @@ def align(
     rename: Mapping[str, str],
     declared: Mapping[str, str],
     rules: Sequence[Rule] = (),
+    tied: Mapping[str, str] | None = None,
 ) -> Alignment:
     """Match by path and call number.
 
@@ -47,9 +48,9 @@ def align(
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
     why they need no counterpart; `rules` say which tensors the port holds in another number of
-    arrays, so that it need not have their modules.
+    arrays, so that it need not have their modules; `tied` is as in `fold`.
     """
-    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules})
+    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules}, tied)
     folding = with_taps(folding, ref, port, rename)
     by_key = {(call.path, call.number): call for call in port.calls}
     matches: list[Match] = []
@@ -101,9 +102,8 @@ def align(
     matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
     dissolved |= _added(ref, port, folding)
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
-    return Alignment(
-        tuple(matches), coverage, tap_notes(lacking[True], lacking[False], spare, port)
-    )
+    notes = (*_by_order(matches), *tap_notes(lacking[True], lacking[False], spare, port))
+    return Alignment(tuple(matches), coverage, notes)
 
 
 def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
@@ -197,6 +197,26 @@ def match_outputs(
         replace(m, declared=why(path, declared) or why(f"{path}#{m.ref.name}", declared) or "")
         for m in found
     )
+
+
+def _by_order(matches: Iterable[Match]) -> tuple[str, ...]:
+    """Of outputs that both sides name, and otherwise, that they were paired by order.
+
+    A place in a tuple is no name.
+    """
+    found: dict[str, None] = {}
+    for match in matches:
+        pairs = [(leaf.ref.name, leaf.port.name) for leaf in match.outputs if leaf.port is not None]
+        pairs = [pair for pair in pairs if pair[0] != pair[1] and all(map(_has_key, pair))]
+        if pairs:
+            theirs, ours = (named(list(names)) for names in zip(*pairs, strict=True))
+            where = f"`{match.ref.path or ROOT}`"
+            found[f"{where} returns {theirs}, the port {ours}: compared in this order"] = None
+    return tuple(found)
+
+
+def _has_key(name: str) -> bool:
+    return any(part and not part.isdecimal() for part in name.split("."))
 
 
 def _is_array(leaf: Leaf) -> bool:
@@ -297,15 +317,20 @@ def _coverage(
     compared = {match.ref.path for match in matches if _observed(match)}
     called = {call.path for call in ref.calls}
     busy = {call.path for call in port.calls}
+    leaves = {m.ref.path: leaf.declared for m in matches for leaf in m.outputs if leaf.declared}
     settled: dict[str, str] = {}
     unmatched: list[str] = []
     for path, info in ref.modules.items():
         if path in compared or path in dissolved:
             continue
-        reason = why(path, declared)
+        reason = why(path, declared) or leaves.get(path)
+        partner = folding.partners.get(path)
         if reason is None and info.container:
             reason = CONTAINER
-        if reason is None and path not in called and folding.partners.get(path) not in busy:
+        # no declaration makes up for a run of what both sides have
+        if (reason is None or (partner is not None and not info.container)) and (
+            path not in called and partner not in busy
+        ):
             reason = IDLE
         if reason is None:
             unmatched.append(path)
@@ -324,6 +349,8 @@ def _coverage(
 
 
 def _observed(match: Match) -> bool:
-    """Whether a value was compared: not if every array is returned by one side only."""
-    lacking = [leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs]
+    """Whether a value was compared: not if each is returned by one side only, or left out."""
+    lacking = [
+        bool(leaf.declared) or leaf.problem in (PORT_LACKS, REF_LACKS) for leaf in match.outputs
+    ]
     return not lacking or not all(lacking)

@@ -8,15 +8,18 @@ import jax
 from flax import nnx
 
 from parity import capture_nnx, memory
-from parity.adequacy import unexercised
-from parity.case import Outcome, Rules
+from parity.adequacy import all_zero, unexercised, weak_weights
+from parity.align import IDLE
+from parity.case import Outcome
 from parity.choice import partial_note
 from parity.errors import InputError
 from parity.folding import Folding, fold
 from parity.globs import renamed
 from parity.ledger import make_ledger
+from parity.left_out import left_out_note
 from parity.records import Coverage, Fault, ModuleInfo
 from parity.report import Report
+from parity.rules import Rules
 from parity.tally import settled, with_weights
 from parity.weights import Tensor, Weight
 
@@ -28,12 +31,13 @@ PORTRAITS = 12
 class Paired:
     """Which modules of the two models correspond, and which tensors hold the same values.
 
-    `modules` is how many the reference has.
+    `modules` is how many the reference has, `zeros` are its parameters that hold nothing else.
     """
 
     modules: int
     folding: Folding
     ledger: tuple[Weight, ...]
+    zeros: tuple[str, ...] = ()
 
 
 def paired(
@@ -45,7 +49,8 @@ def paired(
     """Pair the reference's modules and tensors with those of the port."""
     found = capture_nnx.submodules(port)
     ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    folding = fold(modules, ours, {path: renamed(path, rules.rename or {}) for path in modules})
+    names = {path: renamed(path, rules.rename or {}) for path in modules}
+    folding = fold(modules, ours, names, rules.tied)
     ledger = make_ledger(
         tensors,
         capture_nnx.named_tensors(port),
@@ -55,7 +60,7 @@ def paired(
         rules=rules.weights,
         declared=rules.declared,
     )
-    return Paired(len(modules), folding, ledger)
+    return Paired(len(modules), folding, ledger, all_zero(tensors))
 
 
 class Programs:
@@ -101,6 +106,15 @@ def assembled(
         facts = {**facts, "only": list(rules.only)}
     if rules.depth is not None:
         facts = {**facts, "depth": rules.depth}
+    skipped = [name for outcome in outcomes for name in outcome.left_out]
+    partial = (
+        partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        left_out_note(skipped, weights),
+    )
+    notes = [note for outcome in outcomes for note in outcome.notes]
+    seen = {*coverage.matched, *coverage.dissolved}
+    seen |= {path for path, reason in coverage.declared.items() if reason != IDLE}
+    zeros = [name for name in pairs.zeros if name.rpartition(".")[0] in seen]
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
         name=name,
@@ -112,11 +126,11 @@ def assembled(
         rungs=rules.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
-        inputs=tuple(dict.fromkeys(note for outcome in outcomes for note in outcome.notes)),
+        inputs=tuple(dict.fromkeys([*notes, *weak_weights(zeros)])),
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
-        partial=partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        partial="; ".join(filter(None, partial)),
         exhibit=next((outcome.exhibit for outcome in outcomes if outcome.exhibit), None),
     )
 

@@ -26,7 +26,8 @@ from parity.functional import Functional
 from parity.globs import Pending, captured, check_used, renamed
 from parity.grade import fail_limit
 from parity.gradients import measure_gradients
-from parity.judging import MODES, Part, faults_of, judge_part, split
+from parity.judging import Part, faults_of, judge_part, split
+from parity.left_out import left_out
 from parity.localise import Found
 from parity.measure import Free, measure_free, read
 from parity.noise import bounded
@@ -46,12 +47,12 @@ from parity.records import (
     Match,
     NonFinite,
     Row,
-    Rung,
     Trace,
 )
+from parity.rules import Rules
 from parity.store import Store
 from parity.tap_pairs import of_modules
-from parity.weights import Fused, Stacked, Weight
+from parity.weights import Weight
 
 NO_TAPS = (
     "the port is a function without taps, seen as a whole: name what the reference's modules"
@@ -64,31 +65,6 @@ NO_ROOT = "gradients were not measured: the root itself has no counterpart in th
 GRADIENTS_ALONE = (
     "gradients alone were compared, and what the port returns may be wrong: compare outputs too"
 )
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What is asked of every case of a run."""
-
-    rungs: tuple[Rung, ...] = ()
-    declared: Mapping[str, str] | None = None
-    rename: Mapping[str, str] | None = None
-    layout: Mapping[str, str] | None = None
-    modes: tuple[str, ...] = MODES
-    weights: tuple[Fused | Stacked, ...] = ()
-    leaves: tuple[str, ...] = ()
-    """Globs of `path#leaf` that must match an output."""
-    pending: tuple[Pending, ...] = ()
-    """Globs that must match a tap."""
-    emulate: str | None = None
-    disable_jit: bool = False
-    """Whether the port runs operation by operation, not in the programs that it compiles."""
-    only: tuple[str, ...] = ()
-    """Globs of the reference's paths: what they match, with what is inside it, is all there is."""
-    depth: int | None = None
-    """How many levels of modules are looked into."""
-    exhibit: bool = False
-    """Whether the call of the first fault is kept."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +86,8 @@ class Outcome:
     uncaptured: Mapping[str, str] = field(default_factory=dict)
     exhibit: Exhibit | None = None
     seen: str = ""
+    left_out: tuple[str, ...] = ()
+    """What both sides have and a declaration names."""
 
 
 class Reference(Protocol):
@@ -187,17 +165,18 @@ def run_case(
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
-            port = _recorded(
-                nnx_module,
-                case.nnx,
-                given if nnx_args is None else nnx_args,
-                given_kwargs if nnx_kwargs is None else nnx_kwargs,
-                ref=ref,
-                rename=rename,
-                store=store,
-                prefix=renamed(case.path, rename),
-                inside=choice.ours,
-            )
+            with layout_rules.hint(called) if nnx_args is None else nullcontext():
+                port = _recorded(
+                    nnx_module,
+                    case.nnx,
+                    given if nnx_args is None else nnx_args,
+                    given_kwargs if nnx_kwargs is None else nnx_kwargs,
+                    ref=ref,
+                    rename=rename,
+                    store=store,
+                    prefix=renamed(case.path, rename),
+                    inside=choice.ours,
+                )
             check_inputs(called, port.calls[-1], store)
         _check_pending(rules.pending, ref, port, early=False)
         if not choice.whole:
@@ -205,8 +184,9 @@ def run_case(
         deeper = {glob: DEEPER for path in choice.deeper for name in [renamed(path, rename)]
                   for glob in (name, f"{name}.*")}  # fmt: skip
         alignment = align(
-            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights
-        )
+            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights,
+            tied=rules.tied,
+        )  # fmt: skip
         if not rules.only:
             check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)
@@ -291,6 +271,7 @@ def run_case(
         uncaptured,
         shown,
         seen,
+        left_out(alignment.matches),
     )
 
 

@@ -9,10 +9,10 @@ import torch
 from flax import nnx
 
 from parity import capture_nnx, capture_torch
-from parity.case import Rules
 from parity.errors import InputError, shown
 from parity.globs import Pending, check_used, matches
 from parity.packed import globs
+from parity.rules import Rules
 from parity.weights import Fused, Stacked
 
 LARGEST_SEED = 2**32 - 1

@@ -5,7 +5,7 @@ function puts it one module higher.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.records import ModuleInfo
@@ -28,14 +28,19 @@ class Folding:
 
 
 def fold(
-    ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo], names: Mapping[str, str]
+    ref: Mapping[str, ModuleInfo],
+    port: Mapping[str, ModuleInfo],
+    names: Mapping[str, str],
+    tied: Mapping[str, str] | None = None,
 ) -> Folding:
     """Find for each module without a partner the module around it that has one.
 
     `names` are the reference's paths as the port has them. Tensors move only where that makes both
     sides equal by number and size, and only one side has modules of its own there: if both do, a
-    module has another name, and nobody said so with `rename`.
+    module has another name, and nobody said so with `rename`. Of a tensor that modules of the
+    reference share, `tied` has each name and the first: the port may hold it once.
     """
+    tied = tied or {}
     given = {name for path, name in names.items() if name != path}
     partners = {
         path: name
@@ -46,13 +51,15 @@ def fold(
     theirs = _by_owner((path for path in ref if path not in partners and _sizes(ref[path])),
                        partners)  # fmt: skip
     ours = _by_owner((path for path in port if path not in taken and _sizes(port[path])), taken)
+    held = {tied.get(name, "") for path in partners for name in _names(path, ref[path])}
     ref_owner: dict[str, str] = {}
     port_owner: dict[str, str] = {}
     for path, name in partners.items():
         finer, coarser = ours.get(name, []), theirs.get(path, [])
         have = sum((_sizes(port[p]) for p in finer), _sizes(port[name]))
         want = sum((_sizes(ref[p]) for p in coarser), _sizes(ref[path]))
-        if bool(finer) != bool(coarser) and have == want:
+        once = _sizes(ref[path]) + _sizes_once(coarser, ref, tied, held)
+        if bool(finer) != bool(coarser) and have in (want, once):
             port_owner |= dict.fromkeys(finer, name)
             ref_owner |= dict.fromkeys(coarser, path)
     return Folding(partners, ref_owner, port_owner)
@@ -74,7 +81,26 @@ def _by_owner(paths: Iterable[str], known: Iterable[str]) -> dict[str, list[str]
     return found
 
 
+def _names(path: str, info: ModuleInfo) -> dict[str, int]:
+    """The sizes of a module's tensors by full name."""
+    prefix = f"{path}." if path else ""
+    return {f"{prefix}{name}": size for name, size in _own(info).items()}
+
+
+def _sizes_once(
+    paths: Sequence[str], ref: Mapping[str, ModuleInfo], tied: Mapping[str, str], held: set[str]
+) -> Counter[int]:
+    """How many tensors of each size modules have, each tied one once and none that is `held`."""
+    names = {name: size for path in paths for name, size in _names(path, ref[path]).items()}
+    once = {tied.get(name, name): size for name, size in names.items()}
+    return Counter(size for name, size in once.items() if name not in held)
+
+
+def _own(info: ModuleInfo) -> dict[str, int]:
+    own = {**info.parameters, **info.buffers}
+    return {name: size for name, size in own.items() if name not in SPARE}
+
+
 def _sizes(info: ModuleInfo) -> Counter[int]:
     """How many tensors of each size a module has."""
-    own = {**info.parameters, **info.buffers}
-    return Counter(size for name, size in own.items() if name not in SPARE)
+    return Counter(_own(info).values())

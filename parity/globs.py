@@ -5,8 +5,27 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import Any
 
 from parity.errors import InputError
+
+ROOT = "<root>"
+"""What reports call the called model itself, whose path is empty."""
+
+
+def rooted(option: Any) -> Any:
+    """An option with globs, alone or in a mapping, with the root's path for its name.
+
+    `<root>` and `<root>#leaf` are taken so.
+    """
+    if isinstance(option, Mapping):
+        return {rooted(glob): rooted(value) for glob, value in option.items()}
+    if isinstance(option, (list, tuple)):
+        return tuple(map(rooted, option))
+    if not isinstance(option, str):
+        return option
+    path, mark, leaf = option.partition("#")
+    return f"{mark}{leaf}" if path == ROOT else option
 
 
 def renamed(name: str, rename: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ from parity.exclusive import Exclusives, measure_exclusive
 from parity.explain import Diagnose, explained, settled
 from parity.forced import Sides, within
 from parity.grade import Errors, Judgement, excused, fail_limit, grade, judge
+from parity.left_out import WITHOUT, around
 from parity.localise import Found, find_faults
 from parity.measure import Free, Key
 from parity.progress import Progress
@@ -139,6 +140,7 @@ def rows_of(
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
     segments = tap_segments(matches, calls)
+    without = around(matches)
     for match in matches:
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
@@ -160,8 +162,10 @@ def rows_of(
                 continue  # equal values that are no arrays
             judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
             if match.ref.tapped and match.port.tapped:
-                around = [error for (one, _), error in inclusive.items() if one == match.parent]
-                judged = excused(judged, around, limit)
+                returned = [error for (one, _), error in inclusive.items() if one == match.parent]
+                judged = excused(judged, returned, limit)
+            if judged.verdict == "PASS" and order in without:
+                judged = Judgement("WARN", WITHOUT.format(f"`{without[order]}`"))
             row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found

@@ -4,11 +4,14 @@ A JAX port is channel-last. Picking the permutation with the smallest error woul
 the bugs that the harness looks for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from parity.errors import InputError
+from parity.globs import ROOT
+from parity.records import Call
 from parity.taps import KIND
 
 CHANNEL_LAST = frozenset(
@@ -83,6 +86,27 @@ def reading(
     if CHANNEL_FIRST.intersection(kinds):
         return Reading(move=True, sure=True)
     return Reading(move=rank >= 4, sure=False)
+
+
+@contextmanager
+def hint(called: Call) -> Iterator[None]:
+    """Say with what the port raises that its inputs may have been read in the wrong layout.
+
+    `called` is the reference's call, with what its arguments are read as.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in called.inputs
+                if leaf.buffer is not None and not (leaf.moved or leaf.sure)]  # fmt: skip
+        if kept:
+            error.add_note(
+                f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
+                f" axis 1 is the channel, say so with layout={{{called.path or ROOT!r}: 'move'}}"
+            )
+        raise
 
 
 def moved(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -52,7 +52,7 @@ def make_ledger(
         InputError: the rules cannot be used.
     """
     theirs = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
-    ours = {tensor.full_name: tensor for tensor in port}
+    ours = {tensor.full_name: tensor for tensor in port if tensor.name not in SPARE}
     rename = rename or {}
     folding = folding or _by_name(theirs, rename)
     found = _pairs(theirs, ours, rename, rules, folding, modules)

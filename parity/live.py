@@ -15,20 +15,27 @@ from parity.float64_torch import TorchModules
 from parity.grad_torch import TorchBackward
 from parity.localise import Found
 from parity.recorder import bind, join
-from parity.records import Case, Clip, Diagnosis, Trace
+from parity.records import Case, Clip, Diagnosis, Pair, Trace
 from parity.store import Store
 from parity.tree import flatten, mapped, rebuild
 
 
 def facts(
-    reference: torch.nn.Module, clip: Clip, weights: str | None, config: str | None, seed: int
+    pair: Pair,
+    reference: torch.nn.Module,
+    clip: Clip,
+    weights: str | None,
+    config: str | None,
+    seed: int,
 ) -> dict[str, Any]:
-    """What a report says of the reference and of what it was given."""
+    """What a report says of the reference and of what it was given: what is known, and what the
+    pair says of the rest.
+    """
     return {
-        "input": clip.source,
-        "weights": weights
-        or f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N",
-        "config": config or ("of the weights" if weights else "default"),
+        "input": f"made by the pair, which was offered {clip.source}",
+        "weights": weights or "made by the pair",
+        "config": config or "none was asked for",
+        **pair.facts(clip, weights, config, seed),
         "parameters": sum(p.numel() for p in reference.parameters()),
     }
 

@@ -18,7 +18,7 @@ from parity.alone import alone
 from parity.assemble import Paired, Programs, assembled, paired
 from parity.cache.folder import open_folder
 from parity.cache.kept import Kept
-from parity.case import Outcome, Rules, run_case
+from parity.case import Outcome, run_case
 from parity.checks import (
     check_arguments,
     check_choice,
@@ -38,9 +38,10 @@ from parity.observer import Compiled
 from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.report import Report
+from parity.rules import Rules
 from parity.state_torch import seeded
 from parity.tree import flatten
-from parity.weights import Fused, Stacked
+from parity.weights import Fused, Stacked, tied
 
 
 @alone
@@ -81,7 +82,8 @@ def compare(
             callable `(module, *args) -> nested arrays` each.
         layout: globs of `path` or `path#leaf` to `"move"` (axis 1 is the channel) or `"keep"`.
         rename: globs of reference paths and tensors to those of the port.
-        ignore: globs of `path`, `path#leaf` or tensors that need no counterpart.
+        ignore: globs of `path`, `path#leaf` or tensors that have no counterpart. The report names
+            what both sides have all the same, and is at best a WARN.
         modes: `"free"`, and unless one table of outputs is enough `"exclusive"`, and unless the
             own errors of containers are, `"inclusive"`; `"grad"` beside them or alone: the
             gradients of every input and parameter, from the same gradients at the outputs, which
@@ -159,6 +161,7 @@ def compare(
         exhibit=exhibit,
     )
     rules = check_globs(torch_module, nnx_module, rules)
+    rules = replace(rules, tied=tied(capture_torch.named_tensors(torch_module)))
     own_args = None if nnx_args is None else tuple(nnx_args)
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start, progress = time.monotonic(), progress or Progress()
@@ -235,6 +238,7 @@ def run_pair(
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
         emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
+        tied=tied(capture_torch.named_tensors(reference)),
     )  # fmt: skip
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)
@@ -266,7 +270,7 @@ def run_pair(
         seen |= {f"seen in {case.name}": outcome.seen} if outcome.seen else {}
         done.append(case)
     held = {
-        **facts(reference, clip, weights, config, seed),
+        **facts(pair, reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
         **({"reference": kept.summary} if kept else {}),

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float
 
+from parity.globs import rooted
 from parity.portrait import Portrait
 from parity.store import Buffer
 from parity.tree import Skeleton
@@ -484,6 +485,8 @@ class Pair:
     who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`;
     `offline` is what `parity record` and `parity check` need. `prepare` imports what the reference
     needs, where the pair can be loaded without: what that takes is no memory of a run.
+    `facts(clip, weights, config, seed)` says by name what a report states of `input`, `weights` and
+    `config`, where only the pair knows what it makes of these arguments.
     """
 
     name: str
@@ -499,3 +502,11 @@ class Pair:
     mistakes: tuple[Mistake, ...] = ()
     offline: Offline | None = None
     prepare: Callable[[], object] = lambda: None
+    facts: Callable[[Clip, str | None, str | None, int], Mapping[str, str]] = (
+        lambda clip, weights, config, seed: {}
+    )
+
+    def __post_init__(self) -> None:
+        """Take the root by the name that reports give it."""
+        for name in ("declared", "rename", "layout"):
+            object.__setattr__(self, name, rooted(getattr(self, name)))

@@ -1,5 +1,6 @@
 """What a tensor or module without a counterpart is likely to be in the port, and how to say so."""
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from difflib import SequenceMatcher
@@ -29,6 +30,10 @@ def suggest(
     beside = {ref[name].path: leaf.path for name, leaf in by_values.items() if leaf}
     found: list[Weight] = []
     for line in lines:
+        text = _parametrized(line.name) if line.name in lacking else ""
+        if text:
+            found.append(replace(line, finding=f"{line.finding}; {text}"))
+            continue
         tensor = lacking.get(line.name) if not line.nnx_name else None
         leaf = by_values[line.name] if tensor else None
         if tensor is None or (leaf is None and not any(s.size == tensor.size for s in spare)):
@@ -42,6 +47,23 @@ def suggest(
         finding = f"{line.finding}; {text}"
         found.append(replace(line, suggested=leaf.full_name, finding=finding))
     return found
+
+
+_ORIGINAL = re.compile(r"(?:(?P<path>.*)\.)?parametrizations\.(?P<name>[^.]+)\.original\d*")
+
+
+def _parametrized(name: str) -> str:
+    """What to do about a tensor of which PyTorch makes a weight at every call; `""` of others."""
+    found = _ORIGINAL.fullmatch(name)
+    if found is None:
+        return ""
+    path, own = found["path"] or "", found["name"]
+    made = f"{path}.{own}" if path else own
+    return (
+        f"PyTorch makes `{made}` of it at every call: where the port holds the result, first call"
+        " torch.nn.utils.parametrize.remove_parametrizations("
+        f"reference.get_submodule({path!r}), {own!r})"
+    )
 
 
 def how(name: str, partner: str) -> str:

@@ -1,6 +1,7 @@
 """Records of weights: what the models hold, what belongs together, what was found."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -108,3 +109,12 @@ class Weight:
     def wrong(self) -> bool:
         """Whether something is, and nobody said that it may be."""
         return bool(self.finding) and not self.declared
+
+
+def tied(tensors: Iterable[Tensor]) -> Mapping[str, str]:
+    """Of each tensor that several modules share, under each of its names the first of them."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for tensor in tensors:
+        if tensor.identity:
+            names[tensor.identity].append(tensor.full_name)
+    return {name: own[0] for own in names.values() if len(own) > 1 for name in own}

@@ -18,11 +18,12 @@ import click
 import torch
 
 from jaxvae.pairing import PAIR
-from parity.case import Rules, run_case
+from parity.case import run_case
 from parity.inputs import load_clip
 from parity.live import Live
 from parity.progress import Progress
 from parity.records import Case
+from parity.rules import Rules
 
 
 def main(config: str | None) -> None:

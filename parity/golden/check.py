@@ -9,7 +9,7 @@ from parity import emulate as emulation
 from parity import environment, memory
 from parity.alone import alone
 from parity.assemble import Programs, assembled, paired
-from parity.case import Outcome, Rules, run_case
+from parity.case import Outcome, run_case
 from parity.errors import InputError
 from parity.golden.index import AGAIN, NOT_OFFLINE, StoredCase
 from parity.golden.methods import method_of
@@ -19,6 +19,8 @@ from parity.golden.trace import Golden, open_trace
 from parity.progress import Progress
 from parity.records import Case, Pair
 from parity.report import Report
+from parity.rules import Rules
+from parity.weights import tied
 
 
 @alone
@@ -58,6 +60,7 @@ def check_trace(
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
         emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
+        tied=tied(golden.tensors),
     )  # fmt: skip
     progress.stage("comparing the weights")
     pairs = paired(golden.modules, golden.tensors, port, rules)

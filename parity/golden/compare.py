@@ -10,7 +10,7 @@ from pathlib import Path
 from parity.adequacy import Exercised, exercised
 from parity.align import align
 from parity.assemble import Paired, assembled
-from parity.case import Outcome, Rules, root_outputs, weak_inputs
+from parity.case import Outcome, root_outputs, weak_inputs
 from parity.choice import choose, opened, with_deeper
 from parity.diagnose.scene import Scene
 from parity.errors import InputError
@@ -29,6 +29,7 @@ from parity.nonfinite import first_nonfinite
 from parity.progress import Progress
 from parity.records import Case, Coverage, Diagnosis, Leaf, NonFinite, Row, Trace
 from parity.report import Report
+from parity.rules import Rules
 from parity.store import Store
 from parity.weights import Tensor, Weight
 

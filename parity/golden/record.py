@@ -17,7 +17,7 @@ import torch
 
 from parity import capture_torch, environment
 from parity.alone import alone
-from parity.case import Rules, root_outputs
+from parity.case import root_outputs
 from parity.checks import check_choice, check_sequences
 from parity.choice import choose, needed
 from parity.errors import InputError
@@ -39,6 +39,7 @@ from parity.inputs import load_clip
 from parity.live import Live, facts
 from parity.progress import Progress
 from parity.records import Case, Offline, Pair
+from parity.rules import Rules
 from parity.state_torch import seeded
 from parity.store import Store, digest
 from parity.tree import flatten
@@ -146,7 +147,7 @@ def _record(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts=facts(reference, clip, weights, config, seed),
+        facts=facts(pair, reference, clip, weights, config, seed),
         only=rules.only,
         depth=rules.depth,
         modules=tuple(replace(info, path=path)

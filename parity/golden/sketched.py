@@ -14,7 +14,6 @@ from parity.adequacy import exercised
 from parity.align import align
 from parity.case import (
     Outcome,
-    Rules,
     called_module,
     check_inputs,
     choice_of,
@@ -31,11 +30,13 @@ from parity.golden.recorded import Recorded, told
 from parity.golden.sample import KEPT
 from parity.golden.shards import Reader
 from parity.golden.view import Sampled, Side
+from parity.left_out import left_out
 from parity.localise import find_faults
 from parity.observer import compare_unobserved
 from parity.progress import Progress
 from parity.recorder import join
 from parity.records import Case, Trace
+from parity.rules import Rules
 from parity.store import Store
 from parity.weights import Weight
 
@@ -78,7 +79,12 @@ def check_sketched(
         if not choice.whole:
             ref, port = opened(ref), opened(port)
         alignment = align(
-            ref, port, rename=rename, declared=rules.declared or {}, rules=rules.weights
+            ref,
+            port,
+            rename=rename,
+            declared=rules.declared or {},
+            rules=rules.weights,
+            tied=rules.tied,
         )
         float64 = reference.float64(case)
         view = Sampled(store, Side(stored.sketches, reader), None)
@@ -93,6 +99,7 @@ def check_sketched(
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
         faults = tuple(told(fault, judged.found, scene, reference.diagnose) for fault in faults)
         notes = (*reference.notes(case), *weak_inputs(called, store))
+        notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         uncaptured = {}
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
         if root is not None and choice.whole and case.shipped is not None:
@@ -109,4 +116,5 @@ def check_sketched(
         exercised=done,
         notes=notes,
         uncaptured=uncaptured,
+        left_out=left_out(alignment.matches),
     )

@@ -34,7 +34,7 @@ class Report:
     facts: Mapping[str, Any]
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
-    """What is weak about the inputs."""
+    """What is weak about the inputs and the weights."""
     weights: tuple[Weight, ...] = ()
     """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
     unexercised: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parity.globs import check_used
+from parity.globs import ROOT, check_used, rooted
 from parity.records import Row
 from parity.report.markdown import number
 from parity.report.report import Report
@@ -33,7 +33,7 @@ def show_tree(
     rows: dict[str, list[Row]] = {}
     for row in report.rows:
         rows.setdefault(row.path, []).append(row)
-    paths = [*rows, *report.coverage.unmatched]
+    paths, only = [*rows, *report.coverage.unmatched], rooted(only)
     check_used("--only", [only] if only != "*" else [], paths, "module of the report", fnmatchcase)
     shown = _with_ancestors(path for path in paths if fnmatchcase(path, only))
     own = any(row.exclusive is not None for row in report.rows)
@@ -48,7 +48,7 @@ def show_tree(
     for path, guide in _lines(shown, depth):
         below = filter(partial(_inside, path), shown) if _level(path) == depth else ()
         folded = [row for other in below for row in rows.get(other, ())]
-        name = Text.assemble((guide, "dim"), path.rpartition(".")[2] or "<root>")
+        name = Text.assemble((guide, "dim"), path.rpartition(".")[2] or ROOT)
         table.add_row(name, *_figures(rows.get(path, []), folded, own))
     console.print(table)
     for path in report.coverage.unmatched:

@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from parity.capture_nnx import submodules
+from parity.case import run_case
 from parity.live import Live
-from parity.pipeline import Rules, run_case
 from parity.progress import Progress
+from parity.rules import Rules
 from tests.docs.documents import blocks, difference
 from tests.docs.figures import read
 

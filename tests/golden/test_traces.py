@@ -62,6 +62,16 @@ def test_of_the_same_model_nothing_differs(plain, edited):
     assert all(line.transform and not line.cause for line in report.weights)
 
 
+def batch_norm(reference):
+    reference.block.norm = torch.nn.BatchNorm2d(8).eval()
+
+
+def test_a_count_of_batches_is_no_tensor_too_many(edited):
+    folder = edited(batch_norm)
+    report = compare_traces(folder, folder)
+    assert report.verdict == "PASS", report.notes
+
+
 def gelu(reference):
     reference.block.act = torch.nn.GELU()
 

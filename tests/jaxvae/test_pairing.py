@@ -15,7 +15,7 @@ from jaxvae.reference import decode_torch, encode_torch, forward_torch
 from parity.errors import InputError
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
-from parity.records import Case
+from parity.records import Case, Clip
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])
@@ -60,6 +60,15 @@ def test_a_checkpoint_of_both_sides(saved):
     assert not report.faults
     assert report.facts["weights"] == str(saved)
     assert report.table.rel_l2.max() < 1e-5
+
+
+def test_what_the_pair_makes_is_said_by_the_pair():
+    clip = Clip(np.zeros((1, 3, 1, 8, 8), np.float32), "a clip")
+    random = "random, torch.manual_seed(3), norm weights 1+0.3N, biases 0.2N"
+    assert PAIR.facts(clip, None, None, 3) == {
+        "input": "a clip", "weights": random, "config": "default",
+    }  # fmt: skip
+    assert PAIR.facts(clip, "vae", None, 3)["config"] == "of the weights"
 
 
 def test_a_pipeline_folder_and_a_repository(saved, tmp_path):

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+import torch
+from flax import nnx
 
 import parity
 from parity.adequacy import exercised, unexercised
@@ -94,3 +96,45 @@ def test_it_is_reported_and_takes_nothing_from_the_verdict(pair, image):
     assert f"## What the inputs did not exercise\n\n- {BATCH}" in as_markdown(report)
     assert '"unexercised": [\n  "a batch of 1 only' in as_json(report)
     assert BATCH not in parity.compare(*pair, (image,)).unexercised
+
+
+@pytest.mark.parametrize(
+    ("zero", "note"),
+    [
+        (["gate"], "`gate` is all zeros: what it multiplies or adds was not tested"),
+        (["gate", "fc.weight"],
+         "`gate`, `fc.weight` are all zeros: what they multiply or add was not tested"),
+        (["fc.bias"], ""),  # as many models start
+        (["idle.weight"], ""),  # a note says that it never ran
+    ],
+)  # fmt: skip
+def test_weights_of_zeros(zero, note):
+    class Reference(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.fc, self.idle = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.gate = torch.nn.Parameter(torch.ones(3))
+
+        def forward(self, x):
+            return x + self.gate * self.fc(x)
+
+    class Port(nnx.Module):
+        def __init__(self, theirs):
+            self.fc, self.idle = (nnx.Linear(3, 3, rngs=nnx.Rngs(0)) for _ in range(2))
+            self.gate = nnx.Param(theirs.gate.detach().numpy().copy())
+            for name in ("fc", "idle"):
+                ours, held = getattr(self, name), getattr(theirs, name)
+                ours.kernel[...] = held.weight.detach().numpy().T
+                ours.bias[...] = held.bias.detach().numpy()
+
+        def __call__(self, x):
+            return x + self.gate[...][None] * self.fc(x)
+
+    reference = Reference().eval()
+    for name in zero:
+        torch.nn.init.zeros_(reference.get_parameter(name))
+    x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
+    report = parity.compare(reference, Port(reference), (x,), jitted=False)
+    assert [text for text in report.notes if "zeros" in text] == ([note] if note else [])
+    assert report.verdict == "WARN"

@@ -68,3 +68,10 @@ def test_where_the_port_is_not_what_was_shown_the_reference_runs(monkeypatch, sc
 def test_calls_inside_cannot_be_shown():
     with pytest.raises(ValueError, match="set depth to 0"):
         parity.Case("call/again", returned_from=lambda outputs: 0)
+
+
+def test_a_report_says_of_weights_and_input_what_is_known():
+    report, _ = run(shown())
+    assert report.facts["input"].startswith("made by the pair, which was offered ")
+    assert report.facts["weights"] == "made by the pair"
+    assert report.facts["config"] == "none was asked for"

@@ -48,6 +48,17 @@ def test_a_name_that_rename_gives_away_is_taken():
     assert found.ref == found.port == {}
 
 
+def test_a_tied_tensor_counts_once():
+    ref = modules(emb=(9,), head=(9,))
+    tied = {"emb.0": "emb.0", "head.0": "emb.0"}
+    same = {path: path for path in ref}
+    assert fold(ref, modules(emb=(9,)), same, tied).ref == {"head": ""}
+    # neither module is in the port, which holds the tensor once around them
+    port = {"": ModuleInfo("", "M", False, {"table": 9}, {})}
+    assert fold(ref, port, same, tied).ref == {"emb": "", "head": ""}
+    assert fold(ref, modules(emb=(9,), lm=(9,)), same, tied).ref == {}
+
+
 def test_the_nearest_module_around():
     assert around("a.b.c", ["", "a", "a.b.c.d"]) == "a"
     assert around("x.y", ["a"]) == ""

@@ -579,3 +579,30 @@ def test_a_tensor_of_another_place_is_suggested_and_renamed():
 def test_a_glob_that_matches_nothing_is_refused(pair, image, options, message):
     with pytest.raises(InputError, match=message):
         parity.compare(*pair, (image,), **options)
+
+
+def test_a_parametrized_weight_says_what_to_do_first():
+    torch.manual_seed(0)
+    reference = torch.nn.Sequential()
+    reference.add_module("fc", torch.nn.Linear(4, 4))
+    torch.nn.utils.parametrizations.weight_norm(reference.fc)
+
+    class Port(nnx.Module):
+        def __init__(self):
+            self.fc = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+            self.fc.kernel[...] = jnp.asarray(reference.fc.weight.detach().numpy().T)
+            self.fc.bias[...] = jnp.asarray(reference.fc.bias.detach().numpy())
+
+        def __call__(self, x):
+            return self.fc(x)
+
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = parity.compare(reference, Port(), (x,), jitted=False)
+    assert report.verdict == "FAIL"
+    call = "parametrize.remove_parametrizations(reference.get_submodule('fc'), 'weight')"
+    assert report.coverage.unmatched_tensors[0].endswith(f"first call torch.nn.utils.{call}")
+    assert call in report.notes[0]
+    assert not any("rename" in text for text in report.coverage.unmatched_tensors)
+    parametrize = torch.nn.utils.parametrize
+    parametrize.remove_parametrizations(reference.get_submodule("fc"), "weight")
+    assert parity.compare(reference, Port(), (x,), jitted=False).verdict == "PASS"

@@ -9,10 +9,11 @@ from flax import nnx
 from jax import lax
 
 import parity
+from parity.case import run_case
 from parity.live import Live
-from parity.pipeline import Rules, run_case
 from parity.progress import Progress
 from parity.records import Case
+from parity.rules import Rules
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 

@@ -36,7 +36,7 @@ def test_the_calls_of_a_recorded_run_have_the_paths_of_their_modules(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "--config", "small", "--video", "gone.mp4"),
+        ("run", "--config", "gone.json"),
         ("selftest", "--only", "no such mistake"),
     ],
 )

@@ -1,0 +1,87 @@
+"""The called model goes by `<root>`, the name that reports give it, wherever a path is given."""
+
+import io
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+from rich.console import Console
+
+import parity
+from parity.report.tree import show_tree
+
+SQUARE = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
+LONG = np.random.default_rng(0).standard_normal((2, 6, 9)).astype(np.float32)
+
+
+class Reference(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = torch.nn.Conv1d(6, 6, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.relu())
+
+
+class Port(nnx.Module):
+    def __init__(self, reference):
+        self.conv = nnx.Conv(6, 6, (3,), padding=1, rngs=nnx.Rngs(0))
+        self.conv.kernel[...] = jnp.asarray(reference.conv.weight.detach().numpy().T)
+        self.conv.bias[...] = jnp.asarray(reference.conv.bias.detach().numpy())
+
+    def __call__(self, x):
+        return self.conv(jax.nn.relu(x))
+
+
+def compared(x=SQUARE, **options):
+    reference = Reference()
+    options = {"layout": {"<root>": "move"}, "jitted": False, **options}
+    return parity.compare(reference, Port(reference), (x,), **options)
+
+
+def test_layout_takes_it():
+    assert compared().verdict == "PASS"
+    assert compared(layout={"<root>#x": "move", "<root>#": "move"}).verdict == "PASS"
+
+
+def test_ignore_and_only_take_it():
+    assert "`<root>`" in compared(ignore=["<root>"]).partial
+    assert compared(only=["<root>"]).coverage.modules == 2
+
+
+def test_rename_takes_it():
+    report = compared(rename={"<root>": "net", "conv": "net.conv"})
+    assert [row.nnx_path for row in report.rows] == ["net.conv", "net"], report.notes
+
+
+def test_a_pair_and_show_take_it():
+    pair = parity.Pair(
+        "p", None, None, None, (), layout={"<root>": "move"}, declared={"<root>#": ""}
+    )
+    assert (pair.layout, pair.declared) == ({"": "move"}, {"#": ""})
+    console = Console(file=io.StringIO())
+    show_tree(compared(), console, only="<root>")
+    assert "conv" not in console.file.getvalue()
+
+
+def test_a_port_that_raises_is_said_to_have_got_the_axes_as_they_were():
+    with pytest.raises(ValueError, match="conv_general_dilated") as caught:
+        compared(LONG, layout={})
+    hint = caught.value.__notes__[-1]
+    assert "'x' (2, 6, 9) with the axes of the reference" in hint
+    assert hint.endswith("layout={'<root>': 'move'}")
+
+
+def test_no_hint_where_the_layout_is_known():
+    def broken(x):
+        raise ValueError("mine")
+
+    reference, port = Reference(), Port(Reference())
+    port.conv = broken
+    with pytest.raises(ValueError, match="mine") as caught:
+        parity.compare(reference, port, (LONG,), layout={"<root>": "move"}, jitted=False)
+    assert not any("layout" in note for note in getattr(caught.value, "__notes__", ()))

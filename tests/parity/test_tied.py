@@ -1,0 +1,73 @@
+"""A head that shares the weight of the embedding, and a port that multiplies by that weight."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+
+IDS = np.array([[1, 2, 4], [3, 4, 6]])
+
+
+class Reference(torch.nn.Module):
+    def __init__(self, head_first=False):
+        super().__init__()
+        torch.manual_seed(0)
+        emb, head = torch.nn.Embedding(7, 6), torch.nn.Linear(6, 7, bias=False)
+        head.weight = emb.weight
+        for name in ("head", "emb") if head_first else ("emb", "head"):
+            setattr(self, name, {"emb": emb, "head": head}[name])
+
+    def forward(self, ids):
+        return self.head(self.emb(ids))
+
+
+class Port(nnx.Module):
+    def __init__(self, reference, head):
+        self.emb = nnx.Embed(7, 6, rngs=nnx.Rngs(0))
+        self.emb.embedding[...] = jnp.asarray(reference.emb.weight.detach().numpy())
+        self.project = head
+
+    def __call__(self, ids):
+        return self.project(self.emb, self.emb(ids))
+
+
+def attend(emb, h):
+    return emb.attend(h)
+
+
+def product(emb, h):
+    return h @ emb.embedding[...].T
+
+
+def negated(emb, h):
+    return -emb.attend(h)
+
+
+def compared(head, **options):
+    reference = Reference(**options)
+    return parity.compare(reference, Port(reference, head), (IDS,), jitted=False)
+
+
+@pytest.mark.parametrize("head", [attend, product])
+@pytest.mark.parametrize("head_first", [False, True])
+def test_the_head_is_dissolved(head, head_first):
+    report = compared(head, head_first=head_first)
+    assert report.verdict == "PASS", report.notes
+    assert list(report.coverage.dissolved) == ["head"]
+
+
+def test_a_wrong_head_is_a_fault_of_the_module_around_it():
+    report = compared(negated)
+    assert report.verdict == "FAIL"
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("", "scale_or_offset")]
+
+
+def test_a_head_with_a_weight_of_its_own_is_missing():
+    reference = Reference()
+    reference.head.weight = torch.nn.Parameter(reference.emb.weight + 1)
+    report = parity.compare(reference, Port(reference, attend), (IDS,), jitted=False)
+    assert report.verdict == "FAIL"
+    assert report.coverage.unmatched == ("head",)
