@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sysconfig
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -169,6 +171,27 @@ def test_what_is_no_number_is_null_in_json(capsys):
     options.report({"psnr_db": np.inf, "ssim": np.nan, "frames": 1}, quiet=False, as_json=True)
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert printed == {"psnr_db": None, "ssim": None, "frames": 1}
+
+
+def test_an_interrupt_leaves_before_the_interpreter_ends(home, tmp_path):
+    """At whose exit threads of XLA sometimes crash, as `abort` does here."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes; ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    words = ("reconstruct", home / "clip.npy", out / "back.npy", "--weights", home / "vae")
+    with subprocess.Popen(
+        [COMMAND, *map(str, words)], stdout=-1, stderr=-1, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as command:  # fmt: skip
+        while command.poll() is None and not list(out.iterdir()):
+            time.sleep(0.01)  # until it has begun to write
+        command.send_signal(signal.SIGINT)
+        printed, error = command.communicate(timeout=60)
+    assert (command.returncode, printed) == (130, "")
+    assert error.strip().splitlines()[-1] == "jaxvae: interrupted"
+    assert list(out.iterdir()) == []
 
 
 @pytest.fixture
