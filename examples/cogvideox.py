@@ -29,7 +29,7 @@ SMALL = jaxvae.CogVideoXVAEConfig(
 )
 
 
-OVERLAP = 0.25  # of a tile: whole in latents if a tile is a multiple of 32 pixels
+OVERLAP = 0.25  # of a tile: whole in latents if a tile is a multiple of four latents
 
 
 def load(weights):
@@ -57,11 +57,19 @@ def main(arguments=None):
     parser.add_argument("--tile", type=int, help="height and width of tiles in pixels")
     options = parser.parse_args(arguments)
 
-    if options.frames % 8 != 1:
+    if options.frames < 1 or options.frames % 8 != 1:
         parser.error("--frames: expected 8 n + 1; of others not as many come back")
-    clip = load_clip(options.video, options.frames, (options.size, options.size), 0)
+    try:
+        vae = load(options.weights)
+        step = 2 ** (len(vae.config.block_out_channels) - 1)  # pixels of one latent
+        if options.size < step or options.size % step:
+            parser.error(f"--size: expected a multiple of {step}; others do not come back whole")
+        if options.tile is not None and (options.tile < 1 or options.tile % (4 * step)):
+            parser.error(f"--tile: expected a multiple of {4 * step}, or tiles overlap unevenly")
+        clip = load_clip(options.video, options.frames, (options.size, options.size), 0)
+    except ValueError as error:  # weights or a video that cannot be used: it says why
+        parser.error(str(error))
     video = jnp.asarray(np.moveaxis(clip.frames, 1, -1))  # (1, frames, height, width, 3), [-1, 1]
-    vae = load(options.weights)
     if options.tile:
         vae.enable_tiling(options.tile, options.tile, OVERLAP, OVERLAP)
     posterior = vae.encode(video)

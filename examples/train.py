@@ -68,9 +68,16 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
 
     even = options.size >= 4 and options.size % 2 == 0
-    if not even or options.frames % 4 not in (0, 1):  # others come back as 5 for 6
+    if not even or options.frames < 1 or options.frames % 4 > 1:  # others come back as 5 for 6
         parser.error("--size must be even and at least 4, --frames a multiple of 4, or one more")
-    clip = load_clip(options.video, options.frames, (options.size, options.size), options.seed)
+    if options.steps < 1:
+        parser.error("--steps: expected at least 1")
+    if options.out and not options.out.parent.is_dir():
+        parser.error(f"--out: no folder {options.out.parent}; make it first")
+    try:
+        clip = load_clip(options.video, options.frames, (options.size, options.size), options.seed)
+    except ValueError as error:  # a video that cannot be used: it says why
+        parser.error(str(error))
     video = jnp.asarray(np.moveaxis(clip.frames, 1, -1))
     vae = jaxvae.AutoencoderKLCogVideoX(CONFIG, rngs=nnx.Rngs(options.seed))
     if options.checkpointing:

@@ -17,7 +17,13 @@ from jax.typing import DTypeLike
 from jaxvae.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.config import CogVideoXVAEConfig
 from jaxvae.convolution import Conv2d, Conv3d, Linear, Precision
-from jaxvae.files import CONFIG_NAME, WeightsError, find_folder, open_weights
+from jaxvae.files import (
+    CONFIG_NAME,
+    SHARDED_NAME,
+    WeightsError,
+    find_folder,
+    open_weights,
+)
 from jaxvae.layers import GroupNorm
 from jaxvae.messages import shown
 
@@ -123,6 +129,11 @@ def from_pretrained(
     """
     folder = find_folder(path_or_repo, subfolder, revision, local_files_only)
     if not (folder / CONFIG_NAME).is_file():
+        if (folder / SHARDED_NAME).exists():
+            raise WeightsError(
+                f"{folder}: expected a folder that diffusers saved, found a checkpoint of JAX; use"
+                f" jaxvae.load_checkpoint, or convert it back: jaxvae convert {folder} NEW_FOLDER"
+            )
         raise WeightsError(
             f"{folder}: expected a {CONFIG_NAME}, found none; give the folder that diffusers saved"
             " (of a pipeline: its subfolder vae)"

@@ -49,7 +49,10 @@ def check_sequences(**options: object) -> None:
     """Options that hold several names or globs."""
     for name, value in options.items():
         if isinstance(value, str):
-            raise InputError(f"{name}: expected a sequence of globs, found the string {value!r}")
+            found = shown(value)
+            raise InputError(
+                f"{name}: expected a sequence, found the string {found}; write ({found},)"
+            )
         if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
             raise InputError(f"{name}: expected a sequence of strings, found {shown(value)}")
 

@@ -1,6 +1,8 @@
 """The group of commands, and what errors become: one line and exit code 2."""
 
+import os
 import sys
+from contextlib import suppress
 
 import click
 
@@ -36,4 +38,8 @@ def main() -> None:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("jaxvae: interrupted", err=True)
-        sys.exit(130)
+        # XLA's threads still compute, and at the interpreter's exit they sometimes end it with a
+        # segmentation fault. All `finally` blocks have run, and nothing here waits for `atexit`.
+        with suppress(OSError):
+            sys.stdout.flush()
+        os._exit(130)

@@ -5,10 +5,7 @@ from pathlib import Path
 import click
 
 from jaxvae.cli.options import JSON, OFFLINE, QUIET, REVISION, load, report
-from jaxvae.files import WeightsError
-
-SHARDED = "_CHECKPOINT_METADATA"
-"""What tells a checkpoint of JAX from a folder that diffusers saved."""
+from jaxvae.files import SHARDED_NAME, WeightsError
 
 
 @click.command()
@@ -45,14 +42,13 @@ def convert(
     import jax
     from flax import nnx
 
-    from jaxvae.checkpoint import load_checkpoint, save_checkpoint
+    from jaxvae.checkpoint import save_checkpoint
 
-    sharded = (Path(source) / SHARDED).exists()
+    sharded = (Path(source) / SHARDED_NAME).exists()
+    model = load(source, revision, local_files_only, param_dtype=dtype, finite=False)
     if sharded:
-        model = load_checkpoint(source, param_dtype=dtype)
         model.save_pretrained(target)
     else:
-        model = load(source, revision, local_files_only, param_dtype=dtype, finite=False)
         save_checkpoint(model, target)
     kinds = ("JAX", "diffusers") if sharded else ("diffusers", "JAX")
     facts = {

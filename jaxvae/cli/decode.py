@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxvae.cli.files import refuse_source
 from jaxvae.cli.options import (
     JSON,
     QUIET,
@@ -53,6 +54,7 @@ def decode(
     if rate is not None and not 0 < rate < 1000:
         raise click.UsageError(f"--rate {rate}: expected frames a second")
     check_output(target)
+    refuse_source(source, target)
     latent, said = _latent(source)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
@@ -88,6 +90,7 @@ def decode(
 
 def _latent(path: Path) -> tuple["np.ndarray[Any, Any]", Fraction]:
     """The latent of a file, and how many frames a second its video has."""
+    import jax.numpy as jnp  # NumPy knows bfloat16 by its name only after this
     import numpy as np
     from safetensors import SafetensorError, safe_open
 
@@ -109,9 +112,13 @@ def _latent(path: Path) -> tuple["np.ndarray[Any, Any]", Fraction]:
             f"{path}: `{name}` has shape {latent.shape}; expected (1, frames, height, width,"
             " channels), none of them 0"
         )
+    if not jnp.issubdtype(latent.dtype, jnp.floating):
+        raise WeightsError(
+            f"{path}: `{name}` holds {latent.dtype} values; expected floating-point numbers"
+        )
     with np.errstate(over="ignore"):  # it is infinite then
-        usable = latent.dtype.kind in "fV" and np.isfinite(latent.astype(np.float32)).all()
-    if not usable:
+        finite = np.isfinite(latent.astype(np.float32)).all()
+    if not finite:
         raise WeightsError(f"{path}: `{name}` has values that are no finite numbers")
     try:
         said = Fraction(about.get("rate", RATE))

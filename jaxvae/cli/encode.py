@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from jaxvae.cli.files import refuse_source, write_bytes
 from jaxvae.cli.options import (
     JSON,
     QUIET,
@@ -48,6 +49,7 @@ def encode(
     """
     if target.suffix != ".safetensors" or not target.parent.is_dir():
         raise VideoError(f"{target}: expected a name in a folder that exists, with .safetensors")
+    refuse_source(source, target)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
     clip = clip_of(vae, source, first, frames, size)
@@ -56,7 +58,6 @@ def encode(
     from safetensors.numpy import save
 
     from jaxvae.cli.coding import encoded
-    from jaxvae.cli.files import write_bytes
     from jaxvae.posterior import DiagonalGaussian
 
     began = time.monotonic()

@@ -1,9 +1,19 @@
-"""Files that appear whole, or not at all."""
+"""Files that appear whole, or not at all, and never in place of what they are made from."""
 
 from pathlib import Path
 from uuid import uuid4
 
 from jaxvae.video import VideoError
+
+
+def refuse_source(source: Path, target: Path) -> None:
+    """Refuse to write over what is read, under whatever name.
+
+    Raises:
+        VideoError: both are the same file.
+    """
+    if source.exists() and target.exists() and source.samefile(target):
+        raise VideoError(f"{target}: is what is read; expected another file to write to")
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from jaxvae.files import SHARDED_NAME
 from jaxvae.video import Video, find_video
 
 if TYPE_CHECKING:
@@ -40,8 +41,8 @@ WEIGHTS = click.option(
     "--weights",
     required=True,
     metavar="DIR_OR_REPO",
-    help="A folder that diffusers saved, or a repository of the Hub; OWNER/NAME:vae is the folder "
-    "`vae` in one.",
+    help="A folder that diffusers saved or `jaxvae convert` wrote, or a repository of the Hub; "
+    "OWNER/NAME:vae is the folder `vae` in one.",
 )
 REVISION = click.option("--revision", help="Branch, tag or commit of the repository.")
 OFFLINE = click.option(
@@ -114,15 +115,34 @@ def load(
     Raises:
         WeightsError: it cannot be read, or with `finite` has values that are not.
     """
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
     from jaxvae.weights import refuse_nonfinite
 
+    model = _read(weights, revision, local_files_only, dtype, precision, param_dtype)
+    if finite:
+        refuse_nonfinite(model, weights)
+    return model
+
+
+def _read(
+    weights: str,
+    revision: str | None,
+    local_files_only: bool,
+    dtype: str,
+    precision: Any,
+    param_dtype: str | None,
+) -> "AutoencoderKLCogVideoX":
+    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+
+    if (Path(weights) / SHARDED_NAME).exists():
+        from jaxvae.checkpoint import load_checkpoint
+
+        return load_checkpoint(weights, None, dtype, precision, param_dtype)
     place, _, subfolder = weights.partition(":")
     if Path(weights).is_dir():
         place, subfolder = weights, ""
         if not (Path(weights) / "config.json").exists() and (Path(weights) / "vae").is_dir():
             subfolder = "vae"  # the folder of a pipeline
-    model = AutoencoderKLCogVideoX.from_pretrained(
+    return AutoencoderKLCogVideoX.from_pretrained(
         place,
         subfolder=subfolder or None,
         dtype=dtype,
@@ -131,9 +151,6 @@ def load(
         local_files_only=local_files_only,
         param_dtype=param_dtype,
     )
-    if finite:
-        refuse_nonfinite(model, weights)
-    return model
 
 
 def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:

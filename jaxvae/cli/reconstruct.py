@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from jaxvae.cli.files import refuse_source, write_bytes
 from jaxvae.cli.options import (
     JSON,
     QUIET,
@@ -59,10 +60,13 @@ def reconstruct(
     only a few frames are in memory at a time, beside its latent.
     """
     check_output(target)
+    refuse_source(source, target)
     if compare is not None and compare.suffix != ".png":
         raise click.UsageError(f"--compare {compare}: expected a name that ends in .png")
     if compare is not None and not compare.parent.is_dir():
         raise click.UsageError(f"--compare {compare}: no such folder; make {compare.parent} first")
+    if compare is not None:
+        refuse_source(source, compare)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
     clip = clip_of(vae, source, first, frames, size)
@@ -141,8 +145,6 @@ class _Shown:
 
         import imageio.v3 as imageio
         import numpy as np
-
-        from jaxvae.cli.files import write_bytes
 
         buffer = io.BytesIO()
         imageio.imwrite(buffer, np.vstack(self._rows), extension=".png")

@@ -1,7 +1,11 @@
 """The group of commands, and what errors become: one line and an exit code."""
 
+import atexit
+import os
 import sys
 import traceback
+from contextlib import suppress
+from typing import NoReturn
 
 import click
 
@@ -41,10 +45,27 @@ def main() -> None:
         sys.exit(2)
     except (click.Abort, KeyboardInterrupt):
         click.echo("parity: interrupted", err=True)
-        sys.exit(130)
+        _leave()
     except Exception:
         # A model or pair that raises: its author needs the traceback, and CI must not take it
         # for a failed comparison.
         traceback.print_exc()
         click.echo("parity: the run broke off, nothing was compared", err=True)
         sys.exit(2)
+
+
+def _leave() -> NoReturn:
+    """End the process after an interrupt, without the interpreter's exit.
+
+    XLA's threads still compute, and there they sometimes end it with a segmentation fault. All
+    `finally` blocks have run. What others leave to `atexit` is done: temporary folders of the
+    user's models, and of matplotlib's where there is no home. But JAX would wait for its threads.
+    """
+    try:
+        with suppress(OSError):
+            sys.stdout.flush()
+        if jax := sys.modules.get("jax._src.api"):
+            atexit.unregister(jax.clean_up)
+        atexit._run_exitfuncs()
+    finally:  # whatever they raise, or a second interrupt
+        os._exit(130)

@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from parity.errors import InputError
+
 
 def write_text(path: Path, text: str) -> None:
     """Replace the file at `path` in one step."""
@@ -16,16 +18,26 @@ def write_all(folder: Path, files: Mapping[str, str | bytes]) -> None:
 
     Text is written as UTF-8. Every file in `folder` is whole at any moment, and all are of one run
     but for the instant of the moves.
+
+    Raises:
+        InputError: the folder cannot be made, or a file cannot be written. It names where the file
+            was to be, not the temporary folder.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:
-        for name, content in files.items():
-            with (Path(staging) / name).open("wb") as handle:
-                handle.write(_encoded(content))
-                handle.flush()
-                os.fsync(handle.fileno())
-        for name in files:
-            (Path(staging) / name).replace(folder / name)
+    place = folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".writing-", dir=folder) as staging:
+            for name, content in files.items():
+                place = folder / name
+                with (Path(staging) / name).open("wb") as handle:
+                    handle.write(_encoded(content))
+                    handle.flush()
+                    os.fsync(handle.fileno())
+            for name in files:
+                place = folder / name
+                (Path(staging) / name).replace(place)
+    except OSError as error:
+        raise InputError(f"{place}: cannot be written ({error.strerror or error})") from error
 
 
 def _encoded(content: str | bytes) -> bytes:

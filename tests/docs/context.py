@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from tests.docs.documents import ROOT
+
 MODEL = """
 import numpy as np
 import torch
@@ -215,8 +217,18 @@ def _array(tensor: Any) -> Any:
 
 
 def jaxvae_page() -> dict[str, Any]:
-    """`path/to/vae` and a `video` for it."""
-    return {"video": autoencoder("path/to/vae")}
+    """The sample as `clip.mp4`, and the small model where a clone has it."""
+    import shutil
+
+    from parity.inputs import sample_file
+
+    sample = sample_file()
+    assert sample is not None
+    shutil.copy(sample, "clip.mp4")
+    model = Path("tests/data/small-vae")
+    model.parent.mkdir(parents=True)
+    model.symlink_to(ROOT / model)
+    return {}
 
 
 CONTEXT = {"README.md": readme, "docs/jaxvae.md": jaxvae_page}

@@ -158,7 +158,7 @@ def test_another_pair_is_refused(recorded, pair, part):
             "calls 'jitted' on the port: name it in Offline.methods, which has forward",
         ),
         (tiny.PAIR, {"only": ["blocks*"]}, "only: 'blocks*' matches no module of the reference"),
-        (tiny.PAIR, {"only": "block"}, "only: expected a sequence of globs"),
+        (tiny.PAIR, {"only": "block"}, "only: expected a sequence"),
         (
             replace(
                 tiny.PAIR,

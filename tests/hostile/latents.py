@@ -48,7 +48,7 @@ SHAPES = [
 ]  # fmt: skip
 
 TYPES = [
-    latent(f"of {dtype}", GOOD.astype(dtype), "no finite numbers")
+    latent(f"of {dtype}", GOOD.astype(dtype), f"`latent` holds {dtype} values")
     for dtype in ("bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "complex64")
 ]
 

@@ -114,6 +114,29 @@ def test_ctrl_c_at_50_moments(tmp_path):
     check_interruptions(50, tmp_path)
 
 
+ENDS_BADLY = """
+import ctypes, tempfile
+import jax.numpy as jnp
+
+ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)  # as threads of XLA may, at the exit
+HELD = tempfile.TemporaryDirectory(dir=".")
+
+def interrupted():
+    jnp.ones(3).block_until_ready()
+    raise KeyboardInterrupt
+"""
+
+
+def test_an_interrupt_leaves_before_the_interpreter_ends(tmp_path):
+    (tmp_path / "maker.py").write_text(ENDS_BADLY)
+    words = [COMMAND, "compare", "maker:interrupted", "--out", "out"]
+    run = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr.strip()) == (130, "parity: interrupted")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names - {"__pycache__"} == {"maker.py", "out"}
+    assert not list((tmp_path / "out").iterdir())
+
+
 @pytest.mark.slow
 def test_a_command_that_is_interrupted_leaves_the_old_report(tmp_path):
     (tmp_path / "maker.py").write_text(MAKER)

@@ -2,14 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sysconfig
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import diffusers
 import imageio.v3 as imageio
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -17,10 +20,12 @@ from click import UsageError
 from safetensors.numpy import load_file, save_file
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
+from jaxvae import AutoencoderKLCogVideoX
 from jaxvae.cli import coding, main, options
 from jaxvae.cli.options import set_tiles
 from jaxvae.cli.reconstruct import returned
 from jaxvae.config import CogVideoXVAEConfig
+from jaxvae.files import WeightsError
 from jaxvae.video import find_video, from_pixels, to_pixels
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "jaxvae"
@@ -103,6 +108,16 @@ def test_encode_and_decode_do_the_same_in_two_steps(home, theirs):
     assert np.abs(np.load(home / "decoded.npy").astype(int) - theirs).max() <= 1
 
 
+def test_decode_reads_a_latent_in_bfloat16(home):
+    """In a process of its own: once JAX is imported NumPy knows the type."""
+    words = ("--weights", home / "vae", "--dtype", "bfloat16", "--quiet")
+    encoded = jaxvae("encode", home / "clip.npy", home / "half.safetensors", *words, "--frames", 9)
+    assert (encoded.returncode, encoded.stderr) == (0, "")
+    decoded = jaxvae("decode", home / "half.safetensors", home / "half.npy", *words)
+    assert (decoded.returncode, decoded.stderr) == (0, "")
+    assert np.load(home / "half.npy").shape == (9, 20, 24, 3)
+
+
 @pytest.mark.slow
 def test_a_video_of_a_latent(run, home):
     array = np.random.default_rng(0).standard_normal((1, 3, 5, 6, 4)).astype(np.float32)
@@ -128,6 +143,18 @@ def test_convert_and_back(home, pair):
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+def test_what_convert_wrote_can_be_used(home, run):
+    assert run("convert", "vae", "for-jax", "--quiet") == (0, "")
+    words = ("encode", "clip.npy", "mean.safetensors", "--frames", "1", "--quiet", "--weights")
+    means = []
+    for weights in ("vae", "for-jax"):
+        assert run(*words, weights) == (0, "")
+        means.append(load_file(home / "mean.safetensors")["mean"])
+    assert np.array_equal(*means)
+    with pytest.raises(WeightsError, match="jaxvae convert for-jax NEW_FOLDER"):
+        AutoencoderKLCogVideoX.from_pretrained("for-jax")
+
+
 def test_of_a_latent_that_is_not_sampled_only_means_are_held(home):
     """Part by part: half of what `encode` holds."""
     clip = find_video(home / "clip.npy")
@@ -144,6 +171,27 @@ def test_what_is_no_number_is_null_in_json(capsys):
     options.report({"psnr_db": np.inf, "ssim": np.nan, "frames": 1}, quiet=False, as_json=True)
     printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     assert printed == {"psnr_db": None, "ssim": None, "frames": 1}
+
+
+def test_an_interrupt_leaves_before_the_interpreter_ends(home, tmp_path):
+    """At whose exit threads of XLA sometimes crash, as `abort` does here."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import ctypes; ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)"
+    )
+    out = tmp_path / "out"
+    out.mkdir()
+    words = ("reconstruct", home / "clip.npy", out / "back.npy", "--weights", home / "vae")
+    with subprocess.Popen(
+        [COMMAND, *map(str, words)], stdout=-1, stderr=-1, text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    ) as command:  # fmt: skip
+        while command.poll() is None and not list(out.iterdir()):
+            time.sleep(0.01)  # until it has begun to write
+        command.send_signal(signal.SIGINT)
+        printed, error = command.communicate(timeout=60)
+    assert (command.returncode, printed) == (130, "")
+    assert error.strip().splitlines()[-1] == "jaxvae: interrupted"
+    assert list(out.iterdir()) == []
 
 
 @pytest.fixture
@@ -187,6 +235,17 @@ def run(home, monkeypatch, capsys):
         (["decode", "shape.safetensors", "out.npy", "--weights", "vae"],
          "this model decodes (1, frames, height, width, 4), channels last"),
         (["decode", "nan.safetensors", "out.npy", "--weights", "vae"], "no finite numbers"),
+        (["decode", "half.safetensors", "out.npy", "--weights", "vae"], "no finite numbers"),
+        (["decode", "whole.safetensors", "out.npy", "--weights", "vae"],
+         "`latent` holds int32 values; expected floating-point numbers"),
+        (["reconstruct", "clip.npy", "clip.npy", "--weights", "vae"],
+         "clip.npy: is what is read; expected another file to write to"),
+        (["reconstruct", "clip.npy", "link.npy", "--weights", "vae"], "link.npy: is what is read"),
+        (["reconstruct", "frame.png", "out.npy", "--weights", "vae", "--compare", "frame.png"],
+         "frame.png: is what is read"),
+        (["encode", "rate.safetensors", "rate.safetensors", "--weights", "vae"],
+         "rate.safetensors: is what is read"),
+        (["decode", "latent.npy", "latent.npy", "--weights", "vae"], "latent.npy: is what is read"),
         (["decode", "rate.safetensors", "out.npy", "--weights", "vae"], "rate '-3' is not"),
         (["convert", "vae", "vae"], "vae: expected a new folder, found one"),
         (["convert", "gone", "new"], "gone"),
@@ -198,6 +257,13 @@ def test_what_cannot_be_used_is_said_in_one_line(run, home, words, message):
     save_file({"latent": latent[..., :3]}, home / "shape.safetensors")
     save_file({"latent": latent * np.nan}, home / "nan.safetensors")
     save_file({"latent": latent}, home / "rate.safetensors", {"rate": "-3"})
+    save_file({"latent": latent.astype(np.int32)}, home / "whole.safetensors")
+    save_file({"latent": (latent * np.nan).astype(jnp.bfloat16)}, home / "half.safetensors")
+    save_file({"latent": latent}, home / "latent.npy")
+    imageio.imwrite(home / "frame.png", np.zeros((20, 24, 3), np.uint8))
+    link = home / "link.npy"
+    if not link.exists():
+        link.symlink_to("clip.npy")
     before = {path.name for path in home.iterdir()}
     code, error = run(*words)
     assert code == 2

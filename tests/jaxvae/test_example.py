@@ -24,10 +24,24 @@ def test_a_small_model(main, capsys):
     assert "the same, bit for bit" in printed
 
 
-def test_a_number_of_frames_that_does_not_come_back(main, capsys):
-    with pytest.raises(SystemExit):
-        main(["--frames", "5"])
-    assert "expected 8 n + 1" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--frames", "5"], "expected 8 n + 1"),
+        (["--frames", "-7", "--size", "8"], "expected 8 n + 1"),
+        (["--size", "0"], "--size: expected a multiple of 4"),
+        (["--size", "7"], "--size: expected a multiple of 4"),
+        (["--size", "32", "--tile", "7"], "--tile: expected a multiple of 16"),
+        (["--size", "32", "--tile", "0"], "--tile: expected a multiple of 16"),
+        (["--video", "gone.mp4"], "gone.mp4: no such video file"),
+        (["--weights", "gone"], "gone: expected a folder or a Hub id"),
+    ],
+)
+def test_what_cannot_be_used_is_said_in_one_line(main, capsys, words, message):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.slow

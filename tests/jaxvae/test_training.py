@@ -3,6 +3,7 @@
 import copy
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,22 @@ def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     # The distance from PyTorch in float64, by PyTorch's own, at least four roundings.
     own = max(np.abs(reference - exact).max(), 4 * ROUNDING * exact.max())
     assert np.abs(np.array(losses) - exact).max() < LIMITS[name] * own
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--steps", "0"], "--steps: expected at least 1"),
+        (["--frames", "-4"], "--frames a multiple of 4"),
+        (["--video", "gone.mp4"], "gone.mp4: no such video file"),
+        (["--out", "gone/video.npy"], "--out: no folder gone"),
+    ],
+)
+def test_what_the_example_cannot_use_is_said_in_one_line(capsys, words, message):
+    with pytest.raises(SystemExit) as end:
+        runpy.run_path(str(EXAMPLE))["main"](words)
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.slow

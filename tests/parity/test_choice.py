@@ -155,7 +155,7 @@ def test_a_module_that_the_port_does_not_call_fails(pair, image, monkeypatch):
 def test_a_choice_is_checked(pair, image):
     with pytest.raises(parity.InputError, match=r"only: 'stme' matches no module .*'stem'"):
         compare(*pair, (image,), only=["stme"])
-    with pytest.raises(parity.InputError, match="only: expected a sequence of globs"):
+    with pytest.raises(parity.InputError, match="only: expected a sequence"):
         compare(*pair, (image,), only="stem")
     with pytest.raises(parity.InputError, match="depth -1: expected how many levels"):
         compare(*pair, (image,), depth=-1)

@@ -504,7 +504,8 @@ def test_a_module_that_one_side_has_as_a_function():
             {"torch_args": VECTORS},
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
-        ({"ignore": "a"}, "ignore: expected a sequence of globs, found the string 'a'"),
+        ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
+        ({"modes": "grad"}, r"modes: .* found the string 'grad'; write \('grad',\)"),
         ({"method": "encode"}, r"TorchLinear \(torch\) has no 'encode'"),
     ],
 )

@@ -181,6 +181,23 @@ def test_a_failure_while_writing_leaves_the_old_files(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"a", "b"}
 
 
+def test_what_cannot_be_written_is_said_with_its_place(report, tmp_path):
+    """And not with that of the temporary folder, which nobody asked for."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("")
+    for name, place in (
+        ("folder", "folder"),
+        ("file/report.csv", "file"),
+        ("n" * 300, "n" * 300),
+        ("file/new/report.csv", "file/new"),
+    ):
+        with pytest.raises(parity.InputError) as refused:
+            report.to_csv(tmp_path / name)
+        assert str(refused.value).startswith(f"{tmp_path / place}: cannot be written (")
+        assert ".writing-" not in str(refused.value)
+    assert {path.name for path in tmp_path.rglob("*")} == {"folder", "file"}
+
+
 def test_importing_parity_is_cheap():
     heavy = ("torch", "jax", "pandas")
     code = f"import sys, parity, parity.cli; print(any(m in sys.modules for m in {heavy}))"
