@@ -61,8 +61,8 @@ def interrupted_after(seconds, made, folder):
     Without pictures: matplotlib, interrupted, keeps broken transforms for the rest of the process.
     """
     timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
-    timer.start()
     try:
+        timer.start()  # it may come before this returns
         parity.compare(made.torch_module, made.nnx_module, **made.options).to_json(
             folder / "report.json"
         )
@@ -74,6 +74,14 @@ def interrupted_after(seconds, made, folder):
         timer.cancel()
         timer.join()
     return False
+
+
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell starts what it has in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def files_of(folder):
