@@ -104,7 +104,7 @@ class _Investigation:
                 f"{place}; none of {self._tried} changes of the reference explains it{broken}",
             )
         left, cause, text = best
-        return cause, f"{text} explains {100 * (1 - left):.6g} % of the error, {place}"
+        return cause, f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
 
     def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
         """The port's arrays that are not the reference's: what was handed on, then outputs.

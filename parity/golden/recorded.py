@@ -74,7 +74,7 @@ class Recorded:
             return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
         left, cause, text = direct.best(*arrays) if arrays else (math.inf, "", "")
         if left <= EXPLAINED:
-            evidence = f"{text} explains {100 * (1 - left):.6g} % of the error, {place}"
+            evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
             return Diagnosis(cause, evidence, HINTS[cause])
         container = any(one.parent == match.ref.order for one in scene.matches)
         return Diagnosis("glue" if container else "unknown", place, BY_RUN)
