@@ -158,9 +158,11 @@ class Writer:
                 _take(self._partial)
             else:
                 self._open()
-        except OSError as error:
+        except BaseException as error:  # an interrupt too: `__exit__` is not called then
             self._partial.unlink(missing_ok=True)
-            raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+            if isinstance(error, OSError):
+                raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+            raise
         return self
 
     def _open(self) -> None:

@@ -60,6 +60,16 @@ def test_a_window(tmp_path):
     assert find_video(path, frames=100).frames == 7
 
 
+def test_an_interrupt_while_a_file_is_opened_leaves_none(tmp_path, monkeypatch):
+    def interrupted(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(video, "_take", interrupted)
+    with pytest.raises(KeyboardInterrupt), Writer(tmp_path / "a.npy", 2, (4, 4), Fraction(1)):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_writer_that_fails_leaves_what_was_there(tmp_path):
     path = tmp_path / "clip.mp4"
     path.write_bytes(b"before")
