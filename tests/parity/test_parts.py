@@ -73,3 +73,18 @@ def test_channels_one_by_one():
     ref[..., 3] = wide[..., 3] = 0  # nothing that it could be measured by
     assert not suspicious(ref, port)
     assert worst_part(ref, port, wide) is None
+
+
+class Masked(torch.nn.Module):
+    def forward(self, x):
+        return x.masked_fill(torch.arange(x.shape[-1]) >= 4, -1e9)
+
+
+class Negated(nnx.Module):
+    def __call__(self, x):
+        return jnp.where(jnp.arange(x.shape[-1])[None] >= 4, -1e9, -x)
+
+
+def test_what_a_mask_fills_hides_nothing():
+    """Beside -1e9 the others are nothing: R of all was 0 where they were negated."""
+    assert parity.compare(Masked(), Negated(), (X,)).verdict == "FAIL"
