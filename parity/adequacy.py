@@ -7,16 +7,13 @@ Only what no case exercised is said, so that adding a case shortens the list.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from parity.globs import named
 from parity.layout import AXES
 from parity.records import Call, Leaf
 from parity.weights import Tensor
 
 ALONG = ("frame", "row", "column", "position")
 """Axes along which modules look at neighbours."""
-
-
-LISTED = 5
-"""How many weights a note names."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +101,9 @@ def weak_weights(zeros: Sequence[str]) -> tuple[str, ...]:
     """Weights that a mistake can hide behind, as the notes have it; `zeros` are all zeros."""
     if not zeros:
         return ()
-    more = f" and {len(zeros) - LISTED} more" if len(zeros) > LISTED else ""
-    names = ", ".join(f"`{name}`" for name in zeros[:LISTED]) + more
     one = len(zeros) == 1
     verbs = ("is", "it multiplies or adds") if one else ("are", "they multiply or add")
-    return (f"{names} {verbs[0]} all zeros: what {verbs[1]} was not tested",)
+    return (f"{named(zeros)} {verbs[0]} all zeros: what {verbs[1]} was not tested",)
 
 
 def _axes(leaf: Leaf) -> dict[str, int]:

@@ -8,11 +8,11 @@ from itertools import chain
 
 from parity import layout as layout_rules
 from parity.folding import Folding, fold
-from parity.globs import ROOT, renamed, why
+from parity.globs import ROOT, named, renamed, why
 from parity.packed import Rule, in_rules
 from parity.recorder import join
 from parity.records import Call, Coverage, Leaf, LeafMatch, Match, Trace
-from parity.tap_pairs import may_lack, named, tap_notes, with_taps
+from parity.tap_pairs import may_lack, tap_notes, with_taps
 
 CONTAINER = "holds modules and never runs"
 IDLE = "called on neither side (through its forward or __call__) with these inputs"

@@ -1,7 +1,7 @@
 """Globs over dotted names: what they match, and what they make of a name."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -11,6 +11,16 @@ from parity.errors import InputError
 
 ROOT = "<root>"
 """What reports call the called model itself, whose path is empty."""
+
+
+SHOWN = 5
+"""How many paths a note names."""
+
+
+def named(paths: Sequence[str]) -> str:
+    """Some paths in a sentence."""
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(f"`{path}`" for path in paths[:SHOWN]) + more
 
 
 def rooted(option: Any) -> Any:

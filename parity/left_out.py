@@ -7,9 +7,8 @@ so a report names it, and does not pass.
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.align import PORT_LACKS, REF_LACKS
-from parity.globs import ROOT
+from parity.globs import ROOT, named
 from parity.records import LeafMatch, Match
-from parity.tap_pairs import named
 from parity.weights import Weight
 
 WITHOUT = "judged without {}, which ignore= leaves out though both sides have it"

@@ -4,11 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.folding import Folding
-from parity.globs import renamed
+from parity.globs import named, renamed
 from parity.records import Call, Match, Trace
-
-SHOWN = 5
-"""How many paths a note names."""
 
 
 def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, str]) -> Folding:
@@ -92,12 +89,6 @@ def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int
     for order in sorted(parents, reverse=True):  # a call comes after those inside it
         found[order] = order if order in kept else found[parents[order]]
     return found
-
-
-def named(paths: Sequence[str]) -> str:
-    """Some paths in a sentence."""
-    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
-    return ", ".join(f"`{path}`" for path in paths[:SHOWN]) + more
 
 
 def _tapped(calls: Iterable[Call]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import numpy as np
 from parity.case import root_outputs
 from parity.choice import Choice, opened
 from parity.forced import Arrays, NotMeasured
+from parity.globs import named
 from parity.golden.float64 import difference
 from parity.golden.index import Sketch, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.golden.methods import name_of
@@ -21,7 +22,6 @@ from parity.live import Live
 from parity.progress import Progress
 from parity.records import Call, Case, Leaf, LeafMatch, Match, Pair, Trace
 from parity.store import Buffer, Store
-from parity.tap_pairs import named
 from parity.tree import flatten
 
 

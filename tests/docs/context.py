@@ -88,10 +88,8 @@ def autoencoder(folder: str) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, (1, 9, 8, 8, 3)).astype(np.float32)
 
 
-def layered() -> tuple[Any, Any, Any]:
-    """A reference of two layers, their parameters as a port that is a function takes them."""
-    import jax.numpy as jnp
-    import numpy as np
+def layer() -> Any:
+    """A layer of the reference."""
     import torch
 
     class Layer(torch.nn.Module):
@@ -102,10 +100,19 @@ def layered() -> tuple[Any, Any, Any]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tanh(self.fc(x))
 
+    return Layer()
+
+
+def layered() -> tuple[Any, Any, Any]:
+    """A reference of two layers, their parameters as a port that is a function takes them."""
+    import jax.numpy as jnp
+    import numpy as np
+    import torch
+
     class Model(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.ModuleList([Layer(), Layer()])
+            self.layers = torch.nn.ModuleList([layer(), layer()])
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             for layer in self.layers:
@@ -135,14 +142,6 @@ def packed() -> tuple[Any, Any, Any]:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.to_q(x) * self.to_k(x) + self.to_v(x)
 
-    class Layer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = torch.nn.Linear(4, 4, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.fc(x))
-
     class Heads(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -156,7 +155,7 @@ def packed() -> tuple[Any, Any, Any]:
         def __init__(self) -> None:
             super().__init__()
             self.attn = Attn()
-            self.layers = torch.nn.ModuleList([Layer(), Layer()])
+            self.layers = torch.nn.ModuleList([layer(), layer()])
             self.mha = Heads()
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ from flax import nnx
 
 import parity
 from parity.parts import suspicious, worst_part
+from parity.pipeline import run_pair
 
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 
@@ -35,6 +36,24 @@ def test_a_small_channel_is_looked_at_by_itself(slope):
         assert report.verdict == "PASS"
     else:
         assert report.verdict == "WARN"
+        assert "is small beside the others" in row.reason
+
+
+@pytest.mark.parametrize("slope", [1.01, 1.0])
+def test_in_a_ladder_such_a_channel_asks_for_float64(slope):
+    """Where R holds by the relative error of the whole, float64 is left out."""
+    pair = parity.Pair(
+        name="channels",
+        make_torch=lambda weights, config, seed: Theirs(),
+        make_nnx=lambda weights, config, reference: Ours(slope),
+        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (X,)),),
+        rungs=(),
+    )
+    row = run_pair(pair, frames=1, size=(8, 8)).rows[-1]
+    if slope == 1.0:
+        assert row.verdict == "PASS"
+        assert row.exclusive.bounded
+    else:
         assert "is small beside the others" in row.reason
 
 
