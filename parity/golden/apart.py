@@ -153,7 +153,9 @@ class _Work:
             # another problem is one of what the parent returns too
             if error.bounded or (error.problem and error.problem != UNSEEN):
                 continue
-            if math.isnan(error.r) and not error.nonfinite:
+            if not unit_roundoff(self._arrays(seen)[0].dtype):
+                error = replace(error, moved=True)  # exact whatever was computed
+            elif math.isnan(error.r) and not error.nonfinite:
                 error = replace(error, problem=NO_FLOAT64)
             key = (order, leaf.ref.name)
             self._handed[parent.order].append(

@@ -110,6 +110,55 @@ def test_other_numbers_that_the_trace_does_not_keep(tmp_path):
     assert "values differ that the trace does not keep" in report.rows[-1].reason
 
 
+class TorchHands(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 4)
+
+    def forward(self, x):
+        return self.table((x > 0).long())
+
+
+class Hands(nnx.Module):
+    lost = None
+
+    def __init__(self, tensors):
+        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
+        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
+
+    def __call__(self, x):
+        ids = (x > 0).astype(jnp.int32)
+        return self.table(ids if self.lost is None else ids.at[self.lost].add(1))
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("kept", [False, True])
+def test_other_numbers_that_a_module_hands_on(tmp_path, kept):
+    """Its own code is wrong, whatever becomes of them inside."""
+    given = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
+    places = set(sample.places(given.size))
+    lost = next(i for i in range(given.size) if (i in places) == kept)
+
+    def wrong(settings, tensors):
+        port = Hands(tensors)
+        port.lost = np.unravel_index(lost, given.shape)
+        return port
+
+    pair = replace(
+        PAIR,
+        make_torch=lambda weights, config, seed: TorchHands(),
+        make_nnx=lambda weights, config, reference: Hands(
+            {name: value.numpy() for name, value in reference.state_dict().items()}
+        ),
+        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (given,)),),
+        offline=parity.Offline(lambda reference: {}, wrong),
+    )
+    record_pair(pair, tmp_path, frames=1, size=(8, 8), seed=0, statistics=True)
+    report = check_trace(tmp_path, pair)
+    assert [fault.path for fault in report.faults] == [""]
+    assert "of `table`" in report.rows[-1].reason
+
+
 @pytest.mark.parametrize("entry", [0, 77])
 def test_other_numbers_are_not(entry):
     ref, port = IDS, IDS.astype(np.int32)

@@ -415,7 +415,9 @@ class TorchKeys(torch.nn.Module):
         self.q, self.k = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
 
     def forward(self, x):
-        return (self.q(x) @ self.k(x).mT).softmax(-1) @ x
+        order = torch.tensor([4, 2, 0, 1, 3])  # kept for the backward pass, and no number to change
+        k, v = self.k(x).index_select(1, order), x.index_select(1, order)
+        return (self.q(x) @ k.mT).softmax(-1) @ v
 
 
 class Keys(nnx.Module):
