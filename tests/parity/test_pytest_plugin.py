@@ -14,7 +14,6 @@ import parity.pipeline  # in this process: torch and jax cannot be imported agai
 from parity.demand import assess
 from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row
 from parity.report import Report
-from tests.docs.sources import numbers
 
 NAN = math.nan
 
@@ -157,8 +156,7 @@ def test_wrong(assert_parity):
     assert found["verdict-one-more"] == "FAIL"
     assert found["first_fault-one-more"] == "second"
     assert found["cause-one-more"] == "weights_value"
-    (shown,) = numbers("README.md", "FAIL R #")
-    assert float(found["worst_r-one-more"]) == pytest.approx(shown, rel=0.2)
+    assert float(found["worst_r-one-more"]) > 1e4
 
 
 def test_what_was_not_compared_fails_and_a_warning_is_shown(run):
