@@ -276,10 +276,12 @@ def compiled() -> Figures:
     video = _video(9, 32, 32)
 
     def seconds() -> float:
-        jax.block_until_ready(port.encode(video).mean)
-        start = time.perf_counter()
-        jax.block_until_ready(port.encode(video).mean)
-        return time.perf_counter() - start
+        taken = []
+        for _ in range(6):  # the first one compiles
+            start = time.perf_counter()
+            jax.block_until_ready(port.encode(video).mean)
+            taken.append(time.perf_counter() - start)
+        return min(taken)
 
     once = seconds()
     with jax.disable_jit():
