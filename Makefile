@@ -32,9 +32,9 @@ test: setup
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
 
-# The measured tables of the documents, or those with a word of ARGS in their command. On 2 cores, with
-# nothing beside it: measure_r TIME_R, claims TIME_C, reliability TIME_L, ladder 4 minutes,
-# measure_cost 15, measure_compiling 10, measure_convolutions 5, bench.cpu 30.
+# The measured tables of the documents, or those with a word of ARGS in their command. Minutes, about, on
+# 2 cores with nothing beside it: claims 2, measure_r 10, reliability 10, ladder 4, measure_cost 10,
+# measure_compiling 5, measure_convolutions 5, bench.cpu 30.
 docs-figures: setup
 	$(BIN)/python -m tools.tables $(ARGS)
 

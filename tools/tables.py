@@ -54,7 +54,10 @@ class Table:
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """The lines of a Markdown table."""
-    lines = [f"| {' | '.join(map(str, cells))} |" for cells in (head, *rows)]
+    lines = [
+        f"| {' | '.join(str(cell).replace('|', '/') for cell in cells)} |"
+        for cells in (head, *rows)
+    ]
     return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])
 
 
