@@ -14,10 +14,10 @@ import torch
 
 from parity.cache.code import Unknown
 from parity.cache.pack import Damaged, Place
-from parity.golden.plain import decode, encode
-from parity.records import Call, Leaf, ModuleInfo, Trace
-from parity.store import Buffer
-from parity.tree import Node, Skeleton, Slot, Static
+from parity.core.calls import Call, Leaf, ModuleInfo, Trace
+from parity.core.store import Buffer
+from parity.core.tree import Node, Skeleton, Slot, Static
+from parity.traces.plain import decode, encode
 
 _TORCH = (torch.dtype, torch.device, torch.memory_format)
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from parity.recorder import without_taps
-from parity.records import Call, Trace
+from parity.capture.recorder import without_taps
+from parity.core.calls import Call, Trace
 
 
 def chosen(trace: Trace, inside: Collection[str]) -> Trace:

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity import capture_torch
 from parity.cache.code import (
     OUTSIDE,
     TYPED_IN,
@@ -33,7 +32,8 @@ from parity.cache.code import (
     members,
     package_of,
 )
-from parity.store import digest
+from parity.capture import torch as capture_torch
+from parity.core.store import digest
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, range, slice, type(Ellipsis))
 _SHOWN = (

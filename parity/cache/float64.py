@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from parity.cache.memory import Memory
-from parity.float64_torch import TorchModules
-from parity.force_torch import with_all_around
-from parity.forced import Array, Arrays, Listener
-from parity.measure import comparable
-from parity.records import Call, Leaf, Match
-from parity.store import Store
+from parity.core.arrays import comparable
+from parity.core.calls import Call, Leaf, Match
+from parity.core.store import Store
+from parity.force.common import Array, Arrays, Listener
+from parity.force.float64 import TorchModules
+from parity.force.torch import with_all_around
 
 
 @dataclass(frozen=True)

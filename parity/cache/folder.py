@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from parity.cache.pack import INDEX
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 VARIABLE = "PARITY_CACHE_DIR"
 """The environment variable that names another folder."""

@@ -22,14 +22,16 @@ from parity.cache.folder import CALLS, Folder
 from parity.cache.key import key_of, sees_hooks
 from parity.cache.memory import Memory
 from parity.cache.pack import Pack, Place, TooLarge, Writer
-from parity.capture_torch import settled
-from parity.case import Outcome
+from parity.capture.torch import settled
+from parity.core.calls import Trace
+from parity.core.pair import Case
+from parity.core.store import Buffer, Store
+from parity.core.verdicts import Diagnosis
 from parity.diagnose.scene import Scene
-from parity.forced import Float64
-from parity.live import Live
-from parity.localise import Found
-from parity.records import Case, Diagnosis, Trace
-from parity.store import Buffer, Store
+from parity.force.common import Float64
+from parity.judge.faults import Found
+from parity.run.case import Outcome
+from parity.run.live import Live
 
 NOT_KEPT = "not kept: "
 

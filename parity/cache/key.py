@@ -14,7 +14,7 @@ import torch
 
 from parity.cache.code import Unknown, foreign
 from parity.cache.fingerprint import Fingerprint
-from parity.records import Case
+from parity.core.pair import Case
 
 VARIABLES = ("ATEN_", "DNNL_", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "TORCH_")
 """How environment variables begin that change how PyTorch computes."""

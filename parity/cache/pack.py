@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Shaped
 
-from parity.golden.shards import dtype_of
-from parity.store import MAPPED, digest
+from parity.core.store import MAPPED, digest
+from parity.traces.shards import dtype_of
 
 Array = Shaped[np.ndarray, "..."]
 

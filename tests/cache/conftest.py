@@ -3,8 +3,10 @@
 import pytest
 import torch
 
-from parity import capture_torch, force_torch, wide
 from parity.cache import folder
+from parity.capture import torch as capture_torch
+from parity.force import module64 as wide
+from parity.force import torch as force_torch
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from flax import nnx
 
-from parity.records import Case, Pair, Rung
+from parity.core.pair import Case, Pair, Rung
 
 X = np.random.default_rng(1).standard_normal((2, 3, 5, 7)).astype(np.float32)
 

@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from parity.cli import cli
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 

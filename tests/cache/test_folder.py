@@ -14,7 +14,7 @@ import pytest
 from parity.cache import folder
 from parity.cache.folder import CALLS, Folder, default_folder, open_folder
 from parity.cache.pack import ARRAYS, INDEX, Damaged, Pack, Place, TooLarge, Writer
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 KIB = 1024
 
@@ -185,7 +185,7 @@ def test_the_first_of_two_stays(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex64", "bool", "int64"])
 def test_arrays_come_back_as_they_were(dtype, tmp_path):
-    from parity.golden.shards import dtype_of
+    from parity.traces.shards import dtype_of
 
     arrays = [np.arange(24).reshape(2, 3, 4).astype(dtype_of(dtype)).transpose(2, 0, 1),
               np.ones((), dtype_of(dtype)), np.ones((0, 3), dtype_of(dtype)),

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 
 from parity.cache import code, key
 from parity.cache.code import Unknown
-from parity.records import Case
+from parity.core.pair import Case
 
 SCALE = 2.0
 TABLE = {"relu": F.relu}

@@ -9,12 +9,13 @@ import torch
 from flax import nnx
 
 import parity
-from parity.golden import sample
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
-from parity.golden.view import Sampled, Side, View
-from parity.records import Leaf, LeafMatch, Pair
-from parity.store import Store
+from parity.core.calls import Leaf, LeafMatch
+from parity.core.pair import Pair
+from parity.core.store import Store
+from parity.traces import sample
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
+from parity.traces.view import Sampled, Side, View
 
 
 class TorchTable(torch.nn.Module):

@@ -9,10 +9,10 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.errors import InputError
-from parity.golden import index, sample
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
+from parity.core.exceptions import InputError
+from parity.traces import index, sample
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 from tests.docs.sources import numbers
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
