@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -10,13 +9,12 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.explain import Diagnose
 from parity.forced import Array
 from parity.golden.float64 import RecordedFloat64
 from parity.golden.index import StoredCase
 from parity.golden.trace import Golden, adopted
 from parity.localise import Found
-from parity.records import Case, Diagnosis, Fault, Match, Trace
+from parity.records import Case, Diagnosis, Match, Trace
 from parity.store import Store
 from parity.tree import rebuild
 
@@ -61,10 +59,7 @@ class Recorded:
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
         """What the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
-        shown = by_kind(found, match)
-        if not self._golden.index.statistics:  # else there is nothing to call it with again
-            shown = chain(shown, by_repetition(match, scene))
-        for cause, evidence in shown:
+        for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
             return Diagnosis(cause, evidence, HINTS[cause])
         arrays = next(_wrong(found, match, scene), None)
         place = where(*arrays) if arrays else ""
@@ -89,17 +84,6 @@ class Recorded:
 
     def _of(self, case: Case) -> StoredCase:
         return self._cases[case.name, case.path]
-
-
-def told(fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose) -> Fault:
-    """The fault with its cause; where in its arrays it is does not show in some entries of them."""
-    first = next(
-        one for one in found
-        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
-    )  # fmt: skip
-    result = diagnose(first, scene)
-    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
 def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Array]]:

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from contextlib import contextmanager
 
 import pytest
 import tiny
 
 from parity import live
-from parity.golden import index, sample
+from parity.golden import index
 from parity.golden.record import record_pair
 from parity.pipeline import run_pair
 from parity.records import Diagnosis
@@ -41,23 +40,6 @@ def ran():
             return run_pair(pair, **ASKED, **options)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def few():
-    """Traces of statistics keep 64 entries of each array: those of the tiny pair are small."""
-    with kept(64):
-        yield
-
-
-@contextmanager
-def kept(entries):
-    """So many of each array."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "KEPT", entries)
-        sample.places.cache_clear()
-        yield
-    sample.places.cache_clear()
 
 
 def signed_again(folder, change):
