@@ -79,18 +79,12 @@ class Attributes:
         for _, kept in self._kept:
             yield from kept.values() if isinstance(kept, dict) else kept
 
-    def restore(self) -> bool:
-        """Put back what was removed, replaced or added, and say if anything was.
-
-        What did not change is not written to.
-        """
-        changed = False
+    def restore(self) -> None:
+        """Put back what was removed, replaced or added; what did not change is not written to."""
         for holder, kept in self._kept:
             if isinstance(holder, list):
                 if [*map(id, holder)] != [*map(id, kept)]:
-                    holder[:], changed = kept, True
+                    holder[:] = kept
             elif {k: id(v) for k, v in holder.items()} != {k: id(v) for k, v in kept.items()}:
                 holder.clear()
                 holder.update(kept)
-                changed = True
-        return changed

@@ -11,35 +11,27 @@ _REGISTRIES = frozenset(vars(torch.nn.Module())) - {"_buffers"}
 """What PyTorch itself keeps in a module: hooks, which may take themselves away, and parameters."""
 
 
-class Left:
-    """What a block left of a model's state; known when it has ended."""
-
-    changed = False
-
-
 @contextmanager
-def kept_reference(module: torch.nn.Module) -> Iterator[Left]:
+def kept_reference(module: torch.nn.Module) -> Iterator[None]:
     """Put back what the block changes in a model: buffers, attributes, what lists and dicts hold.
 
     Values of parameters are taken to stay.
     """
-    left = Left()
     attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
     tensors = {id(tensor): tensor for one in attributes for tensor in _tensors(one)}
     clones = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
 
     def restore() -> None:
         for one in attributes:
-            left.changed |= one.restore()
+            one.restore()
         with torch.no_grad():
             for tensor, clone in clones:
                 if not torch.equal(tensor, clone):  # NaN counts as changed
                     tensor.copy_(clone)
-                    left.changed = True
 
     try:
         try:
-            yield left
+            yield
         finally:
             restore()
     finally:

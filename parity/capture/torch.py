@@ -4,7 +4,6 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -42,27 +41,6 @@ def record(
     module's path in its model; `inside` are the paths of the submodules to record, all of them
     unless it is given. Taps are recorded as calls are.
     """
-    return settled(observe(module, method, args, kwargs, store=store, layout=layout, prefix=prefix,
-                           inside=inside))  # fmt: skip
-
-
-def settled(trace: Trace) -> Trace:
-    """The trace with what its calls tell of one another: which leaves are surely channel-first."""
-    return replace(trace, calls=settle(trace.calls))
-
-
-def observe(
-    module: torch.nn.Module,
-    method: Method,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    *,
-    store: Store,
-    layout: Mapping[str, str],
-    prefix: str = "",
-    inside: Collection[str] | None = None,
-) -> Trace:
-    """As `record`, with each call by itself."""
     paths = [join(prefix, path) for path, _ in module.named_modules()]
     observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
     try:
@@ -71,7 +49,7 @@ def observe(
                 if path and (inside is None or join(prefix, path) in inside):
                     child.register_forward_pre_hook(observer.before, with_kwargs=True)
                     child.register_forward_hook(observer.after, with_kwargs=True)
-            with torch.no_grad(), kept_reference(module) as left:
+            with torch.no_grad(), kept_reference(module):
                 args, kwargs = tensors(args, kwargs)
                 observer.begin(module, bind(target(module, method), args, kwargs))
                 with taps.heard(observer.tap):
@@ -84,7 +62,7 @@ def observe(
     info = {join(prefix, path): value for path, value in modules(module).items()}
     if inside is not None:
         info = {path: one for path, one in info.items() if path == prefix or path in inside}
-    return Trace(observer.recorder.finish(), info, stateful=left.changed)
+    return Trace(settle(observer.recorder.finish()), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:

@@ -64,13 +64,6 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
-CACHE = click.option(
-    "--cache",
-    is_flag=True,
-    help="Keep what the reference did, and do not run it again while nothing that decides it has "
-    "changed: in ~/.cache/parity ($XDG_CACHE_HOME/parity) or $PARITY_CACHE_DIR, at most "
-    "$PARITY_CACHE_GIB, 10 unless it is set.",
-)
 BUNDLE = click.option(
     "--bundle",
     metavar="DIR",
@@ -175,10 +168,3 @@ def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
     """
     part = "-part" if only or depth is not None else ""
     return Path("reports") / f"{name.replace(':', '.')}{part}"
-
-
-def check_cache() -> None:
-    """Refuse a cache that cannot be used before anything takes time."""
-    from parity.cache.folder import open_folder
-
-    open_folder()

@@ -32,12 +32,6 @@ from parity.core.files import writable
 @ONLY
 @DEPTH
 @click.option(
-    "--statistics",
-    is_flag=True,
-    help="Keep figures and some thousand entries of each array instead of all. A check says then "
-    "what the port does by itself, and is at best a WARN.",
-)
-@click.option(
     "--shard-size",
     type=click.IntRange(1),
     default=1000,
@@ -58,7 +52,6 @@ def record(
     seed: int,
     only: tuple[str, ...],
     depth: int | None,
-    statistics: bool,
     shard_size: int,
     quiet: bool,
     as_json: bool,
@@ -96,7 +89,6 @@ def record(
             seed=seed,
             only=only,
             depth=depth,
-            statistics=statistics,
             shard_size=shard_size * 10**6,
             progress=progress,
         )

@@ -7,7 +7,6 @@ import click
 from parity.cli.ending import end
 from parity.cli.options import (
     BUNDLE,
-    CACHE,
     CONFIG,
     DEPTH,
     DISABLE_JIT,
@@ -21,7 +20,6 @@ from parity.cli.options import (
     SEED,
     SIZE,
     VIDEO,
-    check_cache,
     default_folder,
     find_pair,
     place_of,
@@ -42,7 +40,6 @@ from parity.core.files import writable
 @DEPTH
 @EMULATE
 @DISABLE_JIT
-@CACHE
 @BUNDLE
 @PROFILE
 @QUIET
@@ -60,7 +57,6 @@ def run(
     depth: int | None,
     emulate: str | None,
     disable_jit: bool,
-    cache: bool,
     bundle: str | None,
     profile: str | None,
     quiet: bool,
@@ -82,8 +78,6 @@ def run(
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
-    if cache:
-        check_cache()
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
@@ -109,7 +103,6 @@ def run(
                 only=only,
                 depth=depth,
                 exhibit=bundle is not None,
-                cache=cache,
                 progress=progress,
                 own_process=True,
             )

@@ -70,8 +70,7 @@ class Trace:
 
     `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
     `linen` are the port's modules of Linen by path, as they can be called again. `untapped` are the
-    paths of the port's taps under any transformation, compilation among them. `stateful` says that
-    the reference left other buffers or attributes than it started from.
+    paths of the port's taps under any transformation, compilation among them.
     """
 
     calls: tuple[Call, ...]
@@ -79,7 +78,6 @@ class Trace:
     hidden: frozenset[str] = frozenset()
     linen: Mapping[str, Any] = field(default_factory=dict)
     untapped: frozenset[str] = frozenset()
-    stateful: bool = False
 
 
 @dataclass(frozen=True)

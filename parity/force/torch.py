@@ -93,7 +93,7 @@ class _Run:
         called = {call.path for call in calls}
         self._idle = {m for m, path in self._paths.items() if path not in called}
         self._everything = everything
-        self._wanted = with_all_around(wanted, calls)
+        self._wanted = _with_all_around(wanted, calls)
         self._calls = calls
         self._turns: Counter[str] = Counter()
         self._running = [self._paths[root]]
@@ -232,7 +232,7 @@ class _Run:
         return [module, *(m for m in module.modules() if m is not module and m in self._idle)]
 
 
-def with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozenset[int]:
+def _with_all_around(wanted: Collection[int], calls: Sequence[Call]) -> frozenset[int]:
     """Those calls, the calls around them, and those that write to what they are given."""
     parents = {call.order: call.parent for call in calls}
     found: set[int] = set()

@@ -100,8 +100,6 @@ def show(report: Report, console: Console) -> None:
         console.print(table)
     for line in (*coverage_lines(report), *weight_lines(report.weights, report.coverage)):
         console.print(Text(line.replace("**", "")), soft_wrap=True)
-    if "reference" in report.facts:
-        console.print(Text(f"- the reference: {report.facts['reference']}"), soft_wrap=True)
     for gap in report.unexercised:
         console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)
     for note in report.notes:

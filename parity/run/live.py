@@ -57,7 +57,7 @@ class Live:
         self, case: Case, layout: Mapping[str, str]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The reference's arguments in the port's layout."""
-        module = self.called(case)
+        module = self._called(case)
         kinds = [cls.__name__ for cls in type(module).__mro__]
         function = capture_torch.target(module, case.torch)
         names = list(bind(function, case.args, case.kwargs))
@@ -89,32 +89,22 @@ class Live:
         inside: Collection[str] | None,
     ) -> Trace:
         """Run it, unless what it returns has been shown before."""
-        return capture_torch.settled(self.observe(case, store, layout, inside))
-
-    def observe(
-        self,
-        case: Case,
-        store: Store,
-        layout: Mapping[str, str],
-        inside: Collection[str] | None,
-    ) -> Trace:
-        """As `record`, with each call by itself."""
-        module, method = self.called(case), case.torch
+        module, method = self._called(case), case.torch
         if case.returned_from is not None:
             method = _returning(case.returned_from(self._before), module, method)
-        return capture_torch.observe(
+        return capture_torch.record(
             module, method, case.args, case.kwargs,
             store=store, layout=layout, prefix=case.path, inside=inside,
         )  # fmt: skip
 
     def float64(self, case: Case) -> TorchModules:
         """Its modules, which can be run in float64."""
-        named = self.called(case).named_modules()
+        named = self._called(case).named_modules()
         return TorchModules({join(case.path, path): module for path, module in named}, case.torch)
 
     def backward(self, case: Case, seed: int) -> TorchBackward:
         """Its backward pass, from gradients at its outputs that a seed gives."""
-        named = self.called(case).named_modules()
+        named = self._called(case).named_modules()
         modules = {join(case.path, path): module for path, module in named}
         return TorchBackward(modules, case.torch, seed)
 
@@ -126,20 +116,19 @@ class Live:
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """As the signatures of the classes say."""
-        return capture_torch.optional_arguments(self.called(case))
+        return capture_torch.optional_arguments(self._called(case))
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """Modules that do something else in train mode, and are in it."""
         paths = [
             path or "<root>"
-            for path, one in self.called(case).named_modules()
+            for path, one in self._called(case).named_modules()
             if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
         ]
         found = ", ".join(paths[:5])
         return (f"the reference is in train mode: {found}; call .eval()",) if paths else ()
 
-    def called(self, case: Case) -> torch.nn.Module:
-        """The module that the case calls."""
+    def _called(self, case: Case) -> torch.nn.Module:
         return self._root.get_submodule(case.path)
 
 

@@ -14,7 +14,6 @@ from parity.core.exceptions import InputError
 from parity.traces.index import AGAIN, NOT_OFFLINE, StoredCase
 from parity.traces.methods import method_of
 from parity.traces.recorded import BY_RUN, Recorded
-from parity.traces.sketched import NOTE, check_sketched
 from parity.traces.trace import Golden, open_trace
 from parity.host.progress import Progress
 from parity.core.pair import Case, Pair
@@ -47,11 +46,9 @@ def check_trace(
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)
     _check_pair(golden, pair)
-    if emulate and (golden.index.only or golden.index.statistics):
-        what = "some modules" if golden.index.only else "statistics"
+    if emulate and golden.index.only:
         raise InputError(
-            f"{folder}: has {what} only, and emulate= is measured on all arrays of all calls;"
-            " record all"
+            f"{folder}: has some modules only, and emulate= is measured on all calls; record all"
         )
     cases = [_case(stored, pair) for stored in golden.index.cases]
     progress.stage("making the port")
@@ -70,12 +67,7 @@ def check_trace(
     for case, stored in zip(cases, golden.index.cases, strict=True):
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         programs.before(case.path, [form.shape for form in stored.given])
-        if golden.index.statistics:
-            outcome = check_sketched(
-                case, stored, reference, golden.reader, port, rules, progress, pairs.ledger
-            )
-        else:
-            outcome = run_case(case, reference, port, rules, progress, weights=pairs.ledger)
+        outcome = run_case(case, reference, port, rules, progress, weights=pairs.ledger)
         outcomes.append(replace(outcome, notes=(*outcome.notes, *_doubts(outcome))))
     facts = {
         **golden.index.facts,
@@ -85,12 +77,9 @@ def check_trace(
         "peak_memory_gib": memory.gib(memory.peak_memory()),
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
     }
-    report = assembled(
+    return assembled(
         pair.name, outcomes, pairs, rules, facts, _environment(golden), golden.index.gaps
     )
-    if golden.index.statistics:
-        report = replace(report, partial="; ".join(filter(None, [report.partial, NOTE])))
-    return report
 
 
 def _doubts(outcome: Outcome) -> tuple[str, ...]:

@@ -19,10 +19,8 @@ from parity.weights.module_map import fold
 from parity.force.common import Sides
 from parity.traces.propagate import judge_apart
 from parity.traces.index import Index, StoredCase
-from parity.traces.recorded import BY_RUN, Recorded, told
-from parity.traces.sample import KEPT
+from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, adopted, open_trace
-from parity.traces.view import Sampled, Side, View
 from parity.weights.weight_map import make_ledger
 from parity.judge.faults import Found, find_faults
 from parity.extras.nonfinite import first_nonfinite
@@ -35,11 +33,6 @@ from parity.report import Report
 from parity.options.options import Rules
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
-
-STATISTICS = (
-    f"statistics: one of the traces has at most {KEPT} entries of each array, and all errors are of"
-    " these"
-)
 
 WORDS = (
     ("the port made", "the second trace has"),
@@ -84,7 +77,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
         "in place of the port": str(after),
         **progress.facts(),
     }
-    report = assembled(
+    return assembled(
         f"{before.name} against {after.name}",
         outcomes,
         pairs,
@@ -93,9 +86,6 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
         {**other.index.environment, "reference": dict(ref.index.environment)},
         ref.index.gaps,
     )
-    if ref.index.statistics or other.index.statistics:
-        report = replace(report, partial="; ".join(filter(None, [report.partial, STATISTICS])))
-    return report
 
 
 def _check_alike(ref: Golden, other: Golden) -> None:
@@ -193,23 +183,15 @@ def _compared(
     reference = Recorded(ref)
     choice = choose(case.path, ref.modules, (), only=rules.only, depth=rules.depth, rename={})
     with Store() as store:
-        # the store reads what both have from the one that comes first, which may have sketched it
-        reader = ref.reader.beside(other.reader)
-        ours = _sure(adopted(stored.calls, stored.modules, reader, store))
-        theirs = _sure(adopted(partner.calls, partner.modules, reader, store))
+        ours = _sure(adopted(stored.calls, stored.modules, ref.reader, store))
+        theirs = _sure(adopted(partner.calls, partner.modules, other.reader, store))
         called = ours.calls[-1]
         done = exercised(ours.calls, stored.optional)
         if not choice.whole:
             ours, theirs = opened(ours), opened(theirs)
         alignment = align(ours, theirs, rename={}, declared={})
         float64 = reference.float64(case)
-        whole = not (stored.sketches or partner.sketches)
-        view = View(store) if whole else Sampled(
-            store, Side(stored.sketches, ref.reader), Side(partner.sketches, other.reader)
-        )  # fmt: skip
-        judged = judge_apart(
-            case, alignment.matches, ours.calls, float64, view, store, progress, values=True
-        )
+        judged = judge_apart(case, alignment.matches, ours.calls, float64, store, progress)
         sides = Sides(float64, {}, "__call__")
         scene = Scene(alignment.matches, ours.calls, sides, judged.exclusives, weights, store)
         faults = find_faults(judged.found, {m.ref.order: m.parent for m in alignment.matches})
@@ -218,14 +200,11 @@ def _compared(
             shown = reference.diagnose(found, scene)
             return replace(shown, hint=LOOK) if shown.hint == BY_RUN else shown
 
-        if whole:
-            faults = tuple(
-                explained(fault, judged.found, scene, diagnose, progress) for fault in faults
-            )
-        else:
-            faults = tuple(told(fault, judged.found, scene, diagnose) for fault in faults)
+        faults = tuple(
+            explained(fault, judged.found, scene, diagnose, progress) for fault in faults
+        )
         nonfinite: tuple[NonFinite, ...] = ()
-        if whole and ours.calls and theirs.calls:
+        if ours.calls and theirs.calls:
             calls = (ours.calls, theirs.calls)
             nonfinite = first_nonfinite(case.name, alignment.matches, calls, judged.free, store)
         outputs, notes = root_outputs(called, store), weak_inputs(called, store)

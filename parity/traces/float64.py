@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from parity.force.common import Array, Arrays, Listener, NotMeasured
-from parity.traces.index import Sketch, StoredCase, StoredLeaf, Wide
+from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
 from parity.core.calls import Call, Match
 from parity.core.store import Store
@@ -91,25 +91,14 @@ class RecordedFloat64:
         return self._wider(stored.inputs, stored.handed).get(leaf)
 
     def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
-        return _Wider(leaves, wide, self._case.sketches, self._reader)
+        return _Wider(leaves, wide, self._reader)
 
 
 class _Wider(Mapping[str, Array]):
-    """Arrays in float64: the recorded ones and what was recorded on top of them.
+    """Arrays in float64: the recorded ones and what was recorded on top of them."""
 
-    Of a sketched one they are the entries that were kept.
-    """
-
-    def __init__(
-        self,
-        leaves: Sequence[StoredLeaf],
-        wide: Wide,
-        sketches: Mapping[str, Sketch],
-        reader: Reader,
-    ) -> None:
-        forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
-        self._forms = {name: sketches[form.digest].kept if form.digest in sketches else form
-                       for name, form in forms.items()}  # fmt: skip
+    def __init__(self, leaves: Sequence[StoredLeaf], wide: Wide, reader: Reader) -> None:
+        self._forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
         self._wide, self._reader = wide, reader
 
     def __getitem__(self, name: str) -> Array:

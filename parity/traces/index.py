@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from parity.traces.plain import encode, encode_skeleton
-from parity.traces.sample import Figures
 from parity.traces.shards import Form, Shard
 from parity.core.calls import ModuleInfo
 from parity.core.files import write_text
@@ -20,7 +19,7 @@ from parity.core.tree import Skeleton
 
 NAME = "trace.json"
 
-FORMAT = 2
+FORMAT = 3
 """Raised when another reader would misread a trace: with the form of `trace.json`, and with what is
 recorded of a call or what its numbers mean. A trace of another version of the package or of its
 dependencies can be used as long as this is the same."""
@@ -34,16 +33,6 @@ AGAIN = "record it again with `parity record`"
 Wide = Mapping[str, Form | None]
 """By leaf, what to add in float64 to the recorded array to get the reference's own in float64;
 `None` where that is nothing."""
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """What a trace of statistics holds of an array: the form of the entries that were kept, flat,
-    and figures of all.
-    """
-
-    kept: Form
-    figures: Figures
 
 
 @dataclass(frozen=True)
@@ -84,8 +73,7 @@ class StoredCase:
     """One case: what to call on the port and with what, and all that the reference did.
 
     `nnx` and `shipped` are names as `methods` gives them. `problem` says why the reference did not
-    run in float64. `sketches` are, by digest, those of arrays that are not in the files; what the
-    calls have in float64 is then of the entries that are.
+    run in float64.
     """
 
     name: str
@@ -103,7 +91,6 @@ class StoredCase:
     notes: tuple[str, ...]
     problem: str
     shards: tuple[Shard, ...]
-    sketches: Mapping[str, Sketch] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -128,8 +115,8 @@ class Index:
 
     `request` is what was asked for, and of which models: a recording goes on only with the same.
     `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say
-    which modules were recorded, as for `run`, `statistics` that arrays were sketched. `gaps` are
-    what the pair says that its inputs leave out.
+    which modules were recorded, as for `run`. `gaps` are what the pair says that its inputs leave
+    out.
     """
 
     pair: str
@@ -144,15 +131,14 @@ class Index:
     tensors: tuple[StoredTensor, ...]
     state: Mapping[str, Form]
     weights: tuple[Shard, ...]
-    statistics: bool = False
     gaps: tuple[str, ...] = ()
     cases: tuple[StoredCase, ...] = ()
     complete: bool = False
 
     @property
     def partial(self) -> bool:
-        """Whether not every module, or not every array, was recorded."""
-        return bool(self.only) or self.depth is not None or self.statistics
+        """Whether not every module was recorded."""
+        return bool(self.only) or self.depth is not None
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -188,7 +174,7 @@ def _plain(value: Any) -> Any:
             return asdict(value)
         case float() if not math.isfinite(value):
             return None if math.isnan(value) else repr(value)  # as `typed` reads it
-        case Figures() | Index() | Sketch() | StoredCall() | StoredTensor():
+        case Index() | StoredCall() | StoredTensor():
             return {key: _plain(item) for key, item in vars(value).items()}
         case Mapping():
             return {key: _plain(item) for key, item in value.items()}

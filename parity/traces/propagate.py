@@ -6,7 +6,6 @@ given as well, as far as that is more than rounding; where it is not, nothing is
 """
 
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from parity.measure.exclusive import Exclusives
 from parity.force.common import Arrays, NotMeasured
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.shards import Array
-from parity.traces.view import Least, View
 from parity.judge.verdict import fail_limit, grade
 from parity.run.part import rows_of
 from parity.judge.faults import Found
@@ -29,18 +27,13 @@ from parity.core.metrics import distance, unit_roundoff
 from parity.measure.noise import score
 from parity.host.progress import Progress
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.pair import Case, Rung
-from parity.core.measurements import Exclusive, Handed, Inclusive, Metrics
+from parity.core.pair import Case
+from parity.core.measurements import Exclusive, Handed, Inclusive
 from parity.core.store import Buffer, Store
 
 NAN = math.nan
 
 UNLIKE = "not measured: what it was given is not the same in both"
-
-UNSEEN = "values differ that the trace does not keep"
-
-SOMEHOW = sys.float_info.min
-"""The distance of arrays that are not the same, and differ in no entry that is known."""
 
 NO_FLOAT64 = "not measured: the trace has no float64 values of it"
 
@@ -70,22 +63,18 @@ def judge_apart(
     matches: Sequence[Match],
     calls: Sequence[Call],
     float64: RecordedFloat64,
-    view: View,
     store: Store,
     progress: Progress,
-    *,
-    rungs: Sequence[Rung] = (),
-    values: bool = False,
 ) -> Judged:
     """Measure and judge the matched calls of one case; `calls` are all of the reference's.
 
-    With `values` what a call was given beside arrays counts too: both sides are of one framework.
+    What a call was given beside arrays counts too: both sides are of one framework.
     """
-    work = _Work(matches, float64, view, store, progress, values)
+    work = _Work(matches, float64, store, progress)
     progress.stage("what each call was given", len(matches))
     unknown = float64.own(matches, calls, store, work.heard, {m.ref.order for m in matches})
     exclusives, inclusive = work.result(unknown), work.inclusive()
-    found = rows_of(case, matches, (), work.free, inclusive, exclusives, rungs)
+    found = rows_of(case, matches, (), work.free, inclusive, exclusives, ())
     return Judged([work.shown(one) for one in found], work.free, exclusives)
 
 
@@ -96,29 +85,25 @@ class _Work:
         self,
         matches: Sequence[Match],
         float64: RecordedFloat64,
-        view: View,
         store: Store,
         progress: Progress,
-        values: bool,
     ) -> None:
         self._matches = {match.ref.order: match for match in matches}
-        self._float64, self._view, self._store = float64, view, store
+        self._float64, self._store = float64, store
         self._progress = progress
-        self._seen = {order: view.match(match) for order, match in self._matches.items()}
         self._inside: dict[int, list[Match]] = defaultdict(list)
         for match in matches:
             self._inside[match.parent].append(match)
-        free = measure_free(list(self._seen.values()), store, progress)
-        self.free = replace(free, errors=self._with_all(free.errors))
+        self.free = measure_free(matches, store, progress)
         self._distances: dict[tuple[Buffer, Buffer, bool], float] = {}
-        self._values = {
-            order: tuple(_values(match)) if values else () for order, match in self._matches.items()
-        }
+        self._values = {order: tuple(_values(match)) for order, match in self._matches.items()}
         self._given = {
-            order: max([self._largest(order, "inputs"), *(off for *_, off in self._values[order])])
-            for order in self._matches
+            order: max([self._largest(match.inputs), *(off for *_, off in self._values[order])])
+            for order, match in self._matches.items()
         }
-        self._returned = {order: self._largest(order, "outputs") for order in self._matches}
+        self._returned = {
+            order: self._largest(match.outputs) for order, match in self._matches.items()
+        }
         self._errors: dict[Key, Exclusive] = {}
         self._handed: dict[int, list[Handed]] = defaultdict(list)
         self._outputs: dict[Key, Buffer] = {}
@@ -128,11 +113,11 @@ class _Work:
         """Measure a call, given what the reference's did in float64."""
         order = match.ref.order
         before = self._before(order)
-        for leaf, seen in zip(match.outputs, self._seen[order].outputs, strict=True):
+        for leaf in match.outputs:
             if comparable(leaf):
                 wide = outputs.get(leaf.ref.name)
                 key = (order, leaf.ref.name)
-                self._errors[key] = self._score(match.ref.kind, leaf, seen, wide, before)
+                self._errors[key] = self._score(match.ref.kind, leaf, wide, before)
                 self._keep(self._outputs, key, leaf, before)
         if match.parent in self._matches:
             self._hear_inputs(match, handed)
@@ -149,14 +134,13 @@ class _Work:
                 self._handed[parent.order].append(
                     Handed(parent.order, order, match.ref.path, name, after, error)
                 )
-        for leaf, seen in zip(match.inputs, self._seen[order].inputs, strict=True):
+        for leaf in match.inputs:
             if not comparable(leaf) or self._alike(leaf):
                 continue
-            error = self._score(parent.kind, leaf, seen, handed.get(leaf.ref.name), before)
-            # another problem is one of what the parent returns too
-            if error.bounded or (error.problem and error.problem != UNSEEN):
+            error = self._score(parent.kind, leaf, handed.get(leaf.ref.name), before)
+            if error.bounded or error.problem:  # a problem is one of what the parent returns too
                 continue
-            if not unit_roundoff(self._arrays(seen)[0].dtype):
+            if not unit_roundoff(self._arrays(leaf)[0].dtype):
                 error = replace(error, moved=True)  # exact whatever was computed
             elif math.isnan(error.r) and not error.nonfinite:
                 error = replace(error, problem=NO_FLOAT64)
@@ -168,19 +152,19 @@ class _Work:
 
     def _keep(self, arrays: dict[Key, Buffer], key: Key, leaf: LeafMatch, before: float) -> None:
         """The port's array, where its error is all its own."""
-        if self._view.whole and before == 0.0 and leaf.port is not None and leaf.port.buffer:
+        if before == 0.0 and leaf.port is not None and leaf.port.buffer:
             arrays[key] = leaf.port.buffer
 
     def result(self, unknown: Mapping[int, str]) -> Exclusives:
         """What was measured; `unknown` says of what the reference did not tell its float64."""
         for order, match in self._matches.items():
-            for leaf, seen in zip(match.outputs, self._seen[order].outputs, strict=True):
+            for leaf in match.outputs:
                 key = (order, leaf.ref.name)
                 if not comparable(leaf):
                     continue
                 if key not in self._errors:
-                    kind, before = match.ref.kind, self._before(order)
-                    self._errors[key] = self._score(kind, leaf, seen, None, before)
+                    before = self._before(order)
+                    self._errors[key] = self._score(match.ref.kind, leaf, None, before)
                 error = self._errors[key]
                 if unknown.get(order) and not error.problem and not error.bounded:
                     self._errors[key] = replace(error, problem=unknown[order])
@@ -198,14 +182,14 @@ class _Work:
                     wide = self._float64.whole(match.ref, self._store)
                 except NotMeasured as error:
                     problem = str(error)
-            for leaf, seen in zip(match.outputs, self._seen[order].outputs, strict=True):
+            for leaf in match.outputs:
                 if not comparable(leaf):
                     continue
                 key = (order, leaf.ref.name)
                 one = self._errors[key]
                 if self._inside[order]:
                     array = wide.get(leaf.ref.name)
-                    one = self._score(match.ref.kind, leaf, seen, array, given)
+                    one = self._score(match.ref.kind, leaf, array, given)
                     if math.isnan(one.r) and not one.bounded and not one.nonfinite:
                         one = replace(one, problem=one.problem or problem or NO_FLOAT64)
                 known = given == 0.0
@@ -229,58 +213,46 @@ class _Work:
         inner = (self._returned[match.ref.order] for match in self._inside[order])
         return max([self._given[order], *inner])
 
-    def _largest(self, order: int, side: str) -> float:
-        pairs = zip(getattr(self._matches[order], side), getattr(self._seen[order], side),
-                    strict=True)  # fmt: skip
-        return max((self._off(*pair) for pair in pairs), default=0.0)
+    def _largest(self, leaves: Sequence[LeafMatch]) -> float:
+        return max(map(self._off, leaves), default=0.0)
 
-    def _off(self, leaf: LeafMatch, seen: LeafMatch) -> float:
+    def _off(self, leaf: LeafMatch) -> float:
         """Relative distance of the two arrays of a leaf: of exact values 0 or infinite."""
         if leaf.declared:
             return 0.0
         if leaf.problem:
             return math.inf
-        buffers = comparable(seen)
+        buffers = comparable(leaf)
         if buffers is None or self._alike(leaf):
             return 0.0
         if buffers[0].dtype.kind in "biu":
-            return 0.0 if self._view.same(leaf) else math.inf
-        job = (*buffers, seen.undo)
+            return 0.0 if np.array_equal(*self._arrays(leaf)) else math.inf
+        job = (*buffers, leaf.undo)
         if job not in self._distances:
-            found = distance(*self._arrays(seen))[1]
+            found = distance(*self._arrays(leaf))[1]
             self._distances[job] = 0.0 if math.isnan(found) else found
-        off = max(self._distances[job], self._view.least(leaf).rel_l2)
-        # entries that agree, of arrays that differ: somewhere else they do
-        return off if self._view.whole else max(off, SOMEHOW)
+        return self._distances[job]
 
     def _alike(self, leaf: LeafMatch) -> bool:
-        """Whether both are the same bytes, all of them."""
+        """Whether both are the same bytes."""
         buffers = comparable(leaf)
         return buffers is not None and not leaf.undo and buffers[0].digest == buffers[1].digest
 
-    def _arrays(self, seen: LeafMatch) -> tuple[Array, Array]:
-        buffers = comparable(seen)
+    def _arrays(self, leaf: LeafMatch) -> tuple[Array, Array]:
+        buffers = comparable(leaf)
         assert buffers is not None
-        return read(self._store, buffers[0], seen.undo), self._store.get(buffers[1])
+        return read(self._store, buffers[0], leaf.undo), self._store.get(buffers[1])
 
-    def _score(
-        self, kind: str, leaf: LeafMatch, seen: LeafMatch, wide: Array | None, before: float
-    ) -> Exclusive:
+    def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Exclusive:
         """The error of code that got what is off by `before`; see the top of this file for R."""
-        ref, port = self._arrays(seen)
+        ref, port = self._arrays(leaf)
         unit, alike = unit_roundoff(ref.dtype), self._alike(leaf)
         if before > half(ref.dtype, port.dtype) or (before > 0 and not unit and not alike):
-            size = f", relative {before:.1e}" if SOMEHOW < before < math.inf else ""
+            size = f", relative {before:.1e}" if before < math.inf else ""
             return Exclusive(NAN, NAN, 0, problem=UNLIKE + size)
         if alike and wide is None:
             return Exclusive(0.0, 0.0, 0, bounded=True)
-        error = score(ref, port, None if wide is None else self._view.wide(wide))
-        least = self._view.least(leaf)
-        if least.nonfinite and not error.nonfinite:
-            return replace(error, mae=math.inf, rel_l2=math.inf, nonfinite=least.nonfinite)
-        error = replace(error, moved=False, rel_l2=max(error.rel_l2, least.rel_l2))
-        if not unit and error.mae == 0 and not alike and not self._view.same(leaf):
-            return replace(error, problem=UNSEEN)
+        error = replace(score(ref, port, wide), moved=False)
         if not unit or error.nonfinite:
             return replace(error, bounded=error.mae == 0)
         scale = max(4 * unit, before)
@@ -289,17 +261,7 @@ class _Work:
             return replace(error, bounded=near)
         floor = max(error.floor_rel_l2, scale)
         r = error.r * max(error.floor_rel_l2, 4 * unit) / floor
-        return replace(error, r=max(r, (least.rel_l2 - error.floor_rel_l2) / floor))
-
-    def _with_all(self, errors: Mapping[Key, Metrics]) -> Mapping[Key, Metrics]:
-        """The errors of what is seen, raised to what is known of all entries."""
-        found = dict(errors)
-        for order, match in self._matches.items():
-            for leaf in match.outputs:
-                least, key = self._view.least(leaf), (order, leaf.ref.name)
-                if key in found:
-                    found[key] = self._view.indexed(_raised(found[key], least), leaf)
-        return found
+        return replace(error, r=r)
 
 
 def _values(match: Match) -> Iterator[tuple[str, str, float]]:
@@ -313,17 +275,3 @@ def _values(match: Match) -> Iterator[tuple[str, str, float]]:
             yield leaf.name, f"value {port!r} instead of {ref!r}", math.inf
         elif isinstance(ref, float) and ref != port and math.isfinite(ref):
             yield leaf.name, "", abs(ref - port) / abs(ref)
-
-
-def _raised(one: Metrics, least: Least) -> Metrics:
-    if least.nonfinite > one.nonfinite:
-        inf = math.inf
-        return replace(
-            one, mae=inf, mse=inf, max_abs=inf, rel_mae=inf, rel_l2=inf, rel_linf=inf, p999=inf,
-            ulp_p99=inf, cosine=NAN, nonfinite=least.nonfinite,
-        )  # fmt: skip
-    return replace(
-        one,
-        max_abs=max(one.max_abs, least.max_abs),
-        rel_l2=max(one.rel_l2, least.rel_l2),
-    )

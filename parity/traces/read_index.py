@@ -16,7 +16,6 @@ from parity.traces.index import (
     FORMAT,
     NAME,
     Index,
-    Sketch,
     StoredCall,
     StoredCase,
     StoredLeaf,
@@ -25,7 +24,6 @@ from parity.traces.index import (
     signature,
 )
 from parity.traces.plain import decode, decode_skeleton
-from parity.traces.sample import Figures
 from parity.traces.shards import PATTERN, Form, Shard, dtype_of
 from parity.core.calls import ModuleInfo
 from parity.report.typed import typed
@@ -73,12 +71,6 @@ class _Value:
 
 
 @dataclass(frozen=True)
-class _Sketch:
-    kept: _Form
-    figures: Figures
-
-
-@dataclass(frozen=True)
 class _Case:
     name: str
     path: str
@@ -95,7 +87,6 @@ class _Case:
     notes: tuple[str, ...]
     problem: str
     shards: tuple[Shard, ...]
-    sketches: Mapping[str, _Sketch]
 
 
 @dataclass(frozen=True)
@@ -129,7 +120,6 @@ class _Document:
     tensors: tuple[_Tensor, ...]
     state: Mapping[str, _Form]
     weights: tuple[Shard, ...]
-    statistics: bool
     gaps: tuple[str, ...]
     cases: tuple[_Case, ...]
     complete: bool
@@ -216,17 +206,12 @@ def _case(case: _Case, where: str) -> StoredCase:
     parents = [call.parent for call in case.calls]
     if parents[-1:] != [-1] or not all(i < up < len(parents) for i, up in enumerate(parents[:-1])):
         raise InputError(f"{where}.calls: each but the last must be inside a later one; {AGAIN}")
-    sketches = {
-        _named(digest): Sketch(_form(one.kept), one.figures)
-        for digest, one in case.sketches.items()
-    }
     return StoredCase(
         **{
             **vars(case),
             "arguments": skeleton,
             "given": tuple(map(_form, case.given)),
             "calls": tuple(_call(one, f"{where}.calls[{i}]") for i, one in enumerate(case.calls)),
-            "sketches": sketches,
         }
     )
 
@@ -270,10 +255,6 @@ def _form(form: _Form) -> Form:
     digest, shape, name = form
     if len(shape) > DIMENSIONS or any(not 0 <= size < 1 << 48 for size in shape):
         raise InputError(f"{shape} is no shape of an array; {AGAIN}")
-    return Form(_named(digest), shape, dtype_of(name))
-
-
-def _named(digest: str) -> str:
     if not _DIGEST.fullmatch(digest):
         raise InputError(f"{digest!r} is no digest of an array; {AGAIN}")
-    return digest
+    return Form(digest, shape, dtype_of(name))

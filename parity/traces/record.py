@@ -64,18 +64,14 @@ def record_pair(
     seed: int = 0,
     only: Sequence[str] = (),
     depth: int | None = None,
-    statistics: bool = False,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
     """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
-    Of each case the outermost call is recorded whatever was chosen. With `statistics` each array of
-    more than `sample.KEPT` entries is replaced by figures of all and some of them, but for what the
-    model is given, returns and holds: a check says then what the port does by itself. Files have at
-    most `shard_size` bytes each, or one array. Disk space is needed for one case in the temporary
-    folder as well.
+    Of each case the outermost call is recorded whatever was chosen. Files have at most `shard_size`
+    bytes each, or one array. Disk space is needed for one case in the temporary folder as well.
 
     Raises:
         InputError: something cannot be used, another recording writes to the folder, or it has
@@ -87,8 +83,8 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), statistics,
-            shard_size, progress or Progress(),
+            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
+            progress or Progress(),
             video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
         )  # fmt: skip
 
@@ -98,7 +94,6 @@ def _record(
     offline: Offline,
     folder: Path,
     rules: Rules,
-    statistics: bool,
     shard_size: int,
     progress: Progress,
     *,
@@ -129,7 +124,6 @@ def _record(
             "seed": seed,
             "only": list(rules.only),
             "depth": rules.depth,
-            "statistics": statistics,
             "clip": [clip.source, digest(clip.frames).hex()],
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
@@ -149,7 +143,6 @@ def _record(
         tensors=tensors,
         state=state,
         weights=(),
-        statistics=statistics,
     )  # fmt: skip
     before = _before(folder, index)
     names = _free_names(before)
@@ -185,7 +178,7 @@ def _record(
         if case.depth == 0:
             choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
-            made = record_case(case, live, pair, choice, store, progress, statistics)
+            made = record_case(case, live, pair, choice, store, progress)
             files = write(folder, names, made.arrays, shard_size)
         shown |= choice.whole or len(made.stored.calls) > 1
         outputs[case.name] = made.outputs

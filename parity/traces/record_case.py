@@ -12,10 +12,9 @@ from parity.options.scope import Choice, opened
 from parity.force.common import Arrays, NotMeasured
 from parity.core.globs import named
 from parity.traces.float64 import difference
-from parity.traces.index import Sketch, StoredCall, StoredCase, StoredLeaf, Wide
+from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of
 from parity.traces.plain import encode_skeleton
-from parity.traces.sample import figures, kept, large
 from parity.traces.shards import Array, Form
 from parity.run.part import Part, split
 from parity.run.live import Live
@@ -42,12 +41,10 @@ def record_case(
     choice: Choice,
     store: Store,
     progress: Progress,
-    statistics: bool = False,
 ) -> Made:
     """Run the case, then once more in float64, then each call with others inside by itself.
 
     Of a part of the model the outermost calls of the `choice` run in float64, one after another.
-    With `statistics` arrays are sketched, but for what the called module was given and returned.
 
     Raises:
         InputError: a check could not make this case.
@@ -59,7 +56,7 @@ def record_case(
     progress.stage("reference")
     recorded = live.record(case, store, pair.layout, choice.theirs)
     trace, without = _without_taps(case, recorded)
-    forms = _Forms(store, statistics)
+    forms = _Forms(store)
     wide = _in_float64(case, live, choice, trace, forms, store, progress)
     calls = tuple(
         StoredCall(
@@ -93,11 +90,7 @@ def record_case(
         notes=(*live.notes(case), *without),
         problem=wide.problem,
         shards=(),
-        sketches=forms.sketches,
     )
-    for leaf in (*trace.calls[-1].inputs, *trace.calls[-1].outputs):
-        if leaf.buffer is not None:
-            forms.of(leaf.buffer)
     return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
 
 
@@ -117,11 +110,10 @@ def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
 
 
 class _Forms:
-    """The arrays that are to be written, and the sketches of others, by digest."""
+    """The arrays that are to be written, by digest."""
 
-    def __init__(self, store: Store, statistics: bool) -> None:
-        self._store, self._statistics = store, statistics
-        self.sketches: dict[str, Sketch] = {}
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.arrays: dict[str, tuple[Form, Callable[[], Array]]] = {}
 
     def of(self, buffer: Buffer) -> Form:
@@ -131,22 +123,9 @@ class _Forms:
         return form
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
-        """A leaf, whose array is to be written or sketched."""
-        form = None if leaf.buffer is None else self._of_call(leaf.buffer)
+        """A leaf, whose array is to be written."""
+        form = None if leaf.buffer is None else self.of(leaf.buffer)
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
-
-    def _sketches(self, buffer: Buffer) -> bool:
-        return self._statistics and large(buffer.size)
-
-    def _of_call(self, buffer: Buffer) -> Form:
-        if not self._sketches(buffer):
-            return self.of(buffer)
-        form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
-        if form.digest not in self.sketches:
-            array = self._store.get(buffer)
-            found = self.of(self._store.put(kept(array), copy=False))
-            self.sketches[form.digest] = Sketch(found, figures(array))
-        return form
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
         """What to add to the leaves to get these, which are theirs in float64."""
@@ -157,7 +136,6 @@ class _Forms:
             array = arrays.get(leaf.name)
             if array is not None and array.shape == leaf.buffer.shape:
                 more = difference(array, self._store.get(leaf.buffer))
-                more = kept(more) if self._sketches(leaf.buffer) else more
                 put = self._store.put(more, copy=False) if more.any() else None
                 found[leaf.name] = None if put is None else self.of(put)
         return found

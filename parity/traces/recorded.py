@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -10,14 +9,13 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.run.explain import Diagnose
 from parity.force.common import Array
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
 from parity.traces.trace import Golden, adopted
 from parity.judge.faults import Found
 from parity.core.pair import Case
-from parity.core.verdicts import Diagnosis, Fault
+from parity.core.verdicts import Diagnosis
 from parity.core.calls import Match, Trace
 from parity.core.store import Store
 from parity.core.tree import rebuild
@@ -63,10 +61,7 @@ class Recorded:
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
         """What the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
-        shown = by_kind(found, match)
-        if not self._golden.index.statistics:  # else there is nothing to call it with again
-            shown = chain(shown, by_repetition(match, scene))
-        for cause, evidence in shown:
+        for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
             return Diagnosis(cause, evidence, HINTS[cause])
         arrays = next(_wrong(found, match, scene), None)
         place = where(*arrays) if arrays else ""
@@ -91,17 +86,6 @@ class Recorded:
 
     def _of(self, case: Case) -> StoredCase:
         return self._cases[case.name, case.path]
-
-
-def told(fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose) -> Fault:
-    """The fault with its cause; where in its arrays it is does not show in some entries of them."""
-    first = next(
-        one for one in found
-        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
-    )  # fmt: skip
-    result = diagnose(first, scene)
-    evidence = f"{result.evidence}; {fault.evidence}" if result.evidence else fault.evidence
-    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence)
 
 
 def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Array]]:

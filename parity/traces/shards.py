@@ -157,12 +157,6 @@ class Reader:
     def __init__(self, folder: Path, shards: Iterable[Shard]) -> None:
         self._files = {digest: folder / one.name for one in shards for digest in one.digests}
 
-    def beside(self, other: "Reader") -> "Reader":
-        """One that reads what this one has no file with from those of another trace."""
-        both = Reader(Path(), ())
-        both._files = {**other._files, **self._files}
-        return both
-
     def __contains__(self, digest: str) -> bool:
         return digest in self._files
 

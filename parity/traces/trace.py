@@ -1,6 +1,5 @@
 """A golden trace as it is read: its index, and the arrays of its files once these are checked."""
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from parity.core.exceptions import InputError
-from parity.traces.index import AGAIN, Index, Sketch, StoredCall, StoredLeaf, Wide
+from parity.traces.index import AGAIN, Index, StoredCall, StoredLeaf, Wide
 from parity.traces.read_index import read_index
-from parity.traces.sample import count
 from parity.traces.shards import Array, Form, Reader, problem
 from parity.core.calls import Call, Leaf, ModuleInfo, Trace
 from parity.core.store import Store
@@ -69,26 +67,22 @@ def open_trace(folder: Path) -> Golden:
 
 
 def _check_cases(folder: Path, index: Index) -> None:
-    """There is one at least, none twice, and none with sketches if the trace is not one of these:
-    what is seen in part would pass for seen.
-    """
+    """There is one at least, and none twice."""
     if not index.cases:
         raise InputError(f"{folder}: has no case; {AGAIN}")
     counts = Counter(case.key for case in index.cases)
     (name, path), most = counts.most_common(1)[0]
     if most > 1:
         raise InputError(f"{folder}: has {most} cases {name!r} of module {path!r}; {AGAIN}")
-    if not index.statistics and any(case.sketches for case in index.cases):
-        raise InputError(f"{folder}: has sketches, and is no trace of statistics; {AGAIN}")
 
 
 def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
-    """Every array that the index names is in a file, or sketched, and nowhere named as of another
-    size; what float64 adds has the size of what it is added to.
+    """Every array that the index names is in a file, and nowhere named as of another size; what
+    float64 adds has the size of what it is added to.
     """
     known: dict[str, Form] = {}
-    for form, sketches in _forms(index):
-        if form.digest not in reader and form.digest not in sketches:
+    for form in _forms(index):
+        if form.digest not in reader:
             raise InputError(f"{folder}: no file has array {form.digest}; {AGAIN}")
         first = known.setdefault(form.digest, form)
         if (form.nbytes, form.dtype) != (first.nbytes, first.dtype):
@@ -99,35 +93,16 @@ def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
 
     for case in index.cases:
         for call in case.calls:
-            _check_kept(folder, case.sketches, (*call.inputs, *call.outputs))
             for leaves, wide in ((call.outputs, call.own), (call.outputs, call.whole),
                                  (call.inputs, call.handed)):  # fmt: skip
-                _check_wide(folder, case.sketches, leaves, wide)
+                _check_wide(folder, leaves, wide)
 
 
-def _check_kept(folder: Path, sketches: Mapping[str, Sketch], leaves: Sequence[StoredLeaf]) -> None:
-    """What was kept of an array are as many entries as would be kept of it here."""
+def _check_wide(folder: Path, leaves: Sequence[StoredLeaf], wide: Wide) -> None:
     for leaf in leaves:
-        sketch = sketches.get(leaf.form.digest) if leaf.form else None
-        if leaf.form is None or sketch is None:
+        more, to = wide.get(leaf.name), leaf.form
+        if more is None or to is None:
             continue
-        entries = count(math.prod(leaf.form.shape))
-        if (sketch.kept.shape, sketch.kept.dtype) != ((entries,), leaf.form.dtype):
-            raise InputError(
-                f"{folder}: of {leaf.form.text} {sketch.kept.text} was kept, expected {entries}"
-                f" entries of it; {AGAIN}"
-            )
-
-
-def _check_wide(
-    folder: Path, sketches: Mapping[str, Sketch], leaves: Sequence[StoredLeaf], wide: Wide
-) -> None:
-    for leaf in leaves:
-        more = wide.get(leaf.name)
-        if more is None or leaf.form is None:
-            continue
-        sketch = sketches.get(leaf.form.digest)
-        to = leaf.form if sketch is None else sketch.kept
         kind = "complex64" if to.dtype.kind == "c" else "float32"
         if more.shape != to.shape or more.dtype.name != kind:
             raise InputError(
@@ -135,19 +110,15 @@ def _check_wide(
             )
 
 
-def _forms(index: Index) -> Iterator[tuple[Form, Mapping[str, Sketch]]]:
-    """Each with the sketches that may stand in its place."""
-    whole: Mapping[str, Sketch] = {}
-    yield from ((tensor.form, whole) for tensor in index.tensors)
-    yield from ((form, whole) for form in index.state.values())
+def _forms(index: Index) -> Iterator[Form]:
+    yield from (tensor.form for tensor in index.tensors)
+    yield from index.state.values()
     for case in index.cases:
-        yield from ((form, whole) for form in case.given)
-        yield from ((sketch.kept, whole) for sketch in case.sketches.values())
+        yield from case.given
         for call in case.calls:
-            leaves = (*call.inputs, *call.outputs)
-            yield from ((leaf.form, case.sketches) for leaf in leaves if leaf.form)
+            yield from (leaf.form for leaf in (*call.inputs, *call.outputs) if leaf.form)
             for wide in (call.own, call.handed, call.whole):
-                yield from ((form, whole) for form in wide.values() if form)
+                yield from (form for form in wide.values() if form)
 
 
 def adopted(

@@ -109,7 +109,7 @@ def unfinished(folder, resign):
         (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
         (lambda folder, resign: (folder / index.NAME).write_text("{"), ["not JSON"]),
         (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["not the index"]),
-        (edited(format=99), ["format 99, this version reads 2", "record it again"]),
+        (edited(format=99), ["format 99, this version reads 3", "record it again"]),
         (edited(seed=4, facts={}), ["changed since it was recorded"]),
         (unfinished, ["its recording has not ended"]),
         (lambda folder, resign: shard(folder).unlink(), ["00001.safetensors", "no such file"]),
