@@ -25,8 +25,8 @@ import click
 
 from jaxvae.chunks import chunk_bounds
 from jaxvae.config import CogVideoXVAEConfig
-from parity.environment import commit
-from parity.report.write import write_all
+from parity.core.files import write_all
+from parity.host.environment import commit
 from tools.tables import markdown as table
 
 TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}

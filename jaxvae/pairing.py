@@ -23,9 +23,9 @@ from jaxvae.ladder import (
 )
 from jaxvae.mistakes import WRONG
 from jaxvae.weights import from_torch_state, refuse_nonfinite
-from parity.errors import InputError
-from parity.mistakes import behaviour
-from parity.records import Case, Clip, Offline, Pair
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Clip, Offline, Pair
+from parity.selftest.mistakes import behaviour
 
 
 def prepare() -> None:

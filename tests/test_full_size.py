@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from jaxvae.pairing import make_nnx, make_torch
+from parity.core.metrics import compare_arrays
 from parity.inputs import load_clip
-from parity.metrics import compare_arrays
-from parity.noise import score
+from parity.measure.noise import score
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity]
 

@@ -8,7 +8,7 @@ import torch
 
 from jaxvae.ladder import R_LIMIT, RUNGS
 from jaxvae.pairing import PAIR
-from parity.grade import GRADES
+from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair
 from parity.report import Report
 from parity.report.diff import diff

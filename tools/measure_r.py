@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from flax import nnx
 
 import parity
-from parity.judging import MODES
-from parity.limits import TABLE, r_limit
-from parity.metrics import rms
-from parity.noise import LONG
+from parity.core.limits import TABLE, r_limit
+from parity.core.metrics import rms
+from parity.measure.noise import LONG
+from parity.options.options import MODES
 from tests.faultzoo import zoo
 from tools.tables import publish
 

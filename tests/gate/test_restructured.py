@@ -14,7 +14,7 @@ import parity
 from jaxvae.blocks import DownBlock3D, MidBlock3D, ResnetBlock3D
 from jaxvae.coders import Encoder3D
 from jaxvae.convolution import CausalConv3d, Conv2d, Conv3d, convolve
-from parity.capture_nnx import submodules
+from parity.capture.nnx import submodules
 
 CHUNK = np.random.default_rng(3).standard_normal((1, 3, 5, 16, 16)).astype(np.float32)
 BLOCKS = ["down_blocks.0", "down_blocks.1"]

@@ -4,8 +4,8 @@ import pytest
 
 from jaxvae.mistakes import WRONG
 from jaxvae.pairing import PAIR
-from parity.mistakes import GENERAL
 from parity.selftest.bench import selftest
+from parity.selftest.mistakes import GENERAL
 
 
 @pytest.mark.slow

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from jaxvae.ladder import CONFIGS, read_config, split_weights
 from jaxvae.pairing import PAIR, cases, make_nnx, make_torch, unexercised
 from jaxvae.reference import decode_torch, encode_torch, forward_torch
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Clip
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
-from parity.records import Case, Clip
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])
