@@ -75,8 +75,8 @@ class TorchSide:
         if spec.device == "gpu" and not torch.cuda.is_available():
             raise Failed("this PyTorch finds no CUDA device")
 
-        from jaxvae.ladder import read_config
-        from jaxvae.pairing import make_torch
+        from jaxvae.pairs.cogvideox.ladder import read_config
+        from jaxvae.pairs.cogvideox.pair import make_torch
 
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
@@ -161,9 +161,9 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae.ladder import read_config
-        from jaxvae.pairing import StateDict, make_torch
-        from jaxvae.weights import from_torch_state
+        from jaxvae.io.weights import from_torch_state
+        from jaxvae.pairs.cogvideox.ladder import read_config
+        from jaxvae.pairs.cogvideox.pair import StateDict, make_torch
 
         try:
             self.device = jax.devices(spec.device)[0]

@@ -23,8 +23,8 @@ from typing import Any
 
 import click
 
-from jaxvae.chunks import chunk_bounds
-from jaxvae.config import CogVideoXVAEConfig
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+from jaxvae.run.chunks import chunk_bounds
 from parity.environment import commit
 from parity.report.write import write_all
 
@@ -126,8 +126,8 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
     from jax.experimental import topologies
 
     from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.cache import without_cache
-    from jaxvae.steps import Coder, decode_chunk, encode_chunk
+    from jaxvae.devices.compile_cache import without_cache
+    from jaxvae.run.steps import Coder, decode_chunk, encode_chunk
 
     (device,) = topologies.get_topology_desc(platform="tpu", **TOPOLOGY).devices
     sharding = jax.sharding.SingleDeviceSharding(device)

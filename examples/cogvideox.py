@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 import jaxvae
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
 from parity.inputs import load_clip
 
 SMALL = jaxvae.CogVideoXVAEConfig(

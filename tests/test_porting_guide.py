@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxvae import mistakes
+from jaxvae.pairs.cogvideox import mistakes
 from tests.faultzoo.zoo import CASES
 
 ROOT = Path(__file__).parents[1]

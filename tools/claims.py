@@ -285,7 +285,7 @@ def compiled() -> Figures:
 
 def _small(quantised: bool = False) -> tuple[Any, Any]:
     """diffusers' model in the ladder's small configuration, and the port with its weights."""
-    from jaxvae import pairing
+    from jaxvae.pairs.cogvideox import pair as pairing
 
     if not quantised:
         reference = pairing.make_torch(None, "small", 0)

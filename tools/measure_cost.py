@@ -17,7 +17,7 @@ from typing import Any
 import click
 import torch
 
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.case import run_case
 from parity.inputs import load_clip
 from parity.live import Live

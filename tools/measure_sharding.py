@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
 from parity.environment import commit
 from parity.report.write import write_all
 from tools.scaling import Chip, Split, call_seconds, step_cost
@@ -85,8 +85,8 @@ def measure(direction: str, axis: str, devices: int) -> Row:
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.sharding import Layout, ShardedCoder, ShardedStep
-    from jaxvae.steps import decode_chunk, encode_chunk
+    from jaxvae.devices.sharding import Layout, ShardedCoder, ShardedStep
+    from jaxvae.run.steps import decode_chunk, encode_chunk
 
     vae = nnx.eval_shape(lambda: AutoencoderKLCogVideoX(SMALL, rngs=nnx.Rngs(0)))
     vae.eval()

@@ -18,9 +18,9 @@ from jaxvae.cli.options import (
     with_model,
     with_tiles,
 )
-from jaxvae.files import WeightsError
-from jaxvae.messages import shown
-from jaxvae.video import RATE, Writer, check_output, to_pixels
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.messages import shown
+from jaxvae.io.video import RATE, Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
     import numpy as np

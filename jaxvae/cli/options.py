@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jaxvae.files import SHARDED_NAME
-from jaxvae.video import Video, find_video
+from jaxvae.io.diffusers_folder import SHARDED_NAME
+from jaxvae.io.video import Video, find_video
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -115,7 +115,7 @@ def load(
     Raises:
         WeightsError: it cannot be read, or with `finite` has values that are not.
     """
-    from jaxvae.weights import refuse_nonfinite
+    from jaxvae.io.weights import refuse_nonfinite
 
     model = _read(weights, revision, local_files_only, dtype, precision, param_dtype)
     if finite:
@@ -131,10 +131,10 @@ def _read(
     precision: Any,
     param_dtype: str | None,
 ) -> "AutoencoderKLCogVideoX":
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 
     if (Path(weights) / SHARDED_NAME).exists():
-        from jaxvae.checkpoint import load_checkpoint
+        from jaxvae.io.sharded_checkpoint import load_checkpoint
 
         return load_checkpoint(weights, None, dtype, precision, param_dtype)
     place, _, subfolder = weights.partition(":")

@@ -20,11 +20,11 @@ from jaxvae.cli.options import (
     with_model,
     with_tiles,
 )
-from jaxvae.video import Writer, check_output, to_pixels
+from jaxvae.io.video import Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
-    from jaxvae.config import CogVideoXVAEConfig
-    from jaxvae.video import Frames
+    from jaxvae.io.video import Frames
+    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 
 
 @click.command()
@@ -75,7 +75,7 @@ def reconstruct(
     clip = replace(clip, frames=kept)
 
     from jaxvae.cli.coding import decoded, encoded
-    from jaxvae.quality import Gathered
+    from jaxvae.io.quality import Gathered
 
     began = time.monotonic()
     gathered, shown = Gathered(), _Shown(kept)

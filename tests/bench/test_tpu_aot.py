@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bench.tpu_aot import CALLS, Call, Program, compile_program, load, markdown, peak, wanted
-from jaxvae.ladder import SMALL
+from jaxvae.pairs.cogvideox.ladder import SMALL
 
 GIB = 2**30
 SHORT = (

@@ -4,8 +4,8 @@ from functools import partial
 
 import numpy as np
 
-from jaxvae import cache as programs
-from jaxvae import winograd
+from jaxvae.devices import compile_cache as programs
+from jaxvae.layers import winograd
 from parity import backward_rows, gradient, gradients, masks, noise, parts
 from parity.cache import folder
 from parity.diagnose.scene import EXPLAINED

@@ -5,8 +5,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxvae import pairing
-from jaxvae.convolution import Conv2d
+from jaxvae.layers.convolution import Conv2d
+from jaxvae.pairs.cogvideox import pair as pairing
 from parity.capture_nnx import submodules
 
 

@@ -75,7 +75,8 @@ def drawn(small_torch):
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
-    from jaxvae import ladder, pairing, reference
+    from jaxvae.pairs.cogvideox import ladder, reference
+    from jaxvae.pairs.cogvideox import pair as pairing
     from parity.records import Case
 
     path = drawn[which]

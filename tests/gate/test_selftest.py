@@ -2,8 +2,8 @@
 
 import pytest
 
-from jaxvae.mistakes import WRONG
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.mistakes import WRONG
+from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.mistakes import GENERAL
 from parity.selftest.bench import selftest
 

@@ -142,7 +142,7 @@ def test_the_earlier_ports_pooling_is_found(tmp_path):
 
     import mutants
 
-    from jaxvae.pairing import PAIR
+    from jaxvae.pairs.cogvideox.pair import PAIR
 
     def wrong(settings, tensors):
         return mutants.mistake_pooling(PAIR.offline.make_nnx(settings, tensors))
@@ -164,7 +164,7 @@ def test_the_earlier_ports_pooling_is_found(tmp_path):
 @pytest.mark.slow
 def test_sizes_and_r_are_those_of_the_readme(tmp_path):
     """Sizes to 5 %; R may be half as large again, as other processors round otherwise."""
-    from jaxvae.pairing import PAIR
+    from jaxvae.pairs.cogvideox.pair import PAIR
 
     shown = numbers("README.md", "that is # MB instead of #")
     for statistics, megabytes in zip((True, False), shown, strict=True):

@@ -11,8 +11,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, convolution
-from jaxvae.weights import from_torch_state, load_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.io.weights import from_torch_state, load_torch_state
+from jaxvae.layers import convolution
 
 # Two blocks that compress time, one shortcut, four channels a group.
 SMALL = {

@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxvae import aot, steps
-from jaxvae.aot import MAGIC, ProgramsError
+from jaxvae.devices import aot
+from jaxvae.devices.aot import MAGIC, ProgramsError
+from jaxvae.run import steps
 
 LOAD = """
 import json
 import sys
 import numpy as np
 from jax import monitoring
-from jaxvae import AutoencoderKLCogVideoX, aot
+from jaxvae import AutoencoderKLCogVideoX
+from jaxvae.devices import aot
 
 traced, compiled = [], []
 def listen(event, duration, fun_name="", **kwargs):

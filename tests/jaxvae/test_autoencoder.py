@@ -6,9 +6,10 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, coders
-from jaxvae.chunks import chunk_bounds
-from jaxvae.weights import from_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.io.weights import from_torch_state
+from jaxvae.models.cogvideox import encoder_decoder as coders
+from jaxvae.run.chunks import chunk_bounds
 
 LIMIT = 2e-5  # relative to the largest value
 

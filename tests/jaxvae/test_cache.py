@@ -10,7 +10,7 @@ import filelock
 import jax
 import pytest
 
-from jaxvae import cache
+from jaxvae.devices import compile_cache as cache
 
 RUN = """
 import json
@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import monitoring
 from jaxvae import AutoencoderKLCogVideoX
-from jaxvae.steps import Coder, decode_chunk
+from jaxvae.run.steps import Coder, decode_chunk
 
 events = Counter()
 monitoring.register_event_listener(lambda event, **_: events.update([event]))

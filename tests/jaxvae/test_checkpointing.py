@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxvae import blocks
-from jaxvae.weights import from_torch_state
+from jaxvae.io.weights import from_torch_state
+from jaxvae.models.cogvideox import blocks
 from parity.capture_nnx import record
 from parity.store import Store
 

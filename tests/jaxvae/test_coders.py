@@ -3,7 +3,8 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxvae import CogVideoXVAEConfig, coders
+from jaxvae import CogVideoXVAEConfig
+from jaxvae.models.cogvideox import encoder_decoder as coders
 
 
 @pytest.mark.slow

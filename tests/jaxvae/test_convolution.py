@@ -5,7 +5,7 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import convolution
+from jaxvae.layers import convolution
 
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 

@@ -12,7 +12,8 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from flax import nnx
 from jax.test_util import check_grads
 
-from jaxvae import DiagonalGaussian, layers
+from jaxvae import DiagonalGaussian
+from jaxvae.layers import norms as layers
 
 ROUNDING = 2.0**-24
 LIMIT = 10.0  # what fails a call of the ladder; 30 for the parameters of a norm

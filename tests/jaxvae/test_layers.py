@@ -6,7 +6,7 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import layers
+from jaxvae.layers import norms as layers
 
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 

@@ -15,10 +15,13 @@ from diffusers.models.downsampling import CogVideoXDownsample3D
 from diffusers.models.upsampling import CogVideoXUpsample3D
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, blocks, convolution, layers, resample
-from jaxvae.numbers import check_dtypes
-from jaxvae.rounding import add, multiply_add, narrow, widen
-from jaxvae.weights import from_torch_state, load_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.io.weights import from_torch_state, load_torch_state
+from jaxvae.layers import convolution, resample
+from jaxvae.layers import norms as layers
+from jaxvae.layers.dtypes import check_dtypes
+from jaxvae.layers.rounding import add, multiply_add, narrow, widen
+from jaxvae.models.cogvideox import blocks
 
 BF16 = jnp.dtype(jnp.bfloat16)
 # As far from float64 as PyTorch's own result. Half of all roundings doubled make it 1.4.

@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jaxvae.ladder import CONFIGS, read_config, split_weights
-from jaxvae.pairing import PAIR, cases, make_nnx, make_torch, unexercised
-from jaxvae.reference import decode_torch, encode_torch, forward_torch
+from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config, split_weights
+from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, make_torch, unexercised
+from jaxvae.pairs.cogvideox.reference import decode_torch, encode_torch, forward_torch
 from parity.errors import InputError
 from parity.inputs import load_clip
 from parity.pipeline import run_pair

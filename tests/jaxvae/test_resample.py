@@ -6,7 +6,7 @@ import torch
 from diffusers.models.downsampling import CogVideoXDownsample3D
 from diffusers.models.upsampling import CogVideoXUpsample3D
 
-from jaxvae import resample
+from jaxvae.layers import resample
 
 CLOSE = 5e-6
 

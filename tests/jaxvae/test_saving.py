@@ -13,8 +13,9 @@ import torch
 from flax import nnx
 from safetensors.torch import load_file
 
-from jaxvae import AutoencoderKLCogVideoX, WeightsError, saving
-from jaxvae.weights import from_torch_state
+from jaxvae import AutoencoderKLCogVideoX, WeightsError
+from jaxvae.io import saving
+from jaxvae.io.weights import from_torch_state
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained

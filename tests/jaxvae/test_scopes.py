@@ -6,8 +6,8 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxvae.blocks import DownBlock3D
-from jaxvae.steps import Coder, decode_chunk
+from jaxvae.models.cogvideox.blocks import DownBlock3D
+from jaxvae.run.steps import Coder, decode_chunk
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import layers
-from jaxvae.chunks import chunk_bounds
-from jaxvae.steps import decode_chunk
-from jaxvae.stream import decode_single, regroup
+from jaxvae.layers import norms as layers
+from jaxvae.run.chunks import chunk_bounds
+from jaxvae.run.steps import decode_chunk
+from jaxvae.run.streams import decode_single, regroup
 
 
 def joined(parts):

@@ -10,7 +10,8 @@ import torch
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
-from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError, weights
+from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError
+from jaxvae.io import weights
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained
