@@ -161,7 +161,7 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae.io.weights import from_torch_state
+        from jaxvae import AutoencoderKLCogVideoX
         from jaxvae.pairs.cogvideox.ladder import read_config
         from jaxvae.pairs.cogvideox.pair import StateDict, make_torch
 
@@ -175,7 +175,7 @@ class JaxSide:
         config = read_config(spec.config)
         weights = StateDict(make_torch(None, spec.config, 0))
         with jax.default_device(self.device):
-            self.vae = from_torch_state(config, weights, dtype, precision)
+            self.vae = AutoencoderKLCogVideoX.from_torch_state(config, weights, dtype, precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
 
     def tile(self) -> None:

@@ -86,7 +86,7 @@ def measure(direction: str, axis: str, devices: int) -> Row:
 
     from jaxvae import AutoencoderKLCogVideoX
     from jaxvae.devices.sharding import Layout, ShardedCoder, ShardedStep
-    from jaxvae.run.steps import decode_chunk, encode_chunk
+    from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
 
     vae = nnx.eval_shape(lambda: AutoencoderKLCogVideoX(SMALL, rngs=nnx.Rngs(0)))
     vae.eval()

@@ -134,7 +134,7 @@ def _read(
     from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 
     if (Path(weights) / SHARDED_NAME).exists():
-        from jaxvae.io.sharded_checkpoint import load_checkpoint
+        from jaxvae.models.loading import load_checkpoint
 
         return load_checkpoint(weights, None, dtype, precision, param_dtype)
     place, _, subfolder = weights.partition(":")

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept between processes.
+"""The folder in which compiled programs are kept between processes.
 
 Not in diffusers. JAX has a cache of compiled programs on disk, which is off until somebody names
 its folder. The programs of this model take minutes to compile, so that folder has a default here.
@@ -9,8 +9,6 @@ import stat
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,7 @@ def default_folder() -> Path | None:
 
 
 def use_default_cache() -> None:
-    """Name the folder, once in a process, when the first step of a model is about to be compiled.
+    """Name the folder, once in a process, when a model is about to compile its first step.
 
     What the user has set stays: nothing happens if `jax_compilation_cache_dir` has a value (also
     by JAX_COMPILATION_CACHE_DIR), or `jax_enable_compilation_cache` is off. Both belong to the
@@ -114,27 +112,6 @@ def _mend(folder: Path) -> None:
                     used.write_bytes(entry.stat().st_mtime_ns.to_bytes(8, "little"))
     except filelock.Timeout:
         pass  # somebody is writing: the next process will look
-
-
-@contextmanager
-def without_cache() -> Iterator[None]:
-    """Compile everything anew, in the whole process.
-
-    What was fetched from the cache on disk is not always a whole executable. jaxlib 0.10.2 on a
-    CPU: stored once more it lacks its kernels ("Function dot.5_kernel not found"), and fails where
-    it is run. For a device that is not there, nothing can be fetched.
-    """
-    from jax.experimental.compilation_cache import compilation_cache
-
-    name = "jax_enable_compilation_cache"
-    before = _setting(name)
-    jax.config.update(name, False)
-    compilation_cache.reset_cache()  # it remembers whether it is used
-    try:
-        yield
-    finally:
-        jax.config.update(name, before)
-        compilation_cache.reset_cache()
 
 
 def _setting(name: str) -> Any:

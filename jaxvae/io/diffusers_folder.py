@@ -1,4 +1,4 @@
-"""Where the weights of a model lie, and their tensors read one by one.
+"""The files of a model that diffusers saved, and their tensors read one by one.
 
 A folder that diffusers saved, or a Hub repository: one safetensors file, or several and an index.
 """
@@ -87,6 +87,21 @@ def find_folder(
     return root / subfolder if subfolder else root
 
 
+def find_config(folder: Path) -> Path:
+    """Return the configuration of a folder; raises WeightsError if there is none."""
+    if (folder / CONFIG_NAME).is_file():
+        return folder / CONFIG_NAME
+    if (folder / SHARDED_NAME).exists():
+        raise WeightsError(
+            f"{folder}: expected a folder that diffusers saved, found a checkpoint of JAX; use"
+            f" jaxvae.load_checkpoint, or convert it back: jaxvae convert {folder} NEW_FOLDER"
+        )
+    raise WeightsError(
+        f"{folder}: expected a {CONFIG_NAME}, found none; give the folder that diffusers saved"
+        " (of a pipeline: its subfolder vae)"
+    )
+
+
 def _download(
     repo: str, subfolder: str | None, revision: str | None, local_files_only: bool
 ) -> Path:
@@ -150,7 +165,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """Which file an index says each tensor is in."""
+    """Return the file that an index says each tensor is in."""
     try:
         found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:

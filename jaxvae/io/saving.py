@@ -19,8 +19,6 @@ from huggingface_hub import StateDictSplit, split_state_dict_into_shards_factory
 
 from jaxvae.io.diffusers_folder import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, WeightsError
 from jaxvae.io.weights import parameter_slots, torch_shape
-from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-from jaxvae.models.cogvideox.config import CLASS_NAME
 
 DIFFUSERS_VERSION = "0.42.1"
 """The version whose layout this is, and what config.json says."""
@@ -62,9 +60,7 @@ class TorchState(Mapping[str, Any]):
         return dtype.itemsize * int(np.prod(shape))
 
 
-def save_pretrained(
-    model: AutoencoderKLCogVideoX, folder: str | Path, max_shard_size: int | str = "10GB"
-) -> None:
+def save_pretrained(model: Any, folder: str | Path, max_shard_size: int | str = "10GB") -> None:
     """Write `config.json` and the parameters, in the dtype that they have, into a folder.
 
     Above `max_shard_size` (bytes, or a string such as "5GB") there are several files and an index.
@@ -76,7 +72,7 @@ def save_pretrained(
     folder = Path(folder)
     state = TorchState(model)
     split = _split(state, max_shard_size)
-    config = {**model.config.to_dict(), "_class_name": CLASS_NAME}
+    config = {**model.config.to_dict(), "_class_name": model.config.class_name}
     files = {CONFIG_NAME: _json(config | {"_diffusers_version": DIFFUSERS_VERSION})}
     if len(split.filename_to_tensors) > 1:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}

@@ -7,25 +7,24 @@ A folder of Orbax's, not of diffusers': for training runs on many devices. PyTor
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.pretrained import Pretrained
 from jaxvae.io.weights import refuse_misfits
 from jaxvae.layers.convolution import Precision
-from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 
+Model = TypeVar("Model", bound=Pretrained)
 Placement = Sharding | Callable[[str, jax.ShapeDtypeStruct], Sharding]
 """Where parameters go: all alike, or by name (`encoder.conv_in.conv.kernel`), shape and dtype."""
 
 
-def save_checkpoint(model: AutoencoderKLCogVideoX, path: str | Path) -> None:
+def save_checkpoint(model: Pretrained, path: str | Path) -> None:
     """Write the parameters, as they are sharded, and the config into a new folder.
 
     Returns when all is written. The folder appears when it is complete. Other state, such as the
@@ -51,18 +50,17 @@ def save_checkpoint(model: AutoencoderKLCogVideoX, path: str | Path) -> None:
         raise WeightsError(f"{folder}: cannot be written ({error})") from error
 
 
-def load_checkpoint(
+def restore(
+    model_class: type[Model],
     path: str | Path,
-    placement: Placement | None = None,
-    dtype: DTypeLike = jnp.float32,
-    precision: Precision = "highest",
-    param_dtype: DTypeLike | None = None,
-) -> AutoencoderKLCogVideoX:
-    """Return the model of a checkpoint, in evaluation mode, its parameters placed as asked for.
+    placement: Placement | None,
+    dtype: DTypeLike,
+    precision: Precision,
+    param_dtype: DTypeLike | None,
+) -> Model:
+    """Return a model of this class from a checkpoint, its parameters placed as asked for.
 
-    Each device reads its part only, however the parameters were sharded when they were saved.
-    Without `placement` all go to the first device. Another `param_dtype` than they were saved in
-    rounds them. Raises WeightsError.
+    See `models/loading.py`.
     """
     import orbax.checkpoint as ocp
 
@@ -72,13 +70,9 @@ def load_checkpoint(
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         with _explained(folder):
             saved = checkpointer.restore(folder, ocp.args.Composite(config=ocp.args.JsonRestore()))
-            config = CogVideoXVAEConfig.from_dict(saved["config"])
+            config = model_class.config_class.from_dict(saved["config"])
             found = ocp.StandardCheckpointHandler().metadata(folder / "parameters").tree
-        model = nnx.eval_shape(
-            lambda: AutoencoderKLCogVideoX(
-                config, rngs=nnx.Rngs(0), dtype=dtype, precision=precision, param_dtype=param_dtype
-            )
-        )
+        model = model_class.without_values(config, dtype, precision, param_dtype)
         slots = _parameters(model)
         try:
             _check_shapes(slots, found)

@@ -1,4 +1,4 @@
-"""PyTorch weights into the model: diffusers folders, Hub repositories, tensor mappings.
+"""PyTorch tensors into the parameters of a model, and where each of them belongs.
 
 A mapping goes by the type of the module that owns a parameter, and it is a bijection: every tensor
 is used once and every parameter set once, or loading fails and names what does not fit.
@@ -12,20 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.typing import DTypeLike
 
-from jaxvae.io.diffusers_folder import (
-    CONFIG_NAME,
-    SHARDED_NAME,
-    WeightsError,
-    find_folder,
-    open_weights,
-)
+from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import shown
-from jaxvae.layers.convolution import Conv2d, Conv3d, Linear, Precision
+from jaxvae.layers.convolution import Conv2d, Conv3d, Linear
 from jaxvae.layers.norms import GroupNorm
-from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 
 _COMPILED_PREFIX = "_orig_mod."  # what torch.compile puts before every name
 _SHOWN = 8
@@ -37,28 +28,6 @@ _PARAMETERS: dict[type, tuple[tuple[str, str, tuple[int, ...] | None], ...]] = {
     Linear: (("kernel", "weight", (1, 0)), ("bias", "bias", None)),
     GroupNorm: (("scale", "weight", None), ("bias", "bias", None)),
 }
-
-
-def from_torch_state(
-    config: CogVideoXVAEConfig,
-    tensors: Mapping[str, Any],
-    dtype: DTypeLike = jnp.float32,
-    precision: Precision = "highest",
-    param_dtype: DTypeLike | None = None,
-) -> AutoencoderKLCogVideoX:
-    """Build the model from a PyTorch state dict of arrays, in evaluation mode.
-
-    `tensors` is read one at a time and may read lazily, so that no second copy of all the weights
-    is held. No random initial weights are computed.
-    """
-    model = nnx.eval_shape(
-        lambda: AutoencoderKLCogVideoX(
-            config, rngs=nnx.Rngs(0), dtype=dtype, precision=precision, param_dtype=param_dtype
-        )
-    )
-    load_torch_state(model, tensors)
-    model.eval()  # type: ignore[no-untyped-call]
-    return model
 
 
 def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
@@ -107,43 +76,6 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         )
     for param, value in values:
         param.set_value(value)
-
-
-def from_pretrained(
-    path_or_repo: str | Path,
-    subfolder: str | None = None,
-    dtype: DTypeLike = jnp.float32,
-    precision: Precision = "highest",
-    revision: str | None = None,
-    local_files_only: bool = False,
-    param_dtype: DTypeLike | None = None,
-) -> AutoencoderKLCogVideoX:
-    """Load `config.json` and safetensors from a folder or a Hub repository, as diffusers saves.
-
-    A name that is no folder here is a repository id (`owner/name`); `revision` and
-    `local_files_only` concern the Hub only. Pickled weights are refused. The tensors are read one
-    by one, so that memory never holds more than the model and about two of them.
-
-    `dtype` is what the model computes in, `param_dtype` what its parameters are kept in, whatever
-    the files hold (None: `dtype`). Raises ConfigError or WeightsError.
-    """
-    folder = find_folder(path_or_repo, subfolder, revision, local_files_only)
-    if not (folder / CONFIG_NAME).is_file():
-        if (folder / SHARDED_NAME).exists():
-            raise WeightsError(
-                f"{folder}: expected a folder that diffusers saved, found a checkpoint of JAX; use"
-                f" jaxvae.load_checkpoint, or convert it back: jaxvae convert {folder} NEW_FOLDER"
-            )
-        raise WeightsError(
-            f"{folder}: expected a {CONFIG_NAME}, found none; give the folder that diffusers saved"
-            " (of a pipeline: its subfolder vae)"
-        )
-    config = CogVideoXVAEConfig.from_json(folder / CONFIG_NAME)
-    tensors = open_weights(folder)
-    try:
-        return from_torch_state(config, tensors, dtype, precision, param_dtype)
-    except WeightsError as error:
-        raise WeightsError(f"{folder}: {error}") from error
 
 
 def refuse_nonfinite(model: nnx.Module, source: str | Path) -> None:

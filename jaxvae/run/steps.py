@@ -1,4 +1,4 @@
-"""One chunk of frames through encoder or decoder, and chunk after chunk: the compiled programs.
+"""Chunk after chunk of frames through a compiled step of a model.
 
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
 """
@@ -6,6 +6,7 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,16 +14,13 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from jaxvae.devices.compile_cache import use_default_cache
-from jaxvae.devices.loaded import find_loaded
-from jaxvae.layers.convolution import Cache, Conv3d
-from jaxvae.models.cogvideox.encoder_decoder import Decoder3D, Encoder3D
+from jaxvae.layers.convolution import Cache
 from jaxvae.run.chunks import Bounds
 from jaxvae.run.tiling import Window, Windows
 
 Video = Float[Array, "b t h w c"]
 Output = Float[Array, "b t2 h2 w2 c2"]  # another size than the input of the same call
-Parts = tuple[Encoder3D | Decoder3D, Conv3d | None]
+Parts = tuple[Any, ...]
 """The modules that a step runs, and no other: what else the model holds is no part of a program."""
 
 Step = Callable[[Parts, Video, Cache | None], tuple[Output, Cache]]
@@ -37,24 +35,6 @@ def cut(x: Video, frames: Bounds, window: Window) -> Video:
         (*(start for start, _ in bounds), 0),
         (*(end - start for start, end in bounds), x.shape[-1]),
     )
-
-
-def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
-    """Return the moments of one chunk and the caches for the next."""
-    encoder, quant_conv = parts
-    with jax.named_scope("encoder"):
-        moments, cache = encoder(x, conv_cache=cache)
-    with jax.named_scope("quant_conv"):
-        return (moments if quant_conv is None else quant_conv(moments)), cache
-
-
-def decode_chunk(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
-    """Return the frames of one chunk and the caches for the next."""
-    decoder, post_quant_conv = parts
-    with jax.named_scope("post_quant_conv"):
-        z = z if post_quant_conv is None else post_quant_conv(z)
-    with jax.named_scope("decoder"):
-        return decoder(z, conv_cache=cache)
 
 
 @partial(jax.jit, static_argnames="step", donate_argnames="cache")
@@ -77,24 +57,12 @@ class Coder:
     def __call__(self, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
         """Return what the step makes of the chunk, and the caches for the next."""
         if self.compiled:
-            loaded = find_loaded(self.step, self.parts, x, cache)
-            if loaded is None:
-                use_default_cache()
-            program = loaded or partial(_compiled, self.step)
-            output: tuple[Output, Cache] = program(self.parts, x, cache)
+            output: tuple[Output, Cache] = _compiled(self.step, self.parts, x, cache)
             return output
         return self.step(self.parts, x, cache)
 
-    def is_loaded(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> bool:
-        """Whether the program for a chunk and caches of these shapes came from a file."""
-        held = [leaf for leaf in jax.tree.leaves(self.parts) if isinstance(leaf, jax.Array)]
-        place = held[0].sharding if held else None
-        x, cache = jax.tree.map(lambda shape: shape.update(sharding=place), (x, cache))
-        return find_loaded(self.step, self.parts, x, cache) is not None
-
     def lower(self, x: jax.ShapeDtypeStruct, cache: Cache | None) -> jax.stages.Lowered:
         """Return the program for a chunk and caches of these shapes, not compiled yet."""
-        use_default_cache()
         return _compiled.lower(self.step, self.parts, x, cache)
 
     def fill(self, x: Video) -> Video:
@@ -130,7 +98,6 @@ def run_windows(
     memory. Statistics are those of a sample, so values change by rounding only. A stack that is not
     full repeats its last window, and what comes out of that is dropped.
     """
-    use_default_cache()  # also for a program of the caller's, which is compiled after this
     if not coder.traced(x):
         stacks = {
             window: group[i : i + at_once]

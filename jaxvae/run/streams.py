@@ -5,13 +5,11 @@ Not in diffusers. What streams is computed by the programs of the one-shot calls
 
 from collections.abc import Callable, Iterable, Iterator
 
-import jax
 import jax.numpy as jnp
 
 from jaxvae.layers.convolution import Cache
-from jaxvae.models.cogvideox.encoder_decoder import Decoder3D
 from jaxvae.run.chunks import Bounds
-from jaxvae.run.steps import Coder, Output, Parts, Video, cut, decode_chunk
+from jaxvae.run.steps import Coder, Output, Video, cut
 from jaxvae.run.tiling import Window, Windows
 
 
@@ -76,19 +74,3 @@ def _alike(arrays: Iterable[Video]) -> Iterator[Video]:
                 f" (batch, height, width, channels) {expected} and then {found}"
             )
         yield array
-
-
-def decode_single(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
-    """Decode one latent frame to as many frames as each of a pair gives, not to a single one.
-
-    The source upsamples a chunk of one frame in space only, which is right for the first of an odd
-    number of latent frames and for no other. Later upsamplers meet two frames or more.
-    """
-    decoder, post_quant_conv = parts
-    assert isinstance(decoder, Decoder3D)
-    # Another module with the same parameters: the model itself stays as it is.
-    decoder = jax.tree.map(lambda leaf: leaf, decoder)
-    for block in decoder.up_blocks:
-        for upsampler in block.upsamplers or ():
-            upsampler.double_single = True
-    return decode_chunk((decoder, post_quant_conv), z, cache)

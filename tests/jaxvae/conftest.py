@@ -12,7 +12,7 @@ import torch
 from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
-from jaxvae.io.weights import from_torch_state, load_torch_state
+from jaxvae.io.weights import load_torch_state
 from jaxvae.layers import convolution
 
 # Two blocks that compress time, one shortcut, four channels a group.
@@ -251,7 +251,9 @@ def make_pair():
     def make(**changes):
         fields = SMALL | changes
         theirs = Bridge.randomise(diffusers.AutoencoderKLCogVideoX(**fields))
-        ours = from_torch_state(CogVideoXVAEConfig(**fields), Bridge.state(theirs))
+        ours = AutoencoderKLCogVideoX.from_torch_state(
+            CogVideoXVAEConfig(**fields), Bridge.state(theirs)
+        )
         return Pair(theirs, ours)
 
     return make

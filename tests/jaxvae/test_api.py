@@ -20,7 +20,6 @@ NAMES = {
     "ConfigError",
     "DiagonalGaussian",
     "WeightsError",
-    "aot",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",

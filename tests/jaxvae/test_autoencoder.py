@@ -7,7 +7,6 @@ import torch
 from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
-from jaxvae.io.weights import from_torch_state
 from jaxvae.models.cogvideox import encoder_decoder as coders
 from jaxvae.run.chunks import chunk_bounds
 
@@ -97,7 +96,9 @@ def test_every_product_asks_for_the_highest_precision(bridge, pair):
 
 
 def test_precision_is_the_callers_to_lower(bridge, pair):
-    vae = from_torch_state(pair.ours.config, bridge.state(pair.theirs), precision="default")
+    vae = AutoencoderKLCogVideoX.from_torch_state(
+        pair.ours.config, bridge.state(pair.theirs), precision="default"
+    )
     run = lambda x: vae.encode(x).parameters  # noqa: E731
     for equation in _products(jax.make_jaxpr(run)(bridge.normal(1, 1, 8, 8, 3)).jaxpr):
         assert set(np.atleast_1d(equation.params["precision"])) == {jax.lax.Precision.DEFAULT}

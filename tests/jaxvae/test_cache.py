@@ -20,17 +20,15 @@ import jax
 import numpy as np
 from jax import monitoring
 from jaxvae import AutoencoderKLCogVideoX
-from jaxvae.run.steps import Coder, decode_chunk
 
 events = Counter()
 monitoring.register_event_listener(lambda event, **_: events.update([event]))
 vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
 before = jax.config.jax_compilation_cache_dir
 events.clear()
-coder = Coder(decode_chunk, (vae.decoder, None))
-latent = jax.numpy.asarray(np.ones((1, 1, 2, 2, 2), np.float32))
+latent = np.ones((1, 1, 2, 2, 2), np.float32)
 for _ in range(2):
-    np.asarray(coder(latent, None)[0])
+    np.asarray(vae.decode(latent))
 print(json.dumps({
     "before": before,
     "folder": jax.config.jax_compilation_cache_dir,
@@ -54,8 +52,10 @@ def test_a_second_process_compiles_nothing(objective, tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
         found.append(json.loads(done.stdout))
     folder = tmp_path / "caches" / "jaxvae"
-    assert found[0] == {"before": None, "folder": str(folder), "hits": 0, "misses": 1}
-    assert found[1] == found[0] | {"hits": 1, "misses": 0}
+    compiled = found[0]["misses"]
+    assert compiled > 0
+    assert found[0] == {"before": None, "folder": str(folder), "hits": 0, "misses": compiled}
+    assert found[1] == found[0] | {"hits": compiled, "misses": 0}
     assert oct(folder.stat().st_mode)[-3:] == "700"
 
 

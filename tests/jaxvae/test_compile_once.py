@@ -10,7 +10,7 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxvae.run import steps
+from jaxvae.models.cogvideox import steps
 
 
 @pytest.fixture

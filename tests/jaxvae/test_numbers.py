@@ -16,7 +16,7 @@ from diffusers.models.upsampling import CogVideoXUpsample3D
 from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
-from jaxvae.io.weights import from_torch_state, load_torch_state
+from jaxvae.io.weights import load_torch_state
 from jaxvae.layers import convolution, resample
 from jaxvae.layers import norms as layers
 from jaxvae.layers.dtypes import check_dtypes
@@ -249,7 +249,7 @@ def test_resnet_with_temb(bridge):
 
 def test_bfloat16_model(bridge, models):
     config, state, theirs, double = models
-    ours = from_torch_state(config, state, jnp.bfloat16)
+    ours = AutoencoderKLCogVideoX.from_torch_state(config, state, jnp.bfloat16)
     for side in (ours, theirs, double):  # two chunks each way
         side.num_sample_frames_batch_size = 4
     x, z = bfloat16(bridge.normal(1, 9, 10, 10, 3)), bfloat16(bridge.normal(1, 5, 5, 5, 4))
@@ -273,7 +273,7 @@ def test_parameters_are_rounded_to_the_dtype_of_the_computation(bridge, models):
     x = bridge.normal(1, 1, 6, 6, 3)
 
     def encode(state, dtype, param_dtype):
-        vae = from_torch_state(config, state, dtype, param_dtype=param_dtype)
+        vae = AutoencoderKLCogVideoX.from_torch_state(config, state, dtype, param_dtype=param_dtype)
         kept = {leaf.dtype for leaf in jax.tree.leaves(nnx.state(vae, nnx.Param))}
         assert kept == {jnp.dtype(param_dtype or dtype)}
         assert vae.param_dtype == jnp.dtype(param_dtype or dtype)
@@ -329,7 +329,7 @@ def test_float64(bridge):
     with jax.enable_x64(True):
         theirs = bridge.randomise(diffusers.AutoencoderKLCogVideoX(**TINY)).double()
         config = CogVideoXVAEConfig(**TINY)
-        ours = from_torch_state(config, bridge.state(theirs), jnp.float64)
+        ours = AutoencoderKLCogVideoX.from_torch_state(config, bridge.state(theirs), jnp.float64)
         for side in (ours, theirs):  # two chunks each way
             side.num_sample_frames_batch_size = 4
         x, z = (bridge.normal(*s).astype(np.float64) for s in ((1, 9, 9, 10, 3), (1, 5, 5, 4, 4)))

@@ -7,7 +7,8 @@ import pytest
 from flax import nnx
 
 from jaxvae.models.cogvideox.blocks import DownBlock3D
-from jaxvae.run.steps import Coder, decode_chunk
+from jaxvae.models.cogvideox.steps import decode_chunk
+from jaxvae.run.steps import Coder
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,9 @@ import torch
 from flax import nnx
 
 from jaxvae.layers import norms as layers
+from jaxvae.models.cogvideox.steps import decode_chunk, decode_single
 from jaxvae.run.chunks import chunk_bounds
-from jaxvae.run.steps import decode_chunk
-from jaxvae.run.streams import decode_single, regroup
+from jaxvae.run.streams import regroup
 
 
 def joined(parts):

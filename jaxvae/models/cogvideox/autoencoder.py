@@ -6,7 +6,6 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from numbers import Integral
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,20 +15,23 @@ from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
 from jaxvae.devices.compile_ahead import Program, compile_programs, programs
+from jaxvae.devices.compile_cache import use_default_cache
 from jaxvae.devices.sharding import shard
+from jaxvae.io.pretrained import Pretrained
 from jaxvae.layers.convolution import Build, Conv3d, Precision
 from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.cogvideox.encoder_decoder import Decoder3D, Encoder3D
+from jaxvae.models.cogvideox.steps import decode_chunk, decode_single, encode_chunk
 from jaxvae.models.cogvideox.switches import Modes
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.run.chunks import Bounds, chunk_bounds
 from jaxvae.run.gradient_checkpointing import is_checkpointing, set_checkpointing
-from jaxvae.run.steps import Coder, Step, Video, decode_chunk, encode_chunk, run_windows
-from jaxvae.run.streams import decode_single, regroup, run_stream
+from jaxvae.run.steps import Coder, Step, Video, run_windows
+from jaxvae.run.streams import regroup, run_stream
 
 
-class AutoencoderKLCogVideoX(Modes):
+class AutoencoderKLCogVideoX(Modes, Pretrained):
     """The CogVideoX video autoencoder. Video is (b, t, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`. T frames give (T - 1) // 4 + 1 latent
@@ -43,6 +45,8 @@ class AutoencoderKLCogVideoX(Modes):
     `use_post_quant_conv` for out_channels, though they act on the latent. They work only where
     out_channels equals latent_channels; otherwise encode (or decode) raises.
     """
+
+    config_class = CogVideoXVAEConfig
 
     def __init__(
         self,
@@ -68,31 +72,6 @@ class AutoencoderKLCogVideoX(Modes):
         out = config.out_channels
         self.quant_conv = Conv3d(2 * out, 2 * out, 1, **build) if config.use_quant_conv else None
         self.post_quant_conv = Conv3d(out, out, 1, **build) if config.use_post_quant_conv else None
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        path_or_repo: str | Path,
-        subfolder: str | None = None,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
-        revision: str | None = None,
-        local_files_only: bool = False,
-        param_dtype: DTypeLike | None = None,
-    ) -> "AutoencoderKLCogVideoX":
-        """Load a diffusers folder or Hub repository; see `weights.from_pretrained`."""
-        # weights.py needs this class to build a model, hence the import here.
-        from jaxvae.io.weights import from_pretrained
-
-        return from_pretrained(
-            path_or_repo, subfolder, dtype, precision, revision, local_files_only, param_dtype
-        )
-
-    def save_pretrained(self, folder: str | Path, max_shard_size: int | str = "10GB") -> None:
-        """Save in diffusers' layout; see `saving.save_pretrained`."""
-        from jaxvae.io.saving import save_pretrained
-
-        save_pretrained(self, folder, max_shard_size)
 
     def encode(self, x: ArrayLike, *, compiled: bool = True) -> DiagonalGaussian:
         """Return the posterior over the latent of a video (b, t, h, w, c).
@@ -215,10 +194,9 @@ class AutoencoderKLCogVideoX(Modes):
 
         Shapes are (b, t, h, w, c). Several programs are compiled at a time, where calls compile
         them one after the other; a call that comes later finds them. Switch tiling and slicing
-        before, since they decide on the programs. What `aot.load` has read is not compiled.
+        before, since they decide on the programs.
         """
-        wanted = self.step_programs(video, latent)
-        compile_programs(one for one in wanted if not one[0].is_loaded(*one[1:]))
+        compile_programs(self.step_programs(video, latent))
 
     def step_programs(
         self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None
@@ -261,11 +239,13 @@ class AutoencoderKLCogVideoX(Modes):
         return bounds if self.sharding is None else self.sharding.rounds(bounds)
 
     def _encoder(self, compiled: bool = True) -> Coder:
+        use_default_cache()
         self._check_quant("use_quant_conv", self.quant_conv)
         coder = Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
         return self._placed(coder, self.num_sample_frames_batch_size)
 
     def _decoder(self, step: Step, compiled: bool = True, size: int | None = None) -> Coder:
+        use_default_cache()
         self._check_quant("use_post_quant_conv", self.post_quant_conv)
         coder = Coder(step, (self.decoder, self.post_quant_conv), compiled)
         return self._placed(coder, size or self.num_latent_frames_batch_size)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from jaxvae.io.messages import shown
 
@@ -51,6 +51,8 @@ class CogVideoXVAEConfig:
     `scaling_factor`, `shift_factor`, `latents_mean`, `latents_std`, `force_upcast` and
     `invert_scale_latents` are kept for pipelines: encode and decode never apply them.
     """
+
+    class_name: ClassVar[str] = CLASS_NAME
 
     in_channels: int = 3
     out_channels: int = 3

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxvae.io.diffusers_folder import WeightsError
-from jaxvae.io.weights import from_torch_state, refuse_nonfinite
+from jaxvae.io.weights import refuse_nonfinite
 from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
 from jaxvae.pairs.cogvideox.ladder import (
@@ -71,7 +71,7 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
             model = AutoencoderKLCogVideoX.from_pretrained(*split_weights(weights))
             refuse_nonfinite(model, weights)
             return model
-        return from_torch_state(read_config(config), StateDict(torch_module))
+        return AutoencoderKLCogVideoX.from_torch_state(read_config(config), StateDict(torch_module))
     except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error
 
@@ -79,7 +79,9 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
 def make_offline(settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> AutoencoderKLCogVideoX:
     """The port with the configuration and the tensors of a recorded reference."""
     try:
-        return from_torch_state(CogVideoXVAEConfig.from_dict(settings), tensors)
+        return AutoencoderKLCogVideoX.from_torch_state(
+            CogVideoXVAEConfig.from_dict(settings), tensors
+        )
     except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error
 
