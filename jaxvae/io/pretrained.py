@@ -15,7 +15,10 @@ from jaxvae.layers.convolution import Precision
 
 
 class Pretrained(nnx.Module):
-    """A model that is made of a configuration, and has PyTorch's weights under PyTorch's names."""
+    """A model that is made of a configuration, and has PyTorch's weights under PyTorch's names.
+
+    Source: diffusers 0.42.1, `ModelMixin`.
+    """
 
     config_class: ClassVar[Any]
     """The class of `config`; it reads and checks a `config.json`."""

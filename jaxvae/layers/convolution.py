@@ -1,8 +1,7 @@
-"""Convolutions and dense layers, channels-last, with PyTorch's padding, stride and caches.
+"""Convolutions and dense layers, channels-last, with PyTorch's padding and stride.
 
-Source: diffusers 0.42.1, `autoencoder_kl_cogvideox.py`, and the torch layers it uses. Attribute and
-argument names are those of PyTorch, so that module paths are equal on both sides. Parameters are
-`kernel` (kt, kh, kw, in, out) or (in, out), and `bias`.
+Source: torch 2.13. Attribute and argument names are those of PyTorch, so that module paths are
+equal on both sides. Parameters are `kernel` (kt, kh, kw, in, out) or (in, out), and `bias`.
 
 What a layer computes is a compiled function of arrays, as `jax.numpy`'s own functions are: outside
 of a caller's `jit` it is one program for each shape, and inside it is part of the caller's.
@@ -23,8 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxvae.layers import winograd
-from jaxvae.layers.halo import Halo
-from jaxvae.layers.products import multiply, sum_over_time
+from jaxvae.layers.products import Triple, multiply, sum_over_time
 from jaxvae.layers.rounding import narrow, wide_dtype, widen
 from jaxvae.layers.scopes import Module
 
@@ -32,7 +30,6 @@ Cache = dict[str, Any]
 """Frames handed from one chunk to the next: nested dicts with diffusers' keys."""
 
 Precision = Literal["default", "high", "highest"] | lax.Precision
-Triple = tuple[int, int, int]
 
 
 class Build(TypedDict):
@@ -55,7 +52,8 @@ def as_precision(precision: Precision) -> lax.Precision:
         ) from None
 
 
-def _triple(value: int | Triple) -> Triple:
+def as_triple(value: int | Triple) -> Triple:
+    """Return a number thrice, or three numbers as they are."""
     return (value, value, value) if isinstance(value, int) else value
 
 
@@ -156,13 +154,13 @@ class Conv3d(Module):
         precision: Precision = "highest",
     ):
         """Take PyTorch's arguments; `precision` is that of the products."""
-        size = _triple(kernel_size)
+        size = as_triple(kernel_size)
         fan_in = in_channels * math.prod(size)
         self.kernel = _uniform_param((*size, in_channels, out_channels), fan_in, rngs, dtype)
         self.bias = _uniform_param((out_channels,), fan_in, rngs, dtype)
-        self.stride = _triple(stride)
-        self.padding = _triple(padding)
-        self.dilation = _triple(dilation)
+        self.stride = as_triple(stride)
+        self.padding = as_triple(padding)
+        self.dilation = as_triple(dilation)
         self.precision = as_precision(precision)
 
     def __call__(self, input: Float[Array, "b t h w din"]) -> Float[Array, "b t2 h2 w2 dout"]:
@@ -251,78 +249,3 @@ def _linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> A
     wide = wide_dtype(x.dtype)
     product = jnp.matmul(x, kernel, precision=precision, preferred_element_type=wide)
     return narrow(product + widen(bias).reshape(1, -1), x.dtype)
-
-
-class CausalConv3d(Module):
-    """3-D convolution that sees no future frame.
-
-    Source: diffusers 0.42.1, `CogVideoXCausalConv3d`. A first chunk repeats its first frame
-    `kernel_size - 1` times in front; a later chunk starts from the `past` frames that the one
-    before handed on. `pad_mode="replicate"` repeats the edge in time and space and has no cache.
-
-    Quirks of the source, kept:
-    - Height and width are swapped in the zero padding: a (3, 5, 3) kernel, which needs (2, 1),
-      is padded by (1, 2) and turns 8x8 into 6x10.
-    - Dilation does not enlarge the padding in time: 8 frames at dilation 2 give 6.
-    A kernel of one frame needs no cache and returns None (the source returns its whole input,
-    which nothing reads).
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int | Triple,
-        stride: int | Triple = 1,
-        dilation: int = 1,
-        pad_mode: str = "constant",
-        **build: Any,
-    ):
-        """Take PyTorch's arguments; an integer stride or dilation means time only."""
-        kernel_size = _triple(kernel_size)
-        self.pad_mode = pad_mode
-        self.time_pad = kernel_size[0] - 1
-        self.height_pad = (kernel_size[1] - 1) // 2
-        self.width_pad = (kernel_size[2] - 1) // 2
-        self.conv = Conv3d(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride=(stride, 1, 1) if isinstance(stride, int) else stride,
-            padding=0 if pad_mode == "replicate" else (0, self.width_pad, self.height_pad),
-            dilation=(dilation, 1, 1),
-            **build,
-        )
-
-    def __call__(
-        self,
-        inputs: Float[Array, "b t h w din"],
-        conv_cache: Float[Array, "b past h w din"] | Halo | None = None,
-    ) -> tuple[Float[Array, "b t2 h2 w2 dout"], Float[Array, "b past h w din"] | None]:
-        """Return the output and the last frames, for the next chunk."""
-        if self.pad_mode == "replicate":
-            pads = (
-                (0, 0),
-                (self.time_pad, 0),
-                (self.height_pad, self.height_pad),
-                (self.width_pad, self.width_pad),
-                (0, 0),
-            )
-            return self.conv(jnp.pad(inputs, pads, mode="edge")), None
-        if self.time_pad == 0:
-            return self.conv(inputs), None
-        inputs, new_cache = _prepend(inputs, conv_cache, self.time_pad)
-        return self.conv(inputs), new_cache
-
-
-@partial(jax.jit, static_argnames="count")
-def _prepend(
-    inputs: Float[Array, "b t h w c"], past: Float[Array, "b past h w c"] | Halo | None, count: int
-) -> tuple[Float[Array, "b t2 h w c"], Float[Array, "b past h w c"]]:
-    """Put the `past` frames (or `count` times the first) in front; and the last `count`."""
-    if isinstance(past, Halo):
-        past, cache = past.exchange(inputs)
-        return jnp.concatenate([past, inputs], axis=1), cache
-    frames = [inputs[:, :1]] * count if past is None else [past]
-    longer = jnp.concatenate([*frames, inputs], axis=1)
-    return longer, longer[:, -count:]

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from jaxvae.layers.rounding import wide_dtype
 
+Triple = tuple[int, int, int]
 _How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[str, str, str], lax.Precision]
 """Stride, padding, dilation, layout and precision."""
 

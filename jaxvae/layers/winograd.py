@@ -16,9 +16,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from jaxvae.layers.products import sum_over_time
-
-Triple = tuple[int, int, int]
+from jaxvae.layers.products import Triple, sum_over_time
 
 BLOCK = 256 * 2**20
 """Bytes of transformed input at a time, four (two directions) or eight times as many as the input's

@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 
-from jaxvae.devices import compile_cache as programs
+from jaxvae.devices import compile_cache
 from jaxvae.layers import winograd
 from parity import backward_rows, gradient, gradients, masks, noise, parts
 from parity.cache import folder
@@ -61,7 +61,7 @@ DEFINITIONS = (
     README("not finite, and {} entries;", (KEPT,)),
     *(README(f"| {name} | below {{}} |", (limit,)) for name, limit in GRADES[:-1]),
     README("R is under {} times what fails", (SLACK,)),
-    README("at most {} GiB, unless JAX's own cache", (programs.LARGEST / GIB,)),
+    README("at most {} GiB, unless JAX's own cache", (compile_cache.LARGEST / GIB,)),
     Definition("docs/cache.md", "at most {} GiB, or as many as", (folder.LARGEST,)),
     HOW(
         "An output of size 1e-5 can be wrong altogether and have an MAE below 1e-5;", why="example"

@@ -11,8 +11,9 @@ from flax import nnx
 from mutants import MistakenDownsample, convolve_frames, mistaken_pool_and_pad
 
 import parity
-from jaxvae.layers.convolution import CausalConv3d, Conv2d, Conv3d, convolve
+from jaxvae.layers.convolution import Conv2d, Conv3d, convolve
 from jaxvae.models.cogvideox.blocks import DownBlock3D, MidBlock3D, ResnetBlock3D
+from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
 from jaxvae.models.cogvideox.encoder_decoder import Encoder3D
 from parity.capture_nnx import submodules
 

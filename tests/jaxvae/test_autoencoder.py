@@ -7,7 +7,7 @@ import torch
 from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
-from jaxvae.models.cogvideox import encoder_decoder as coders
+from jaxvae.models.cogvideox import encoder_decoder
 from jaxvae.run.chunks import chunk_bounds
 
 LIMIT = 2e-5  # relative to the largest value
@@ -128,7 +128,10 @@ def test_repeated_calls_are_bit_equal(bridge, pair):
 def traces(monkeypatch):
     """Counts the runs of the encoder's and decoder's Python code: under jit, the traces."""
     counts = {"encoder": 0, "decoder": 0}
-    for name, cls in (("encoder", coders.Encoder3D), ("decoder", coders.Decoder3D)):
+    for name, cls in (
+        ("encoder", encoder_decoder.Encoder3D),
+        ("decoder", encoder_decoder.Decoder3D),
+    ):
 
         def call(self, *args, name=name, original=cls.__call__, **kwargs):
             counts[name] += 1

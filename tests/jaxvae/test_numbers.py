@@ -17,11 +17,10 @@ from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
 from jaxvae.io.weights import load_torch_state
-from jaxvae.layers import convolution, resample
-from jaxvae.layers import norms as layers
+from jaxvae.layers import activations, convolution, norms
 from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.layers.rounding import add, multiply_add, narrow, widen
-from jaxvae.models.cogvideox import blocks
+from jaxvae.models.cogvideox import blocks, causal_convolution, resampling, spatial_norm
 
 BF16 = jnp.dtype(jnp.bfloat16)
 # As far from float64 as PyTorch's own result. Half of all roundings doubled make it 1.4.
@@ -97,7 +96,7 @@ NORMAL = VALUES[
 def test_activations_of_every_bfloat16_number(name):
     theirs = source.get_activation(name)
     tensor = torch.from_numpy(NORMAL.astype(np.float32))
-    ours = np.asarray(layers.get_activation(name)(jnp.asarray(NORMAL)), np.float64)
+    ours = np.asarray(activations.get_activation(name)(jnp.asarray(NORMAL)), np.float64)
     reference = theirs(tensor.bfloat16()).double().numpy()
     if name != "gelu":
         assert np.array_equal(ours, reference)
@@ -149,7 +148,7 @@ def test_accelerators_get_bfloat16_operands_and_give_float32(bridge):
             (1, 4, 9, 9, 16),
         ),
         (
-            lambda **b: convolution.CausalConv3d(16, 12, 3, **b),
+            lambda **b: causal_convolution.CausalConv3d(16, 12, 3, **b),
             lambda: source.CogVideoXCausalConv3d(16, 12, 3),
             (1, 3, 6, 6, 16),
         ),
@@ -177,7 +176,7 @@ def test_products_are_added_in_float32_and_rounded_once(bridge, ours, theirs, sh
 def test_group_norm(bridge, mean):
     found, differ = judge(
         bridge,
-        lambda: layers.GroupNorm(4, 16, 1e-6, dtype=BF16),
+        lambda: norms.GroupNorm(4, 16, 1e-6, dtype=BF16),
         torch.nn.GroupNorm(4, 16, 1e-6),
         bridge.normal(2, 3, 9, 9, 16) + mean,
     )
@@ -188,7 +187,7 @@ def test_group_norm(bridge, mean):
 def test_spatial_norm(bridge):
     found, differ = judge(
         bridge,
-        lambda: layers.SpatialNorm3D(8, 4, 4, **bridge.build(dtype=BF16)),
+        lambda: spatial_norm.SpatialNorm3D(8, 4, 4, **bridge.build(dtype=BF16)),
         source.CogVideoXSpatialNorm3D(8, 4, 4),
         bridge.normal(2, 3, 8, 6, 8),
         bridge.normal(2, 3, 4, 3, 4, seed=1),
@@ -200,8 +199,8 @@ def test_spatial_norm(bridge):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (resample.Downsample3D, CogVideoXDownsample3D),
-        (resample.Upsample3D, CogVideoXUpsample3D),
+        (resampling.Downsample3D, CogVideoXDownsample3D),
+        (resampling.Upsample3D, CogVideoXUpsample3D),
     ],
 )
 def test_pooling_and_resizing_are_bit_exact(bridge, ours, theirs):

@@ -9,12 +9,16 @@ from typing import Unpack
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxvae.layers.convolution import Build, Cache, CausalConv3d, Conv3d, Linear
-from jaxvae.layers.norms import Dropout, GroupNorm, SpatialNorm3D, get_activation
-from jaxvae.layers.resample import Downsample3D, Upsample3D, Video
+from jaxvae.layers.activations import Dropout, get_activation
+from jaxvae.layers.convolution import Build, Cache, Conv3d, Linear
+from jaxvae.layers.norms import GroupNorm
 from jaxvae.layers.rounding import add
 from jaxvae.layers.scopes import Module
+from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
+from jaxvae.models.cogvideox.resampling import Downsample3D, Upsample3D
+from jaxvae.models.cogvideox.spatial_norm import SpatialNorm3D
 from jaxvae.run.gradient_checkpointing import call
+from jaxvae.run.steps import Video
 
 Temb = Float[Array, "b temb"]
 

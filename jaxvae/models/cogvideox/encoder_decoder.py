@@ -8,12 +8,15 @@ from typing import Unpack
 from flax import nnx
 from jaxtyping import Array, Float
 
-from jaxvae.layers.convolution import Build, Cache, CausalConv3d
-from jaxvae.layers.norms import GroupNorm, SiLU, SpatialNorm3D
-from jaxvae.layers.resample import Video
+from jaxvae.layers.activations import SiLU
+from jaxvae.layers.convolution import Build, Cache
+from jaxvae.layers.norms import GroupNorm
 from jaxvae.layers.scopes import Module
 from jaxvae.models.cogvideox.blocks import DownBlock3D, MidBlock3D, Temb, UpBlock3D
+from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
 from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from jaxvae.models.cogvideox.spatial_norm import SpatialNorm3D
+from jaxvae.run.steps import Video
 
 
 class Encoder3D(Module):

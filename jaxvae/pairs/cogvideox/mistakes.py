@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from jaxvae.layers.resample import nearest_resize
+from jaxvae.layers.resize import nearest_resize
 from jaxvae.models.posterior import DiagonalGaussian
 
 Right = Callable[..., Any]
