@@ -59,7 +59,7 @@ def make_input(spec: Spec, config: Any) -> np.ndarray:
     if spec.direction == "encode":
         shape = (1, spec.frames, spec.height, spec.width, config.in_channels)
         return noise.uniform(-1, 1, shape).astype(np.float32)
-    shrink = 2 ** (len(config.block_out_channels) - 1)
+    shrink = config.spatial_ratio
     frames = (spec.frames - 1) // config.temporal_compression_ratio + 1
     shape = (1, frames, spec.height // shrink, spec.width // shrink, config.latent_channels)
     return noise.standard_normal(shape).astype(np.float32)

@@ -146,7 +146,7 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
         shrunk, channels = 1, config.in_channels
     else:
         step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
-        shrunk, channels = 2 ** (len(config.block_out_channels) - 1), config.latent_channels
+        shrunk, channels = config.spatial_ratio, config.latent_channels
     coder = Coder(step, placed(parts))
     shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
     x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))

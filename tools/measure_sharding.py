@@ -133,7 +133,7 @@ def extrapolate(
     `size` is that of the input of `direction`. A split must divide the latent's height and width.
     """
     config = CogVideoXVAEConfig()
-    ratio = 2 ** (len(config.block_out_channels) - 1) if direction == "encode" else 1
+    ratio = config.spatial_ratio if direction == "encode" else 1
     height, width = size[1] // ratio, size[2] // ratio
     rows: list[dict[str, Any]] = []
     alone, _ = call_seconds(config, direction, size, chunk, Split(), 2, chip)

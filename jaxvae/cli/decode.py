@@ -68,10 +68,9 @@ def decode(
     from jaxvae.cli.coding import decoded
 
     began = time.monotonic()
-    step = 2 ** (len(vae.config.block_out_channels) - 1)
+    step = vae.config.spatial_ratio
     size = (latent.shape[2] * step, latent.shape[3] * step)
-    ratio, count = 2**vae.config.time_levels, latent.shape[1]
-    frames = ratio * count if count % 2 == 0 else ratio * (count - 1) + 1
+    frames = vae.config.video_frames(latent.shape[1])
     per_second = said if rate is None else Fraction(rate).limit_denominator(1001)
     with (
         progress(quiet or as_json) as bars,

@@ -73,6 +73,20 @@ class Tensors(Mapping[str, Any]):
         return len(self._files)
 
 
+def split_source(source: str) -> tuple[str, str | None]:
+    """Return folder or repository, and its subfolder.
+
+    A pipeline keeps its autoencoder in `vae`: a local one is looked into, of one on the Hub it is
+    said as `owner/name:vae`.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        inside = not (folder / CONFIG_NAME).exists() and (folder / "vae" / CONFIG_NAME).exists()
+        return source, "vae" if inside else None
+    repository, _, subfolder = source.partition(":")
+    return repository, subfolder or None
+
+
 def find_folder(
     path_or_repo: str | Path, subfolder: str | None, revision: str | None, local_files_only: bool
 ) -> Path:

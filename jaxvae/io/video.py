@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -39,6 +39,26 @@ class Video:
     corner: tuple[int, int]
     size: tuple[int, int]
     rate: Fraction
+
+    def window(self, size: tuple[int, int], corner: tuple[int, int] | None = None) -> "Video":
+        """Return a smaller window, from `corner` on or in the middle.
+
+        Raises:
+            VideoError: it does not lie inside of this one.
+        """
+        spare = tuple(all_of - part for all_of, part in zip(self.size, size, strict=True))
+        top, left = (max(spare[0] // 2, 0), max(spare[1] // 2, 0)) if corner is None else corner
+        if top > spare[0] or left > spare[1]:
+            raise VideoError(
+                f"{self.path}: frames of {self.size[0]}x{self.size[1]} hold no {size[0]}x{size[1]}"
+                f" window at row {top}, column {left}; ask for a smaller one"
+            )
+        return replace(self, corner=(self.corner[0] + top, self.corner[1] + left), size=size)
+
+    def read(self) -> Frames:
+        """Return all frames at once."""
+        frames: Frames = np.concatenate(list(self.parts()))
+        return frames
 
     def parts(self, length: int = 8) -> Iterator[Frames]:
         """Yield the frames, up to `length` at a time."""

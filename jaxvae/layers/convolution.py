@@ -12,7 +12,7 @@ are used. In bfloat16 and float16 products and sums are float32, and the result 
 
 import math
 from functools import partial
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,10 @@ Precision = Literal["default", "high", "highest"] | lax.Precision
 
 
 class Build(TypedDict):
-    """What every constructor needs besides PyTorch's own arguments: `dtype` is the parameters'."""
+    """Arguments of every constructor besides PyTorch's own: `dtype` is that of the parameters.
+
+    `precision` is that of the products.
+    """
 
     rngs: nnx.Rngs
     dtype: DTypeLike
@@ -57,13 +60,12 @@ def as_triple(value: int | Triple) -> Triple:
     return (value, value, value) if isinstance(value, int) else value
 
 
-def _uniform_param(
-    shape: tuple[int, ...], fan_in: int, rngs: nnx.Rngs, dtype: DTypeLike
-) -> nnx.Param[Array]:
+def _uniform_param(shape: tuple[int, ...], fan_in: int, build: Build) -> nnx.Param[Array]:
     # torch's default for convolutions and linear layers (kaiming_uniform with a = sqrt(5)) comes
     # to U(-1/sqrt(fan_in), 1/sqrt(fan_in)), for the weight and for the bias.
     bound = 1 / math.sqrt(fan_in)
-    return nnx.Param(jax.random.uniform(rngs.params(), shape, dtype, -bound, bound))
+    key = build["rngs"].params()
+    return nnx.Param(jax.random.uniform(key, shape, build["dtype"], -bound, bound))
 
 
 def convolve(
@@ -148,20 +150,16 @@ class Conv3d(Module):
         stride: int | Triple = 1,
         padding: int | Triple = 0,
         dilation: int | Triple = 1,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
+        **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments; `precision` is that of the products."""
         size = as_triple(kernel_size)
         fan_in = in_channels * math.prod(size)
-        self.kernel = _uniform_param((*size, in_channels, out_channels), fan_in, rngs, dtype)
-        self.bias = _uniform_param((out_channels,), fan_in, rngs, dtype)
+        self.kernel = _uniform_param((*size, in_channels, out_channels), fan_in, build)
+        self.bias = _uniform_param((out_channels,), fan_in, build)
         self.stride = as_triple(stride)
         self.padding = as_triple(padding)
         self.dilation = as_triple(dilation)
-        self.precision = as_precision(precision)
+        self.precision = as_precision(build["precision"])
 
     def __call__(self, input: Float[Array, "b t h w din"]) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve and add the bias."""
@@ -189,19 +187,15 @@ class Conv2d(Module):
         kernel_size: int,
         stride: int = 1,
         padding: int = 0,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
+        **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments; `precision` is that of the products."""
         fan_in = in_channels * kernel_size**2
         shape = (kernel_size, kernel_size, in_channels, out_channels)
-        self.kernel = _uniform_param(shape, fan_in, rngs, dtype)
-        self.bias = _uniform_param((out_channels,), fan_in, rngs, dtype)
+        self.kernel = _uniform_param(shape, fan_in, build)
+        self.bias = _uniform_param((out_channels,), fan_in, build)
         self.stride = stride
         self.padding = padding
-        self.precision = as_precision(precision)
+        self.precision = as_precision(build["precision"])
 
     def __call__(self, input: Float[Array, "n h w din"]) -> Float[Array, "n h2 w2 dout"]:
         """Convolve and add the bias."""
@@ -222,19 +216,10 @@ class Linear(Module):
     Source: torch 2.13, `nn.Linear`, as `temb_proj` uses it.
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
-    ):
-        """Take PyTorch's arguments; `precision` is that of the products."""
-        self.kernel = _uniform_param((in_features, out_features), in_features, rngs, dtype)
-        self.bias = _uniform_param((out_features,), in_features, rngs, dtype)
-        self.precision = as_precision(precision)
+    def __init__(self, in_features: int, out_features: int, **build: Unpack[Build]):
+        self.kernel = _uniform_param((in_features, out_features), in_features, build)
+        self.bias = _uniform_param((out_features,), in_features, build)
+        self.precision = as_precision(build["precision"])
 
     def __call__(self, input: Float[Array, "b din"]) -> Float[Array, "b dout"]:
         """Multiply by the kernel and add the bias."""

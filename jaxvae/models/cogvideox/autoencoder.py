@@ -39,7 +39,7 @@ class AutoencoderKLCogVideoX(Modes, Pretrained):
     49). Neither direction scales, shifts or clips: pipelines do that.
 
     Frames go through in chunks of `num_sample_frames_batch_size` or `num_latent_frames_batch_size`
-    (see `chunks.py`). Another size is another function, not only another memory use.
+    (see `run/chunks.py`). Another size is another function, not only another memory use.
 
     Quirk of the source, kept: `use_quant_conv` is built for 2 * out_channels, and
     `use_post_quant_conv` for out_channels, though they act on the latent. They work only where
@@ -60,7 +60,7 @@ class AutoencoderKLCogVideoX(Modes, Pretrained):
         """Build with random parameters.
 
         `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
-        are kept in (None: `dtype`); see `numbers.py`. `precision` is that of every product.
+        are kept in (None: `dtype`); see `layers/dtypes.py`. `precision` is that of every product.
         """
         super().__init__(config)
         self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)

@@ -4,7 +4,7 @@ Source: diffusers 0.42.1, `autoencoder_kl_cogvideox.py`. Attribute and argument 
 of every cache, are those of the source.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -131,7 +131,6 @@ class DownBlock3D(Module):
         pad_mode: str = "first",
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments."""
         self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
@@ -168,13 +167,7 @@ class DownBlock3D(Module):
         conv_cache: Cache | None = None,
     ) -> tuple[Float[Array, "b t2 h2 w2 c2"], Cache]:
         """Return the output and the caches of the resnets."""
-        conv_cache = conv_cache or {}
-        new_cache: Cache = {}
-        for i, resnet in enumerate(self.resnets):
-            key = f"resnet_{i}"
-            hidden_states, new_cache[key] = call(
-                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
-            )
+        hidden_states, new_cache = _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
         for downsampler in self.downsamplers or ():
             hidden_states = downsampler(hidden_states)
         return hidden_states, new_cache
@@ -199,7 +192,6 @@ class MidBlock3D(Module):
         pad_mode: str = "first",
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments."""
         self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
@@ -225,14 +217,7 @@ class MidBlock3D(Module):
         conv_cache: Cache | None = None,
     ) -> tuple[Video, Cache]:
         """Return the output and the caches of the resnets."""
-        conv_cache = conv_cache or {}
-        new_cache: Cache = {}
-        for i, resnet in enumerate(self.resnets):
-            key = f"resnet_{i}"
-            hidden_states, new_cache[key] = call(
-                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
-            )
-        return hidden_states, new_cache
+        return _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
 
 
 class UpBlock3D(Module):
@@ -258,7 +243,6 @@ class UpBlock3D(Module):
         pad_mode: str = "first",
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments."""
         self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
@@ -296,13 +280,20 @@ class UpBlock3D(Module):
         conv_cache: Cache | None = None,
     ) -> tuple[Float[Array, "b t2 h2 w2 c2"], Cache]:
         """Return the output and the caches of the resnets."""
-        conv_cache = conv_cache or {}
-        new_cache: Cache = {}
-        for i, resnet in enumerate(self.resnets):
-            key = f"resnet_{i}"
-            hidden_states, new_cache[key] = call(
-                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
-            )
+        hidden_states, new_cache = _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
         for upsampler in self.upsamplers or ():
             hidden_states = upsampler(hidden_states)
         return hidden_states, new_cache
+
+
+def _run_resnets(
+    block: Any, hidden_states: Video, temb: Temb | None, zq: Video | None, conv_cache: Cache
+) -> tuple[Float[Array, "b t h w c2"], Cache]:
+    """Return the output of the block's resnets, and the caches of each."""
+    new_cache: Cache = {}
+    for i, resnet in enumerate(block.resnets):
+        key = f"resnet_{i}"
+        hidden_states, new_cache[key] = call(
+            resnet, block.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
+        )
+    return hidden_states, new_cache

@@ -86,8 +86,19 @@ class CogVideoXVAEConfig:
         self._check_values()
 
     @property
+    def spatial_ratio(self) -> int:
+        """Height of a video by height of its latent, and width by width."""
+        ratio: int = 2 ** (len(self.block_out_channels) - 1)
+        return ratio
+
+    def video_frames(self, latent_frames: int) -> int:
+        """Return the number of frames that so many latent frames are decoded to, in pairs."""
+        ratio, odd = 2**self.time_levels, latent_frames % 2
+        return ratio * (latent_frames - odd) + odd
+
+    @property
     def time_levels(self) -> int:
-        """How many blocks halve (double) the frames: `int(log2(ratio))`, as diffusers.
+        """The number of blocks that halve (double) the frames: `int(log2(ratio))`, as diffusers.
 
         A ratio that is no power of two is rounded down: 6 gives 2 levels, like 4.
         """

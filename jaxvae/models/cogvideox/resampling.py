@@ -35,7 +35,6 @@ class Downsample3D(Module):
         compress_time: bool = False,
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments."""
         self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, **build)
         self.compress_time = compress_time
 
@@ -77,7 +76,6 @@ class Upsample3D(Module):
         compress_time: bool = False,
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments."""
         self.conv = Conv2d(in_channels, out_channels, kernel_size, stride, padding, **build)
         self.compress_time = compress_time
         self.double_single = False

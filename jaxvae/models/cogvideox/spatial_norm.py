@@ -24,7 +24,6 @@ class SpatialNorm3D(Module):
     """
 
     def __init__(self, f_channels: int, zq_channels: int, groups: int = 32, **build: Any):
-        """Take PyTorch's arguments."""
         self.norm_layer = GroupNorm(groups, f_channels, eps=1e-6, dtype=build["dtype"])
         self.conv_y = CausalConv3d(zq_channels, f_channels, kernel_size=1, stride=1, **build)
         self.conv_b = CausalConv3d(zq_channels, f_channels, kernel_size=1, stride=1, **build)

@@ -25,8 +25,8 @@ class Modes(nnx.Module):
         self.use_tiling = False
         self.tile_sample_min_height = config.sample_height // 2
         self.tile_sample_min_width = config.sample_width // 2
-        self.tile_latent_min_height = int(self.tile_sample_min_height / self._spatial_ratio)
-        self.tile_latent_min_width = int(self.tile_sample_min_width / self._spatial_ratio)
+        self.tile_latent_min_height = int(self.tile_sample_min_height / self.config.spatial_ratio)
+        self.tile_latent_min_width = int(self.tile_sample_min_width / self.config.spatial_ratio)
         self.tile_overlap_factor_height = 1 / 6
         self.tile_overlap_factor_width = 1 / 5
         self.sharding: Layout | None = None
@@ -63,8 +63,8 @@ class Modes(nnx.Module):
         self.use_tiling = True
         self.tile_sample_min_height = tile_sample_min_height or self.tile_sample_min_height
         self.tile_sample_min_width = tile_sample_min_width or self.tile_sample_min_width
-        self.tile_latent_min_height = int(self.tile_sample_min_height / self._spatial_ratio)
-        self.tile_latent_min_width = int(self.tile_sample_min_width / self._spatial_ratio)
+        self.tile_latent_min_height = int(self.tile_sample_min_height / self.config.spatial_ratio)
+        self.tile_latent_min_width = int(self.tile_sample_min_width / self.config.spatial_ratio)
         self.tile_overlap_factor_height = (
             tile_overlap_factor_height or self.tile_overlap_factor_height
         )
@@ -108,15 +108,11 @@ class Modes(nnx.Module):
             withdraw(self)
         self.sharding = None
 
-    @property
-    def _spatial_ratio(self) -> int:
-        return int(2 ** (len(self.config.block_out_channels) - 1))
-
     def sample_windows(self, shape: tuple[int, ...]) -> Windows:
         """Return what of a video (b, t, h, w, c) goes through the encoder by itself."""
         sizes = (self.tile_sample_min_height, self.tile_sample_min_width)
         outputs = (self.tile_latent_min_height, self.tile_latent_min_width)
-        windows = self._windows(shape, sizes, outputs, self._spatial_ratio)
+        windows = self._windows(shape, sizes, outputs, self.config.spatial_ratio)
         if self.sharding is not None:
             last = len(self.config.block_out_channels) - 1
             names = ["the video", *(f"down_blocks.{i}'s output" for i in range(last))]

@@ -53,20 +53,6 @@ R_LIMIT = 2.0
 """On inputs of a large mean the port is at most twice as far from float64 as PyTorch."""
 
 
-def split_weights(weights: str) -> tuple[str, str | None]:
-    """Folder or repository, and its subfolder.
-
-    A pipeline keeps its autoencoder in `vae`: a local one is looked into, of one on the Hub it is
-    said as `owner/name:vae`.
-    """
-    folder = Path(weights)
-    if folder.is_dir():
-        inside = not (folder / "config.json").exists() and (folder / "vae/config.json").exists()
-        return weights, "vae" if inside else None
-    repository, colon, subfolder = weights.partition(":")
-    return (repository, subfolder) if colon else (weights, None)
-
-
 def read_config(config: str | None) -> CogVideoXVAEConfig:
     """A configuration by name, or from a diffusers config.json."""
     name = config or "default"

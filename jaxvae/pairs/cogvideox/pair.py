@@ -7,7 +7,7 @@ is imported where it is used.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.diffusers_folder import WeightsError, split_source
 from jaxvae.io.weights import refuse_nonfinite
 from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
@@ -20,7 +20,6 @@ from jaxvae.pairs.cogvideox.ladder import (
     forward_nnx,
     forward_shipped,
     read_config,
-    split_weights,
 )
 from jaxvae.pairs.cogvideox.mistakes import WRONG
 from parity.errors import InputError
@@ -68,7 +67,7 @@ def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> Auto
     """The port: from the checkpoint `weights`, or with the weights of `torch_module`."""
     try:
         if weights is not None:
-            model = AutoencoderKLCogVideoX.from_pretrained(*split_weights(weights))
+            model = AutoencoderKLCogVideoX.from_pretrained(*split_source(weights))
             refuse_nonfinite(model, weights)
             return model
         return AutoencoderKLCogVideoX.from_torch_state(read_config(config), StateDict(torch_module))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxvae.io.diffusers_folder import split_source
 from jaxvae.io.quality import Gathered
 from jaxvae.io.video import to_pixels
 from jaxvae.pairs.cogvideox.ladder import (
@@ -23,7 +24,6 @@ from jaxvae.pairs.cogvideox.ladder import (
     forward_nnx,
     forward_shipped,
     read_config,
-    split_weights,
 )
 from parity.errors import InputError, first_line
 from parity.inputs import LARGE_MEAN, normal
@@ -44,7 +44,7 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
     with _quiet():
         reference: Any = Reference
         if weights is not None:
-            folder, subfolder = split_weights(weights)
+            folder, subfolder = split_source(weights)
             try:
                 loaded = reference.from_pretrained(
                     folder,
