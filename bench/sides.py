@@ -230,7 +230,7 @@ class JaxSide:
 
     def profile(self, folder: str) -> None:
         """Write a profile of one run to `folder`."""
-        from parity.profile import profiled
+        from parity.host.profile import profiled
 
         with profiled(Path(folder)):
             self._run()

@@ -25,8 +25,8 @@ import click
 
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.run.chunks import chunk_bounds
-from parity.environment import commit
-from parity.report.write import write_all
+from parity.core.files import write_all
+from parity.host.environment import commit
 
 TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax")

@@ -8,7 +8,7 @@ import torch
 
 from jaxvae.pairs.cogvideox.ladder import R_LIMIT, RUNGS
 from jaxvae.pairs.cogvideox.pair import PAIR
-from parity.grade import GRADES
+from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair
 from parity.report import Report
 from parity.report.diff import diff

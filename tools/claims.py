@@ -81,7 +81,7 @@ def coarse_products() -> Figures:
     import torch
     from flax import nnx
 
-    from parity.emulate import emulated
+    from parity.extras.emulation import emulated
 
     torch.manual_seed(0)
     conv, norm = torch.nn.Conv3d(3, 128, 3, padding=1), torch.nn.GroupNorm(32, 128, eps=1e-6)
@@ -138,7 +138,7 @@ def group_norm() -> Figures:
 @claim
 def grades() -> Figures:
     """The grades of the figures that were called excellent, attention and production-usable."""
-    from parity.grade import grade
+    from parity.judge.verdict import grade
 
     return {f"MAE {mae:g}": grade(mae) for mae in (8.8e-4, 1.2e-2, 0.05, 0.3, 0.6)}
 

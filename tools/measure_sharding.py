@@ -21,8 +21,8 @@ from typing import Any
 import click
 
 from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
-from parity.environment import commit
-from parity.report.write import write_all
+from parity.core.files import write_all
+from parity.host.environment import commit
 from tools.scaling import Chip, Split, call_seconds, step_cost
 
 OUT = Path(__file__).parents[1] / "reports" / "bench"

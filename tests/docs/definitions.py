@@ -6,17 +6,21 @@ import numpy as np
 
 from jaxvae.devices import compile_cache
 from jaxvae.layers import winograd
-from parity import backward_rows, gradient, gradients, masks, noise, parts
 from parity.cache import folder
+from parity.core.limits import TABLE
+from parity.core.measurements import UNSTEADY
+from parity.core.metrics import roundoff
 from parity.diagnose.scene import EXPLAINED
-from parity.exclusive import SLACK
-from parity.golden.sample import KEPT
-from parity.grad_spread_torch import CANCELS
-from parity.grade import GRADES
-from parity.limits import TABLE
-from parity.metrics import roundoff
-from parity.records import UNSTEADY
+from parity.gradients import measure as gradients
+from parity.gradients import noise as gradient
+from parity.gradients.measure import rows as backward_rows
+from parity.gradients.spread_torch import CANCELS
+from parity.judge.verdict import GRADES
+from parity.measure.exclusive import SLACK
+from parity.measure.free import channels as parts
+from parity.measure.free import masks, noise
 from parity.report import diff
+from parity.traces.sample import KEPT
 from tests.docs.figures import Definition
 from tests.docs.sources import GIB, fewest_cores
 from tests.hostile.case import LONGEST, MEMORY

@@ -7,7 +7,7 @@ from flax import nnx
 
 from jaxvae.layers.convolution import Conv2d
 from jaxvae.pairs.cogvideox import pair
-from parity.capture_nnx import submodules
+from parity.capture.nnx import submodules
 
 
 def mistaken_pool_and_pad(x, compress_time):

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from parity.capture_nnx import submodules
-from parity.case import run_case
-from parity.live import Live
-from parity.progress import Progress
-from parity.rules import Rules
+from parity.capture.nnx import submodules
+from parity.host.progress import Progress
+from parity.options.options import Rules
+from parity.run.case import run_case
+from parity.run.live import Live
 from tests.docs.documents import blocks, difference
 from tests.docs.figures import read
 
@@ -76,7 +76,7 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     from mutants import scale_output
 
     from jaxvae.pairs.cogvideox import ladder, pair, reference
-    from parity.records import Case
+    from parity.core.pair import Case
 
     path = drawn[which]
     rng = np.random.default_rng(which)

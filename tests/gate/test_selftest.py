@@ -4,8 +4,8 @@ import pytest
 
 from jaxvae.pairs.cogvideox.mistakes import WRONG
 from jaxvae.pairs.cogvideox.pair import PAIR
-from parity.mistakes import GENERAL
 from parity.selftest.bench import selftest
+from parity.selftest.mistakes import GENERAL
 
 
 @pytest.mark.slow

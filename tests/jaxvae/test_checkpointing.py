@@ -8,8 +8,8 @@ from flax import nnx
 
 from jaxvae import AutoencoderKLCogVideoX
 from jaxvae.models.cogvideox import blocks
-from parity.capture_nnx import record
-from parity.store import Store
+from parity.capture.nnx import record
+from parity.core.store import Store
 
 # What a gradient holds without checkpointing by what it holds with it.
 FACTOR = 1.35

@@ -13,10 +13,10 @@ from jaxvae.io.diffusers_folder import split_source
 from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config
 from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, make_torch, unexercised
 from jaxvae.pairs.cogvideox.reference import decode_torch, encode_torch, forward_torch
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Clip
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
-from parity.records import Case, Clip
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])

@@ -88,12 +88,11 @@ class CogVideoXVAEConfig:
     @property
     def spatial_ratio(self) -> int:
         """Height of a video by height of its latent, and width by width."""
-        ratio: int = 2 ** (len(self.block_out_channels) - 1)
-        return ratio
+        return 1 << (len(self.block_out_channels) - 1)
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to, in pairs."""
-        ratio, odd = 2**self.time_levels, latent_frames % 2
+        ratio, odd = 1 << self.time_levels, latent_frames % 2
         return ratio * (latent_frames - odd) + odd
 
     @property

@@ -22,9 +22,9 @@ from jaxvae.pairs.cogvideox.ladder import (
     read_config,
 )
 from jaxvae.pairs.cogvideox.mistakes import WRONG
-from parity.errors import InputError
-from parity.mistakes import behaviour
-from parity.records import Case, Clip, Offline, Pair
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Clip, Offline, Pair
+from parity.selftest.mistakes import behaviour
 
 
 def prepare() -> None:

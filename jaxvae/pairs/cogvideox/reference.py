@@ -25,9 +25,9 @@ from jaxvae.pairs.cogvideox.ladder import (
     forward_shipped,
     read_config,
 )
-from parity.errors import InputError, first_line
+from parity.core.exceptions import InputError, first_line
+from parity.core.pair import Case, Clip
 from parity.inputs import LARGE_MEAN, normal
-from parity.records import Case, Clip
 
 # diffusers warns at import about things that a user cannot change
 with warnings.catch_warnings():
