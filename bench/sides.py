@@ -163,7 +163,7 @@ class JaxSide:
 
         from jaxvae import AutoencoderKLCogVideoX
         from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import StateDict, make_torch
+        from jaxvae.pairs.cogvideox.pair import make_torch, state_of
 
         try:
             self.device = jax.devices(spec.device)[0]
@@ -173,7 +173,7 @@ class JaxSide:
         dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
         precision = "default" if spec.dtype == "tf32" else "highest"
         config = read_config(spec.config)
-        weights = StateDict(make_torch(None, spec.config, 0))
+        weights = state_of(make_torch(None, spec.config, 0))
         with jax.default_device(self.device):
             self.vae = AutoencoderKLCogVideoX.from_torch_state(config, weights, dtype, precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))

@@ -1,12 +1,11 @@
-"""What people see of a reconstruction: PSNR and SSIM, gathered frame by frame."""
+"""PSNR and SSIM of a reconstruction, gathered frame by frame."""
 
 import math
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import UInt8
 
-Frames = UInt8[np.ndarray, "t h w 3"]
+from jaxvae.io.video import Frames
 
 SMALLEST = 7
 """Rows and columns of the window of SSIM."""

@@ -33,13 +33,31 @@ def _recomputed(module: Any, *args: Any) -> Any:
     return module(*args)
 
 
-def set_checkpointing(model: nnx.Module, enable: bool) -> None:
-    """Switch every module that has the attribute `gradient_checkpointing`."""
-    for _, module in nnx.iter_modules(model):
-        if hasattr(module, "gradient_checkpointing"):
-            module.gradient_checkpointing = enable
+class GradientCheckpointing(nnx.Module):
+    """A model whose modules are switched that have the attribute `gradient_checkpointing`.
 
+    Source: diffusers 0.42.1, `ModelMixin`.
+    """
 
-def is_checkpointing(module: nnx.Module) -> bool:
-    """Whether this module makes its calls checkpointed."""
-    return bool(getattr(module, "gradient_checkpointing", False))
+    def enable_gradient_checkpointing(self) -> None:
+        """Store less for a gradient: every resnet runs again on the way back.
+
+        Off at first. Values stay the same, gradients up to rounding, and without a gradient nothing
+        changes.
+        """
+        self._set_gradient_checkpointing(True)
+
+    def disable_gradient_checkpointing(self) -> None:
+        """Store every intermediate value for a gradient, as at first."""
+        self._set_gradient_checkpointing(False)
+
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        """True if any part of the model is checkpointed."""
+        modules = (module for _, module in nnx.iter_modules(self))
+        return any(getattr(module, "gradient_checkpointing", False) for module in modules)
+
+    def _set_gradient_checkpointing(self, enable: bool) -> None:
+        for _, module in nnx.iter_modules(self):
+            if hasattr(module, "gradient_checkpointing"):
+                module.gradient_checkpointing = enable

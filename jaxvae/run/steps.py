@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxvae.layers.convolution import Cache
 from jaxvae.run.chunks import Bounds
-from jaxvae.run.tiling import Window, Windows
+from jaxvae.run.tiling import Window, Windows, join
 
 Video = Float[Array, "b t h w c"]
 Output = Float[Array, "b t2 h2 w2 c2"]  # another size than the input of the same call
@@ -144,7 +144,7 @@ def _loop_chunks(
     outputs = []
     cache: Cache | None = None
     for frames in bounds:
-        chunk = _join([cut(x, frames, window) for window in stack], axis=0)
+        chunk = join([cut(x, frames, window) for window in stack], axis=0)
         output, cache = coder(chunk, cache)
         outputs.append(output)
     joined = coder.join(outputs)
@@ -167,7 +167,7 @@ def _map_windows(
     )
 
     def run(starts: Int[Array, "n 5"]) -> Output:
-        stack = _join([lax.dynamic_slice(x, start, size) for start in starts], axis=0)
+        stack = join([lax.dynamic_slice(x, start, size) for start in starts], axis=0)
         return _scan_chunks(coder, stack, bounds)
 
     if len(windows) == at_once:
@@ -196,7 +196,3 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
     rest = jnp.moveaxis(outputs, 0, 1)
     rest = rest.reshape(batch, -1, *rest.shape[3:])
     return coder.join([first, rest[:, : rest.shape[1] * (x.shape[1] - start) // filled.shape[1]]])
-
-
-def _join(parts: list[Video], axis: int) -> Video:
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)

@@ -5,12 +5,10 @@ Not in diffusers. What streams is computed by the programs of the one-shot calls
 
 from collections.abc import Callable, Iterable, Iterator
 
-import jax.numpy as jnp
-
 from jaxvae.layers.convolution import Cache
 from jaxvae.run.chunks import Bounds
 from jaxvae.run.steps import Coder, Output, Video, cut
-from jaxvae.run.tiling import Window, Windows
+from jaxvae.run.tiling import Window, Windows, join
 
 
 def run_stream(
@@ -58,7 +56,7 @@ def regroup(arrays: Iterable[Video], bounds: list[Bounds]) -> Iterator[Video]:
                 f" {'at least ' if seen > total else ''}{seen}; give their number as `total`, since"
                 " it decides how long the first chunk is"
             )
-        joined = waiting[0] if len(waiting) == 1 else jnp.concatenate(waiting, axis=1)
+        joined = join(waiting, axis=1)
         yield joined[:, : end - start]
         waiting = [joined[:, end - start :]] if seen > end else []
 

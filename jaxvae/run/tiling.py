@@ -102,7 +102,7 @@ class Windows:
 
     def join(self, run: Callable[[Window], Tile]) -> Tile:
         """Run every window and join what comes out."""
-        return _join([self._join_tiles(run, samples) for samples in self.samples], axis=0)
+        return join([self._join_tiles(run, samples) for samples in self.samples], axis=0)
 
     def _join_tiles(self, run: Callable[[Window], Tile], samples: Bounds) -> Tile:
         # A tile is blended with the one above and then with the one on its left, which have been
@@ -118,9 +118,9 @@ class Windows:
                 if left > 0:
                     tile = blend(row[-1], tile, self.columns.blend, _WIDTH)
                 row.append(tile)
-            bands.append(_join([self._crop(tile) for tile in row], _WIDTH))
+            bands.append(join([self._crop(tile) for tile in row], _WIDTH))
             above = row
-        return _join(bands, _HEIGHT)
+        return join(bands, _HEIGHT)
 
     def _crop(self, tile: Tile) -> Tile:
         height, width = self.rows.limit, self.columns.limit
@@ -148,5 +148,6 @@ def blend(before: Tile, tile: Tile, extent: int, axis: int) -> Tile:
     return lax.dynamic_update_slice_in_dim(tile, add(faded, grown), 0, axis)
 
 
-def _join(parts: list[Tile], axis: int) -> Tile:
+def join(parts: list[Tile], axis: int) -> Tile:
+    """Concatenate, if there is more than one part."""
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=axis)

@@ -26,12 +26,12 @@ from jaxvae.models.cogvideox.steps import decode_chunk, decode_single, encode_ch
 from jaxvae.models.cogvideox.switches import Modes
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.run.chunks import Bounds, chunk_bounds
-from jaxvae.run.gradient_checkpointing import is_checkpointing, set_checkpointing
+from jaxvae.run.gradient_checkpointing import GradientCheckpointing
 from jaxvae.run.steps import Coder, Step, Video, run_windows
 from jaxvae.run.streams import regroup, run_stream
 
 
-class AutoencoderKLCogVideoX(Modes, Pretrained):
+class AutoencoderKLCogVideoX(Modes, Pretrained, GradientCheckpointing):
     """The CogVideoX video autoencoder. Video is (b, t, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`. T frames give (T - 1) // 4 + 1 latent
@@ -169,23 +169,6 @@ class AutoencoderKLCogVideoX(Modes, Pretrained):
         posterior = self.encode(sample, compiled=compiled)
         latent = posterior.sample(key, noise) if sample_posterior else posterior.mode()
         return self.decode(latent, compiled=compiled)
-
-    def enable_gradient_checkpointing(self) -> None:
-        """Store less for a gradient: every resnet runs again on the way back.
-
-        Source: diffusers 0.42.1, `ModelMixin.enable_gradient_checkpointing`. Off at first. Values
-        stay the same, gradients up to rounding, and without a gradient nothing changes.
-        """
-        set_checkpointing(self, True)
-
-    def disable_gradient_checkpointing(self) -> None:
-        """Store every intermediate value for a gradient, as at first."""
-        set_checkpointing(self, False)
-
-    @property
-    def is_gradient_checkpointing(self) -> bool:
-        """Whether any part of the model is checkpointed."""
-        return any(is_checkpointing(module) for _, module in nnx.iter_modules(self))
 
     def compile_ahead(
         self, video: tuple[int, ...] | None = None, latent: tuple[int, ...] | None = None

@@ -5,7 +5,6 @@ by an earlier port or are easily made: see the names.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,23 +14,23 @@ from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
 from jaxvae.models.posterior import DiagonalGaussian
+from parity.core.pair import Mistake
+from parity.selftest.mistakes import behaviour
 
 Right = Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Wrong:
-    """A mistake: its name, the causes that name it rightly, the classes it can be made in.
-
-    `where` narrows the modules down, `method` is the one that goes wrong.
-    """
-
-    name: str
-    causes: tuple[str, ...]
-    kinds: tuple[str, ...]
-    call: Callable[..., Any]
-    where: Callable[[Any], bool] = lambda module: True
-    method: str = "__call__"
+def _wrong(
+    name: str,
+    causes: tuple[str, ...],
+    kinds: tuple[str, ...],
+    call: Callable[..., Any],
+    where: Callable[[Any], bool] = lambda module: True,
+    method: str = "__call__",
+) -> Mistake:
+    """A mistake that is made in these classes, in modules that `where` chooses, by one method."""
+    cases = "*" if method == "__call__" else f"{method}/*"
+    return behaviour(name, causes, call, kinds, where, method, cases)
 
 
 def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Any:
@@ -318,62 +317,62 @@ CAUSAL, NORM, SPATIAL = ("CausalConv3d",), ("GroupNorm",), ("SpatialNorm3D",)
 RESNET, DOWN, UP = ("ResnetBlock3D",), ("Downsample3D",), ("Upsample3D",)
 VAE = ("AutoencoderKLCogVideoX",)
 
-WRONG: tuple[Wrong, ...] = (
-    Wrong("causal: zeros in front", ("padding",), CAUSAL, _zeros_in_front, _looks_back),
-    Wrong("causal: padded behind", ("causal_side",), CAUSAL, _padded_behind, _looks_back),
-    Wrong("causal: padded on both sides", ("causal_side",), CAUSAL, _padded_on_both_sides,
+MISTAKES: tuple[Mistake, ...] = (
+    _wrong("causal: zeros in front", ("padding",), CAUSAL, _zeros_in_front, _looks_back),
+    _wrong("causal: padded behind", ("causal_side",), CAUSAL, _padded_behind, _looks_back),
+    _wrong("causal: padded on both sides", ("causal_side",), CAUSAL, _padded_on_both_sides,
           _looks_back),
-    Wrong("causal: edge instead of zeros", ("padding",), CAUSAL, _edge_in_space, _looks_back),
-    Wrong("causal: cache dropped", ("cache",), CAUSAL, _no_cache, _looks_back),
-    Wrong("causal: cache in opposite order", ("cache",), CAUSAL, _cache_in_opposite_order,
+    _wrong("causal: edge instead of zeros", ("padding",), CAUSAL, _edge_in_space, _looks_back),
+    _wrong("causal: cache dropped", ("cache",), CAUSAL, _no_cache, _looks_back),
+    _wrong("causal: cache in opposite order", ("cache",), CAUSAL, _cache_in_opposite_order,
           _looks_back),
-    Wrong("causal: cache one frame early", ("cache",), CAUSAL, _cache_one_frame_early,
+    _wrong("causal: cache one frame early", ("cache",), CAUSAL, _cache_one_frame_early,
           _looks_back),
-    Wrong("causal: cache of the first frame", ("cache",), CAUSAL, _stale_cache, _looks_back),
-    Wrong("norm: PyTorch's default epsilon", ("epsilon",), NORM, _other_eps(1e-5)),
-    Wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _other_eps(1e-3)),
-    Wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm_per_frame),
-    Wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm_per_position),
-    Wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved, _groups),
-    Wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm_unbiased),
-    Wrong("norm: no scale and bias", ("scale_or_offset",), NORM, _norm_without_affine),
-    Wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),
-    Wrong("spatial norm: first frame not apart", ("resize", "glue"), SPATIAL, _resized_as_one),
-    Wrong("spatial norm: resized smoothly", ("resize",), SPATIAL, _resized_smoothly),
-    Wrong("spatial norm: scale and shift exchanged", ("glue",), SPATIAL,
+    _wrong("causal: cache of the first frame", ("cache",), CAUSAL, _stale_cache, _looks_back),
+    _wrong("norm: PyTorch's default epsilon", ("epsilon",), NORM, _other_eps(1e-5)),
+    _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _other_eps(1e-3)),
+    _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm_per_frame),
+    _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm_per_position),
+    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved, _groups),
+    _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm_unbiased),
+    _wrong("norm: no scale and bias", ("scale_or_offset",), NORM, _norm_without_affine),
+    _wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),
+    _wrong("spatial norm: first frame not apart", ("resize", "glue"), SPATIAL, _resized_as_one),
+    _wrong("spatial norm: resized smoothly", ("resize",), SPATIAL, _resized_smoothly),
+    _wrong("spatial norm: scale and shift exchanged", ("glue",), SPATIAL,
           _scale_and_shift_exchanged),
-    Wrong("spatial norm: not normalised", ("glue",), SPATIAL, _norm_left_out),
-    Wrong("activation: GELU", ("activation",), ("SiLU",), _other_activation(jax.nn.gelu)),
-    Wrong("activation: ReLU", ("activation",), ("SiLU",), _other_activation(jax.nn.relu)),
-    Wrong("activation: none", ("activation",), ("SiLU",), _other_activation(lambda x: x)),
-    Wrong("resnet: no shortcut", ("glue",), RESNET, _residual(lambda x, shortcut: x)),
-    Wrong("resnet: shortcut subtracted", ("glue",), RESNET,
+    _wrong("spatial norm: not normalised", ("glue",), SPATIAL, _norm_left_out),
+    _wrong("activation: GELU", ("activation",), ("SiLU",), _other_activation(jax.nn.gelu)),
+    _wrong("activation: ReLU", ("activation",), ("SiLU",), _other_activation(jax.nn.relu)),
+    _wrong("activation: none", ("activation",), ("SiLU",), _other_activation(lambda x: x)),
+    _wrong("resnet: no shortcut", ("glue",), RESNET, _residual(lambda x, shortcut: x)),
+    _wrong("resnet: shortcut subtracted", ("glue",), RESNET,
           _residual(lambda x, shortcut: x - shortcut)),
-    Wrong("resnet: shortcut divided by sqrt(2)", ("scale_or_offset",), RESNET,
+    _wrong("resnet: shortcut divided by sqrt(2)", ("scale_or_offset",), RESNET,
           _residual(lambda x, shortcut: (x + shortcut) / 2**0.5)),
-    Wrong("down: pooled without the transpose", ("reshape_order",), DOWN,
+    _wrong("down: pooled without the transpose", ("reshape_order",), DOWN,
           _pooled_without_transpose, _compresses),
-    Wrong("down: every second frame", ("pooling",), DOWN, _pooled(lambda x: x[:, :, 0]),
+    _wrong("down: every second frame", ("pooling",), DOWN, _pooled(lambda x: x[:, :, 0]),
           _compresses),
-    Wrong("down: maximum of pairs", ("pooling",), DOWN, _pooled(lambda x: jnp.max(x, 2)),
+    _wrong("down: maximum of pairs", ("pooling",), DOWN, _pooled(lambda x: jnp.max(x, 2)),
           _compresses),
-    Wrong("down: sum of pairs", ("pooling", "scale_or_offset"), DOWN,
+    _wrong("down: sum of pairs", ("pooling", "scale_or_offset"), DOWN,
           _pooled(lambda x: jnp.sum(x, 2)), _compresses),
-    Wrong("down: last frame apart", ("pooling", "glue"), DOWN, _last_frame_apart, _compresses),
-    Wrong("down: padded in front", ("padding",), DOWN, _padded_down(((1, 0), (1, 0)))),
-    Wrong("down: padded on both sides", ("padding",), DOWN, _padded_down(((1, 1), (1, 1)))),
-    Wrong("down: edge instead of zeros", ("padding",), DOWN, _padded_down(END, "edge")),
-    Wrong("up: first frame not apart", ("resize", "glue"), UP, _upsampled_as_one, _compresses),
-    Wrong("up: resized smoothly", ("resize",), UP, _upsampled_smoothly),
-    Wrong("up: tiled", ("reshape_order", "resize"), UP, _tiled),
-    Wrong("encode: halves of the moments exchanged", ("reshape_order",), VAE, _moments_exchanged,
+    _wrong("down: last frame apart", ("pooling", "glue"), DOWN, _last_frame_apart, _compresses),
+    _wrong("down: padded in front", ("padding",), DOWN, _padded_down(((1, 0), (1, 0)))),
+    _wrong("down: padded on both sides", ("padding",), DOWN, _padded_down(((1, 1), (1, 1)))),
+    _wrong("down: edge instead of zeros", ("padding",), DOWN, _padded_down(END, "edge")),
+    _wrong("up: first frame not apart", ("resize", "glue"), UP, _upsampled_as_one, _compresses),
+    _wrong("up: resized smoothly", ("resize",), UP, _upsampled_smoothly),
+    _wrong("up: tiled", ("reshape_order", "resize"), UP, _tiled),
+    _wrong("encode: halves of the moments exchanged", ("reshape_order",), VAE, _moments_exchanged,
           method="encode"),
-    Wrong("encode: video from 0 to 1", ("scale_or_offset",), VAE, _from_zero_to_one,
+    _wrong("encode: video from 0 to 1", ("scale_or_offset",), VAE, _from_zero_to_one,
           method="encode"),
-    Wrong("encode: colours in opposite order", ("reshape_order",), VAE,
+    _wrong("encode: colours in opposite order", ("reshape_order",), VAE,
           _colours_in_opposite_order, method="encode"),
-    Wrong("decode: latents scaled twice", ("scale_or_offset",), VAE, _scaled_twice,
+    _wrong("decode: latents scaled twice", ("scale_or_offset",), VAE, _scaled_twice,
           method="decode"),
-    Wrong("decode: clipped to [0, 1]", ("clamp",), VAE, _clipped, method="decode"),
+    _wrong("decode: clipped to [0, 1]", ("clamp",), VAE, _clipped, method="decode"),
 )  # fmt: skip
 """In the order of the model's parts."""

@@ -1,13 +1,12 @@
-"""What the CogVideoX pair needs of PyTorch: diffusers' model, and the inputs for both sides.
+"""The PyTorch side of the CogVideoX pair: diffusers' model, and the inputs for both sides.
 
-The only file of the package that imports torch and diffusers.
+The only file that imports torch and diffusers.
 """
 
-import contextlib
 import importlib.util
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,7 +40,8 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
     Random weights are diffusers' own initialisation under `torch.manual_seed(seed)`, then norm
     weights 1+0.3N and biases 0.2N: at 1 and 0 they would hide swapped or unused ones.
     """
-    with _quiet():
+    with warnings.catch_warnings():  # diffusers warns while it loads, too
+        warnings.simplefilter("ignore")
         reference: Any = Reference
         if weights is not None:
             folder, subfolder = split_source(weights)
@@ -137,7 +137,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
 
 
 def _video(outputs: Mapping[str, Mapping[str, Any]]) -> Any:
-    """What `forward_torch` returns for the clip: it encodes, and decodes the mean."""
+    """The output of `forward_torch` for the clip: it encodes, and decodes the mean."""
     return outputs["decode/clip"][""]
 
 
@@ -167,7 +167,7 @@ def _latents(outputs: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
 
 
 def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
-    """What only one chunk of frames, or one tile, of a model that works in several leaves out."""
+    """Return the parts that only one chunk of frames, or one tile, leaves out."""
     encoded = {
         case.args[0].shape[2] for case in cases if case.torch in (encode_torch, forward_torch)
     }
@@ -254,11 +254,3 @@ def _shapes(model: Any, batch: int, frames: int) -> Mapping[str, tuple[tuple[int
         for hook in hooks:
             hook.remove()
     return shapes
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """diffusers warns while it loads, too."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
