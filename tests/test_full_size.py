@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairing import make_nnx, make_torch
+from jaxvae.pairs.cogvideox.pair import make_nnx, make_torch
 from parity.core.metrics import compare_arrays
 from parity.inputs import load_clip
 from parity.measure.noise import score

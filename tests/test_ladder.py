@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jaxvae.ladder import R_LIMIT, RUNGS
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.ladder import R_LIMIT, RUNGS
+from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair
 from parity.report import Report

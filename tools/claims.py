@@ -291,16 +291,16 @@ def compiled() -> Figures:
 
 def _small(quantised: bool = False) -> tuple[Any, Any]:
     """diffusers' model in the ladder's small configuration, and the port with its weights."""
-    from jaxvae import pairing
+    from jaxvae.pairs.cogvideox import pair
 
     if not quantised:
-        reference = pairing.make_torch(None, "small", 0)
-        return reference, pairing.make_nnx(None, "small", reference)
+        reference = pair.make_torch(None, "small", 0)
+        return reference, pair.make_nnx(None, "small", reference)
     import diffusers
     import torch
 
     torch.manual_seed(0)
-    config = dict(pairing.make_torch(None, "small", 0).config)
+    config = dict(pair.make_torch(None, "small", 0).config)
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     # that convolution has as many channels as the video
     config |= {"use_post_quant_conv": True, "latent_channels": config["out_channels"]}

@@ -14,7 +14,7 @@ from typing import Any
 import click
 import torch
 
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.core.pair import Case
 from parity.host.progress import Progress
 from parity.inputs import load_clip

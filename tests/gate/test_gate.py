@@ -72,7 +72,7 @@ def drawn(small_torch):
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
-    from jaxvae import ladder, pairing, reference
+    from jaxvae.pairs.cogvideox import ladder, pair, reference
     from parity.core.pair import Case
 
     path = drawn[which]
@@ -85,7 +85,7 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=theirs, nnx=ours)
-    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pairing.PAIR.layout)
+    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
         outcome = run_case(case, Live(small_torch), small_nnx, rules, Progress())

@@ -21,9 +21,9 @@ from flax import nnx
 
 import parity
 from jaxvae.cli import main as jaxvae_main
-from jaxvae.config import ConfigError
-from jaxvae.files import WeightsError
-from jaxvae.video import VideoError
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.video import VideoError
+from jaxvae.models.cogvideox.config import ConfigError
 from parity.capture.hooks_nnx import STAMP
 from parity.cli import main as parity_main
 from parity.core.exceptions import InputError

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save
 
 from jaxvae import CogVideoXVAEConfig
-from jaxvae.files import INDEX_NAME, WEIGHTS_NAME, open_weights
-from jaxvae.video import find_video
+from jaxvae.io.diffusers_folder import INDEX_NAME, WEIGHTS_NAME, open_weights
+from jaxvae.io.video import find_video
 from parity.core.exceptions import InputError
 from parity.inputs import load_clip
 from parity.report import Report

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxvae.layers import GroupNorm
+from jaxvae.layers.norms import GroupNorm
 
 
 def temporary(vae, latent):
