@@ -21,9 +21,7 @@ _SUMMED = (1, 2, 4)
 
 
 @partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["parameters"],
-    meta_fields=["deterministic"],
+    jax.tree_util.register_dataclass, data_fields=["parameters"], meta_fields=["deterministic"]
 )
 @dataclass(frozen=True)
 class DiagonalGaussian:
@@ -65,11 +63,7 @@ class DiagonalGaussian:
         """Return the most likely latent."""
         return self.mean
 
-    def sample(
-        self,
-        key: Key[Array, "*b"] | None = None,
-        noise: Latent | None = None,
-    ) -> Latent:
+    def sample(self, key: Key[Array, "*b"] | None = None, noise: Latent | None = None) -> Latent:
         """Draw with a random key, or from given standard normal noise: exactly one of them.
 
         A batch of keys, shape (b,), draws each sample with a key of its own, so that it is the same

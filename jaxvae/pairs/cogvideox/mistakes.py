@@ -152,6 +152,11 @@ def _spatial(module: Any, f: Array, zq: Array) -> tuple[Array, Array, Any]:
     return scale, shift, {"conv_y": one, "conv_b": other}
 
 
+def _resized(f: Array, zq: Array) -> Any:
+    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
+    return nearest_resize(zq, f.shape[1:4], first_apart=apart)
+
+
 def _resized_as_one(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
     zq = nearest_resize(zq, f.shape[1:4])
     scale, shift, cache = _spatial(module, f, zq)
@@ -176,14 +181,12 @@ def _resized_smoothly(
 def _scale_and_shift_exchanged(
     module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None
 ) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    scale, shift, cache = _spatial(module, f, nearest_resize(zq, f.shape[1:4], first_apart=apart))
+    scale, shift, cache = _spatial(module, f, _resized(f, zq))
     return module.norm_layer(f) * shift + scale, cache
 
 
 def _norm_left_out(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    scale, shift, cache = _spatial(module, f, nearest_resize(zq, f.shape[1:4], first_apart=apart))
+    scale, shift, cache = _spatial(module, f, _resized(f, zq))
     module.norm_layer(f)
     return f * scale + shift, cache
 
@@ -192,9 +195,7 @@ def _other_activation(function: Callable[[Array], Array]) -> Callable[..., Any]:
     return lambda module, right, x: function(x)
 
 
-def _residual(
-    combine: Callable[[Array, Array], Array],
-) -> Callable[..., Any]:
+def _residual(combine: Callable[[Array, Array], Array]) -> Callable[..., Any]:
     def wrong(
         module: Any, right: Right, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
     ) -> Any:
