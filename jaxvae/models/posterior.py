@@ -70,8 +70,7 @@ class DiagonalGaussian:
         in any batch; the source takes a list of generators for that. JAX does not draw PyTorch's
         numbers: to repeat a sample of PyTorch's, hand its noise over, channels last.
 
-        Raises:
-            ValueError: neither or both were given, another number of keys, another shape of noise.
+        Raises ValueError for neither or both, another number of keys, another shape of noise.
         """
         if (key is None) == (noise is None):
             found = "neither" if key is None else "both"

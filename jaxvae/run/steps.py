@@ -74,7 +74,7 @@ class Coder:
         return jnp.concatenate(outputs, axis=1)
 
     def traced(self, x: Video) -> bool:
-        """Whether this runs inside a caller's own transformation."""
+        """Return True inside a caller's own transformation."""
         leaves = jax.tree.leaves((x, self.parts))
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 

@@ -5,6 +5,7 @@ by an earlier port or are easily made: see the names.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -302,18 +303,7 @@ def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
     return jnp.clip(right(z, **options), 0, 1)
 
 
-def _compresses(module: Any) -> bool:
-    return bool(module.compress_time)
-
-
-def _looks_back(module: Any) -> bool:
-    return bool(module.time_pad)
-
-
-def _groups(module: Any) -> bool:
-    return bool(module.num_groups > 1)
-
-
+_compresses, _looks_back = attrgetter("compress_time"), attrgetter("time_pad")
 CAUSAL, NORM, SPATIAL = ("CausalConv3d",), ("GroupNorm",), ("SpatialNorm3D",)
 RESNET, DOWN, UP = ("ResnetBlock3D",), ("Downsample3D",), ("Upsample3D",)
 VAE = ("AutoencoderKLCogVideoX",)
@@ -334,7 +324,8 @@ MISTAKES: tuple[Mistake, ...] = (
     _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _other_eps(1e-3)),
     _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm_per_frame),
     _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm_per_position),
-    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved, _groups),
+    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved,
+           lambda module: module.num_groups > 1),
     _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm_unbiased),
     _wrong("norm: no scale and bias", ("scale_or_offset",), NORM, _norm_without_affine),
     _wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),
