@@ -110,7 +110,7 @@ def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
 
 def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     if path.suffix == ".npy":
-        yield from _array(path)
+        yield from open_array(path)
         return
     av = _av(path)
     try:
@@ -123,7 +123,11 @@ def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
         ) from error
 
 
-def _array(path: Path) -> Any:
+def open_array(path: Path, *, floats: bool = False) -> Any:
+    """Return the array (frames, height, width, 3) of an .npy file, mapped and not read yet.
+
+    It holds uint8, or with `floats` perhaps floating-point numbers. Raises VideoError.
+    """
     try:
         with np.errstate(over="raise"):
             array = np.lib.format.open_memmap(path, "r")
@@ -131,9 +135,11 @@ def _array(path: Path) -> Any:
         # NumPy reads the header as Python's literals are read: a wrong one raises anything.
         raise VideoError(f"{path}: not a readable .npy file ({first_line(error)})") from error
     shape: tuple[int, ...] = getattr(array, "shape", ())
-    if len(shape) != 4 or shape[3] != 3 or array.dtype != np.uint8:
+    video = len(shape) == 4 and shape[3] == 3
+    if not video or not (array.dtype == np.uint8 or (floats and array.dtype.kind == "f")):
         found = f"{getattr(array, 'dtype', type(array).__name__)} {shape}"
-        raise VideoError(f"{path}: expected uint8 (frames, height, width, 3), found {found}")
+        kinds = "uint8 or float" if floats else "uint8"
+        raise VideoError(f"{path}: expected {kinds} (frames, height, width, 3), found {found}")
     return array
 
 
