@@ -11,12 +11,20 @@ from typing import Any
 import torch
 from flax import nnx
 
-from parity import capture_torch, environment, memory
-from parity import emulate as emulation
-from parity.alone import alone
-from parity.assemble import Paired, Programs, assembled, paired
-from parity.case import Outcome, run_case
-from parity.checks import (
+from parity.capture import torch as capture_torch
+from parity.capture.restore_torch import seeded
+from parity.core.exceptions import InputError
+from parity.core.lock import alone
+from parity.core.pair import Case, Pair
+from parity.core.repro import Exhibit
+from parity.core.tensors import Fused, Stacked, tied
+from parity.core.tree import flatten
+from parity.extras import emulation
+from parity.extras.compiled_run import Compiled
+from parity.host import environment, memory
+from parity.host.progress import Progress
+from parity.inputs import load_clip
+from parity.options.arguments import (
     check_arguments,
     check_choice,
     check_globs,
@@ -25,20 +33,13 @@ from parity.checks import (
     check_numbers,
     check_sequences,
 )
-from parity.choice import needed
-from parity.errors import InputError
-from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
-from parity.inputs import load_clip
-from parity.judging import GRAD, MODES
-from parity.live import Live, facts
-from parity.observer import Compiled
-from parity.progress import Progress
-from parity.records import Case, Pair
+from parity.options.options import GRAD, MODES, Rules
+from parity.options.scope import needed
 from parity.report import Report
-from parity.rules import Rules
-from parity.state_torch import seeded
-from parity.tree import flatten
-from parity.weights import Fused, Stacked, tied
+from parity.run.assemble import Paired, Programs, assembled, paired
+from parity.run.case import Outcome, run_case
+from parity.run.live import Live, facts
+from parity.run.repro import made_by_function, made_by_pair, with_weights
 
 
 @alone

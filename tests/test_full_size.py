@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairing import make_nnx, make_torch
+from jaxvae.pairs.cogvideox.pair import make_nnx, make_torch
+from parity.core.metrics import compare_arrays
 from parity.inputs import load_clip
-from parity.metrics import compare_arrays
-from parity.noise import score
+from parity.measure.noise import score
 from tests.docs.documents import blocks
 from tests.docs.sources import numbers
 

@@ -20,10 +20,10 @@ from parity.cli.options import (
     QUIET,
     SEEDS,
     default_folder,
-    writable,
 )
 from parity.cli.traces import are_traces, compare_two
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -123,10 +123,10 @@ def compare(
         folder = writable(Path(out) if out else default_folder(function, only, depth))
         placed = nullcontext() if device is None else _on(device)
 
-        from parity.exhibit import made_by_function
-        from parity.judging import GRAD, MODES
+        from parity.capture.restore_torch import seeded
+        from parity.options.options import GRAD, MODES
         from parity.pipeline import compare as compare_modules
-        from parity.state_torch import seeded
+        from parity.run.repro import made_by_function
 
         if dtype == "float64":
             import jax

@@ -16,9 +16,9 @@ from parity.cli.options import (
     SIZE,
     VIDEO,
     find_pair,
-    writable,
 )
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -76,7 +76,7 @@ def record(
         chosen = find_pair(pair)
         part = "-part" if only or depth is not None else ""
         folder = writable(Path(out or f"traces/{chosen.name}{part}"))
-        from parity.golden.record import record_pair
+        from parity.traces.record import record_pair
 
         recording = record_pair(
             chosen,

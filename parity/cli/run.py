@@ -23,9 +23,9 @@ from parity.cli.options import (
     default_folder,
     find_pair,
     place_of,
-    writable,
 )
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -69,7 +69,7 @@ def run(
     """
     from rich.console import Console
 
-    from parity.profile import profiled
+    from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
 
     if weights and config:
@@ -84,7 +84,7 @@ def run(
         # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
         folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
-        from parity.environment import effective_precision
+        from parity.host.environment import effective_precision
         from parity.pipeline import run_pair
 
         precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())

@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from parity.errors import escaped
-from parity.progress import Progress
-from parity.records import Fault
+from parity.core.exceptions import escaped
+from parity.core.verdicts import Fault
+from parity.host.progress import Progress
 from parity.report.markdown import coverage_lines, number
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines

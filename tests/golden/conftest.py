@@ -6,11 +6,11 @@ import shutil
 import pytest
 import tiny
 
-from parity import live
-from parity.golden import index
-from parity.golden.record import record_pair
+from parity.core.verdicts import Diagnosis
 from parity.pipeline import run_pair
-from parity.records import Diagnosis
+from parity.run import live
+from parity.traces import index
+from parity.traces.record import record_pair
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 

@@ -9,10 +9,10 @@ import torch
 from flax import nnx
 
 import parity
-from parity.golden.check import check_trace
-from parity.golden.compare import compare_traces
-from parity.golden.record import record_pair
-from parity.records import Pair
+from parity.core.pair import Pair
+from parity.traces.check import check_trace
+from parity.traces.compare import compare_traces
+from parity.traces.record import record_pair
 
 
 class TorchTable(torch.nn.Module):

@@ -9,10 +9,10 @@ import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parity.errors import InputError
-from parity.golden import index, read_index
-from parity.golden.check import check_trace
-from parity.golden.trace import open_trace
+from parity.core.exceptions import InputError
+from parity.traces import index, read_index
+from parity.traces.check import check_trace
+from parity.traces.trace import open_trace
 
 VALUES = (
     None, True, -1, 0, 3, 2**70, 1e308, "", "a", "../../x", "/etc/passwd", "float128", "object",

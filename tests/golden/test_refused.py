@@ -9,10 +9,10 @@ import tiny
 from safetensors.numpy import save_file
 
 import parity
-from parity.errors import InputError
-from parity.golden import index, shards
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
+from parity.core.exceptions import InputError
+from parity.traces import index, shards
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 
 
 def shard(folder, number=1):

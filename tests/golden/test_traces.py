@@ -9,10 +9,10 @@ import pytest
 import tiny
 import torch
 
-from parity.errors import InputError
-from parity.golden.apart import half
-from parity.golden.compare import compare_traces
-from parity.golden.record import record_pair
+from parity.core.exceptions import InputError
+from parity.traces.compare import compare_traces
+from parity.traces.propagate import half
+from parity.traces.record import record_pair
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 

@@ -15,7 +15,8 @@ import torch
 from flax import nnx
 
 import parity
-from parity import alone, observe_nnx
+from parity.capture import hooks_nnx as observe_nnx
+from parity.core import lock as alone
 from tests.hostile import models
 from tests.hostile.case import hooks_of, left_behind
 from tests.hostile.makers import MAKER

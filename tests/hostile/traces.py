@@ -52,7 +52,7 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
     """The same with the digest that belongs to it."""
 
     def write(trace: Path) -> None:
-        from parity.golden import index
+        from parity.traces import index
 
         made = json.loads((trace / "trace.json").read_text())
         del made["sha256"]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import parity
-from parity.judging import MODES
-from parity.limits import TABLE, r_limit
-from parity.noise import LONG
+from parity.core.limits import TABLE, r_limit
+from parity.measure.noise import LONG
+from parity.run.part import MODES
 from tests.faultzoo import zoo
 from tools import measure_r
 from tools.measure_r import CORRECT, of_case, of_leaf, of_sum, table_of
