@@ -26,8 +26,8 @@ import numpy as np
 
 from bench.options import OUT, ROUNDS
 from bench.sides import Failed, Side, Spec, in_turn
-from parity.environment import commit
-from parity.report.write import write_all
+from parity.core.files import write_all
+from parity.host.environment import commit
 
 Record = dict[str, Any]
 

@@ -59,7 +59,7 @@ def make_input(spec: Spec, config: Any) -> np.ndarray:
     if spec.direction == "encode":
         shape = (1, spec.frames, spec.height, spec.width, config.in_channels)
         return noise.uniform(-1, 1, shape).astype(np.float32)
-    shrink = 2 ** (len(config.block_out_channels) - 1)
+    shrink = config.spatial_ratio
     frames = (spec.frames - 1) // config.temporal_compression_ratio + 1
     shape = (1, frames, spec.height // shrink, spec.width // shrink, config.latent_channels)
     return noise.standard_normal(shape).astype(np.float32)
@@ -75,8 +75,8 @@ class TorchSide:
         if spec.device == "gpu" and not torch.cuda.is_available():
             raise Failed("this PyTorch finds no CUDA device")
 
-        from jaxvae.ladder import read_config
-        from jaxvae.pairing import make_torch
+        from jaxvae.pairs.cogvideox.ladder import read_config
+        from jaxvae.pairs.cogvideox.pair import make_torch
 
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
@@ -161,9 +161,9 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae.ladder import read_config
-        from jaxvae.pairing import StateDict, make_torch
-        from jaxvae.weights import from_torch_state
+        from jaxvae import AutoencoderKLCogVideoX
+        from jaxvae.pairs.cogvideox.ladder import read_config
+        from jaxvae.pairs.cogvideox.pair import make_torch, state_of
 
         try:
             self.device = jax.devices(spec.device)[0]
@@ -173,9 +173,9 @@ class JaxSide:
         dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
         precision = "default" if spec.dtype == "tf32" else "highest"
         config = read_config(spec.config)
-        weights = StateDict(make_torch(None, spec.config, 0))
+        weights = state_of(make_torch(None, spec.config, 0))
         with jax.default_device(self.device):
-            self.vae = from_torch_state(config, weights, dtype, precision)
+            self.vae = AutoencoderKLCogVideoX.from_torch_state(config, weights, dtype, precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
 
     def tile(self) -> None:
@@ -230,7 +230,7 @@ class JaxSide:
 
     def profile(self, folder: str) -> None:
         """Write a profile of one run to `folder`."""
-        from parity.profile import profiled
+        from parity.host.profile import profiled
 
         with profiled(Path(folder)):
             self._run()

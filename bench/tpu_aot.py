@@ -23,10 +23,10 @@ from typing import Any
 
 import click
 
-from jaxvae.chunks import chunk_bounds
-from jaxvae.config import CogVideoXVAEConfig
-from parity.environment import commit
-from parity.report.write import write_all
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+from jaxvae.run.chunks import chunk_bounds
+from parity.core.files import write_all
+from parity.host.environment import commit
 
 TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax")
@@ -126,8 +126,8 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
     from jax.experimental import topologies
 
     from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.cache import without_cache
-    from jaxvae.steps import Coder, decode_chunk, encode_chunk
+    from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
+    from jaxvae.run.steps import Coder
 
     (device,) = topologies.get_topology_desc(platform="tpu", **TOPOLOGY).devices
     sharding = jax.sharding.SingleDeviceSharding(device)
@@ -146,7 +146,7 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
         shrunk, channels = 1, config.in_channels
     else:
         step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
-        shrunk, channels = 2 ** (len(config.block_out_channels) - 1), config.latent_channels
+        shrunk, channels = config.spatial_ratio, config.latent_channels
     coder = Coder(step, placed(parts))
     shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
     x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
@@ -156,8 +156,7 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
     if known is not None and known["digest"] == digest:
         return known
     try:
-        with without_cache():
-            compiled = lowered.compile()
+        compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         reason = next(iter(str(error).splitlines()), "no reason given")
         return {"digest": digest, "error": reason[:300]}
@@ -276,8 +275,10 @@ def main(out: Path) -> None:
         raise click.ClickException(
             "libtpu, the TPU's compiler, is not installed; `make tpu-aot` installs the extra `tpu`"
         ) from None
-    # For the processes to come: no TPU is looked for, neither here nor in the network.
+    # For the processes to come: no TPU is looked for, neither here nor in the network, and none of
+    # its programs in a cache, since nothing can be fetched for a device that is not there.
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
+    os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
     versions = {name: importlib.metadata.version(name) for name in PACKAGES}
     config = CogVideoXVAEConfig()
     programs = load(out / "tpu_aot.json", versions)

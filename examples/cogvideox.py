@@ -16,7 +16,7 @@ import numpy as np
 from flax import nnx
 
 import jaxvae
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
 from parity.inputs import load_clip
 
 SMALL = jaxvae.CogVideoXVAEConfig(
@@ -61,7 +61,7 @@ def main(arguments=None):
         parser.error("--frames: expected 8 n + 1; of others not as many come back")
     try:
         vae = load(options.weights)
-        step = 2 ** (len(vae.config.block_out_channels) - 1)  # pixels of one latent
+        step = vae.config.spatial_ratio  # pixels of one latent
         if options.size < step or options.size % step:
             parser.error(f"--size: expected a multiple of {step}; others do not come back whole")
         if options.tile is not None and (options.tile < 1 or options.tile % (4 * step)):

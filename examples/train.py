@@ -17,7 +17,7 @@ import optax
 from flax import nnx
 
 import jaxvae
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
 from parity.inputs import load_clip
 
 CONFIG = jaxvae.CogVideoXVAEConfig(

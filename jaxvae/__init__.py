@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxvae import aot
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
-    from jaxvae.checkpoint import load_checkpoint, save_checkpoint
-    from jaxvae.config import CogVideoXVAEConfig, ConfigError
-    from jaxvae.files import WeightsError
-    from jaxvae.latents import scale_latents, unscale_latents
-    from jaxvae.posterior import DiagonalGaussian
+    from jaxvae.io.diffusers_folder import WeightsError
+    from jaxvae.io.sharded_checkpoint import save_checkpoint
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
+    from jaxvae.models.latents import scale_latents, unscale_latents
+    from jaxvae.models.loading import load_checkpoint
+    from jaxvae.models.posterior import DiagonalGaussian
 
     __version__: str
 
@@ -19,7 +19,6 @@ __all__ = [
     "ConfigError",
     "DiagonalGaussian",
     "WeightsError",
-    "aot",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",
@@ -27,12 +26,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AutoencoderKLCogVideoX": "autoencoder",
-    "DiagonalGaussian": "posterior",
-    "WeightsError": "files",
-    **dict.fromkeys(("CogVideoXVAEConfig", "ConfigError"), "config"),
-    **dict.fromkeys(("load_checkpoint", "save_checkpoint"), "checkpoint"),
-    **dict.fromkeys(("scale_latents", "unscale_latents"), "latents"),
+    "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
+    "DiagonalGaussian": "models.posterior",
+    "WeightsError": "io.diffusers_folder",
+    **dict.fromkeys(("CogVideoXVAEConfig", "ConfigError"), "models.cogvideox.config"),
+    "load_checkpoint": "models.loading",
+    "save_checkpoint": "io.sharded_checkpoint",
+    **dict.fromkeys(("scale_latents", "unscale_latents"), "models.latents"),
 }
 
 
@@ -43,8 +43,6 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return version("jaxvae")
-    if name == "aot":
-        return import_module("jaxvae.aot")
     if name in _HOMES:
         return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'jaxvae' has no attribute {name!r}")

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from parity.functional import Functional
+    from parity.capture.functional import Functional
+    from parity.capture.taps import tap
+    from parity.core.pair import Case, Clip, Mistake, Offline, Pair, Rung
+    from parity.core.tensors import Fused, Stacked
     from parity.pipeline import compare, run_pair
-    from parity.records import Case, Clip, Mistake, Offline, Pair, Rung
     from parity.report import Report
-    from parity.taps import tap
-    from parity.weights import Fused, Stacked
 
 __all__ = [
     "Case", "Clip", "Functional", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report",
@@ -21,10 +21,10 @@ _HOMES = {
     "compare": "parity.pipeline",
     "run_pair": "parity.pipeline",
     "Report": "parity.report",
-    "Functional": "parity.functional",
-    "tap": "parity.taps",
-    **dict.fromkeys(("Case", "Clip", "Mistake", "Offline", "Pair", "Rung"), "parity.records"),
-    **dict.fromkeys(("Fused", "Stacked"), "parity.weights"),
+    "Functional": "parity.capture.functional",
+    "tap": "parity.capture.taps",
+    **dict.fromkeys(("Case", "Clip", "Mistake", "Offline", "Pair", "Rung"), "parity.core.pair"),
+    **dict.fromkeys(("Fused", "Stacked"), "parity.core.tensors"),
 }
 
 

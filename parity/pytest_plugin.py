@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 if TYPE_CHECKING:
     import torch
     from flax import nnx
 
-    from parity.demand import Outcome
     from parity.report import Report
+    from parity.report.assertion import Outcome
 
 MARKER = "parity"
 
@@ -61,11 +61,11 @@ def pytest_configure(config: pytest.Config) -> None:
     grade, folder = config.getoption("parity_grade"), config.getoption("parity_report")
     try:
         if grade is not None:
-            from parity.demand import check_grade
+            from parity.report.assertion import check_grade
 
             check_grade(grade)
         if folder is not None and not config.option.collectonly:
-            from parity.cli.options import writable
+            from parity.core.files import writable
 
             writable(config.invocation_params.dir / folder, "--parity-report")
     except InputError as error:
@@ -124,8 +124,8 @@ class AssertParity:
             InputError: the arguments cannot be used.
         """
         __tracebackhide__ = True
-        from parity.demand import assess, check_grade
         from parity.pipeline import compare
+        from parity.report.assertion import assess, check_grade
 
         option = self._item.config.getoption("parity_grade")
         try:

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairing import make_nnx, make_torch
+from jaxvae.pairs.cogvideox.pair import make_nnx, make_torch
+from parity.core.limits import r_limit
 from parity.inputs import load_clip
-from parity.limits import r_limit
-from parity.noise import score
+from parity.measure.noise import score
 from tests.docs.documents import blocks
 from tests.docs.sources import numbers
 

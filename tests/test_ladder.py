@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from jaxvae.ladder import R_LIMIT, RUNGS
-from jaxvae.pairing import PAIR
-from parity.grade import GRADES
-from parity.limits import r_limit
+from jaxvae.pairs.cogvideox.ladder import R_LIMIT, RUNGS
+from jaxvae.pairs.cogvideox.pair import PAIR
+from parity.core.limits import r_limit
+from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair
 from parity.report import Report
 from parity.report.diff import diff

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxvae import mistakes
+from jaxvae.pairs.cogvideox import mistakes
 from tests.faultzoo.zoo import CASES
 
 ROOT = Path(__file__).parents[1]
@@ -13,7 +13,7 @@ GUIDE = (ROOT / "docs" / "porting-guide.md").read_text()
 ROWS = [re.split(r" *\| *", line)[1:-1] for line in GUIDE.splitlines() if line.startswith("| ")]
 ROWS = [cells for cells in ROWS if cells[-1] != "shown by"]
 KNOWN = {case.name: (case.cause,) for case in CASES} | {
-    wrong.name: wrong.causes for wrong in mistakes.WRONG
+    wrong.name: wrong.causes for wrong in mistakes.MISTAKES
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.pipeline import run_pair
 from tests.docs.sources import cells
 from tools import train_checkpoint as trained

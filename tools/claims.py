@@ -81,7 +81,7 @@ def coarse_products() -> Figures:
     import torch
     from flax import nnx
 
-    from parity.emulate import emulated
+    from parity.extras.emulation import emulated
 
     torch.manual_seed(0)
     conv, norm = torch.nn.Conv3d(3, 128, 3, padding=1), torch.nn.GroupNorm(32, 128, eps=1e-6)
@@ -138,7 +138,7 @@ def group_norm() -> Figures:
 @claim
 def grades() -> Figures:
     """The grades of the figures that were called excellent, attention and production-usable."""
-    from parity.grade import grade
+    from parity.judge.verdict import grade
 
     return {f"MAE {mae:g}": grade(mae) for mae in (8.8e-4, 1.2e-2, 0.05, 0.3, 0.6)}
 
@@ -285,16 +285,16 @@ def compiled() -> Figures:
 
 def _small(quantised: bool = False) -> tuple[Any, Any]:
     """diffusers' model in the ladder's small configuration, and the port with its weights."""
-    from jaxvae import pairing
+    from jaxvae.pairs.cogvideox import pair
 
     if not quantised:
-        reference = pairing.make_torch(None, "small", 0)
-        return reference, pairing.make_nnx(None, "small", reference)
+        reference = pair.make_torch(None, "small", 0)
+        return reference, pair.make_nnx(None, "small", reference)
     import diffusers
     import torch
 
     torch.manual_seed(0)
-    config = dict(pairing.make_torch(None, "small", 0).config)
+    config = dict(pair.make_torch(None, "small", 0).config)
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     # that convolution has as many channels as the video
     config |= {"use_post_quant_conv": True, "latent_channels": config["out_channels"]}

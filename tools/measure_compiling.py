@@ -31,7 +31,7 @@ def measure(way: str, config: str, frames: int, side: int, tile: int) -> dict[st
     from flax import nnx
 
     from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.ladder import CONFIGS
+    from jaxvae.pairs.cogvideox.ladder import CONFIGS
 
     vae = AutoencoderKLCogVideoX(CONFIGS[config], rngs=nnx.Rngs(0))
     vae.eval()

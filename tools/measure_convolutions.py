@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from jaxvae import winograd
-from jaxvae.products import multiply, sum_over_time
+from jaxvae.layers import winograd
+from jaxvae.layers.products import multiply, sum_over_time
 
 ONE, PADDING, HIGHEST = (1, 1, 1), (0, 1, 1), lax.Precision.HIGHEST
 TIMES = 4

@@ -17,13 +17,13 @@ from typing import Any
 import click
 import torch
 
-from jaxvae.pairing import PAIR
-from parity.case import run_case
+from jaxvae.pairs.cogvideox.pair import PAIR
+from parity.core.pair import Case
+from parity.host.progress import Progress
 from parity.inputs import load_clip
-from parity.live import Live
-from parity.progress import Progress
-from parity.records import Case
-from parity.rules import Rules
+from parity.options.options import Rules
+from parity.run.case import run_case
+from parity.run.live import Live
 
 
 def main(config: str | None) -> None:

@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from flax import nnx
 
 import parity
-from parity import environment
-from parity.judging import MODES
-from parity.limits import TABLE, r_limit
-from parity.metrics import rms
+from parity.core.limits import TABLE, r_limit
+from parity.core.metrics import rms
+from parity.host import environment
+from parity.run.part import MODES
 from tests.faultzoo import zoo
 
 OUT = Path(__file__).parents[1] / "docs" / "thresholds.md"
@@ -227,7 +227,7 @@ def measure(seeds: int) -> Iterator[str]:
     yield (
         "R is the distance of the port's own code from a float64 run of the reference's, in units "
         "of PyTorch's own distance and at least of four roundings. These are the limits; "
-        "`parity/limits.py` holds them."
+        "`parity/core/limits.py` holds them."
     )
     yield ""
     yield "| family | classes | WARN above | FAIL above | because |"

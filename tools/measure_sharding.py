@@ -20,9 +20,9 @@ from typing import Any
 
 import click
 
-from jaxvae.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
-from parity.environment import commit
-from parity.report.write import write_all
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from parity.core.files import write_all
+from parity.host.environment import commit
 from tools.scaling import Chip, Split, call_seconds, step_cost
 
 OUT = Path(__file__).parents[1] / "reports" / "bench"
@@ -85,8 +85,8 @@ def measure(direction: str, axis: str, devices: int) -> Row:
     from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
     from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.sharding import Layout, ShardedCoder, ShardedStep
-    from jaxvae.steps import decode_chunk, encode_chunk
+    from jaxvae.devices.sharding import Layout, ShardedCoder, ShardedStep
+    from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
 
     vae = nnx.eval_shape(lambda: AutoencoderKLCogVideoX(SMALL, rngs=nnx.Rngs(0)))
     vae.eval()
@@ -133,7 +133,7 @@ def extrapolate(
     `size` is that of the input of `direction`. A split must divide the latent's height and width.
     """
     config = CogVideoXVAEConfig()
-    ratio = 2 ** (len(config.block_out_channels) - 1) if direction == "encode" else 1
+    ratio = config.spatial_ratio if direction == "encode" else 1
     height, width = size[1] // ratio, size[2] // ratio
     rows: list[dict[str, Any]] = []
     alone, _ = call_seconds(config, direction, size, chunk, Split(), 2, chip)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import conftest  # noqa: F401  # settings of the tests, before JAX is imported
-from parity import environment
+from parity.host import environment
 from tests.hostile import corpus, stock
 from tests.hostile.case import LONGEST, MEMORY, Outcome, run
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxvae.chunks import chunk_bounds
-from jaxvae.config import CogVideoXVAEConfig
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+from jaxvae.run.chunks import chunk_bounds
 
 SUMS = 3
 """All-reductions of a group norm: the mean, the mean of what is left, and the variance."""

@@ -8,12 +8,12 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxvae.video import Video, from_pixels
+from jaxvae.io.video import Video, from_pixels
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 
 
 def encoded(

@@ -10,10 +10,10 @@ from jaxvae.cli.convert import convert
 from jaxvae.cli.decode import decode
 from jaxvae.cli.encode import encode
 from jaxvae.cli.reconstruct import reconstruct
-from jaxvae.config import ConfigError
-from jaxvae.files import WeightsError
-from jaxvae.messages import printable
-from jaxvae.video import VideoError
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.messages import printable
+from jaxvae.io.video import VideoError
+from jaxvae.models.cogvideox.config import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from jaxvae.cli.options import JSON, OFFLINE, QUIET, REVISION, load, report
-from jaxvae.files import SHARDED_NAME, WeightsError
+from jaxvae.io.diffusers_folder import SHARDED_NAME, WeightsError
 
 
 @click.command()
@@ -42,7 +42,7 @@ def convert(
     import jax
     from flax import nnx
 
-    from jaxvae.checkpoint import save_checkpoint
+    from jaxvae.io.sharded_checkpoint import save_checkpoint
 
     sharded = (Path(source) / SHARDED_NAME).exists()
     model = load(source, revision, local_files_only, param_dtype=dtype, finite=False)

@@ -18,9 +18,9 @@ from jaxvae.cli.options import (
     with_model,
     with_tiles,
 )
-from jaxvae.files import WeightsError
-from jaxvae.messages import shown
-from jaxvae.video import RATE, Writer, check_output, to_pixels
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.messages import shown
+from jaxvae.io.video import RATE, Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,10 +68,9 @@ def decode(
     from jaxvae.cli.coding import decoded
 
     began = time.monotonic()
-    step = 2 ** (len(vae.config.block_out_channels) - 1)
+    step = vae.config.spatial_ratio
     size = (latent.shape[2] * step, latent.shape[3] * step)
-    ratio, count = 2**vae.config.time_levels, latent.shape[1]
-    frames = ratio * count if count % 2 == 0 else ratio * (count - 1) + 1
+    frames = vae.config.video_frames(latent.shape[1])
     per_second = said if rate is None else Fraction(rate).limit_denominator(1001)
     with (
         progress(quiet or as_json) as bars,

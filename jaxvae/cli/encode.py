@@ -19,7 +19,7 @@ from jaxvae.cli.options import (
     with_model,
     with_tiles,
 )
-from jaxvae.video import VideoError
+from jaxvae.io.video import VideoError
 
 
 @click.command()
@@ -58,7 +58,7 @@ def encode(
     from safetensors.numpy import save
 
     from jaxvae.cli.coding import encoded
-    from jaxvae.posterior import DiagonalGaussian
+    from jaxvae.models.posterior import DiagonalGaussian
 
     began = time.monotonic()
     with progress(quiet or as_json) as bars:

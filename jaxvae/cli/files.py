@@ -3,7 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
-from jaxvae.video import VideoError
+from jaxvae.io.video import VideoError
 
 
 def refuse_source(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the commands take in common, and the model that it makes."""
+"""Options that commands have in common, and the model and the clip that they ask for."""
 
 import json
 import math
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from jaxvae.files import SHARDED_NAME
-from jaxvae.video import Video, find_video
+from jaxvae.io.diffusers_folder import SHARDED_NAME, split_source
+from jaxvae.io.video import Video, find_video
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -115,42 +115,19 @@ def load(
     Raises:
         WeightsError: it cannot be read, or with `finite` has values that are not.
     """
-    from jaxvae.weights import refuse_nonfinite
+    from jaxvae.io.weights import refuse_nonfinite
+    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.loading import load_checkpoint
 
-    model = _read(weights, revision, local_files_only, dtype, precision, param_dtype)
+    if (Path(weights) / SHARDED_NAME).exists():
+        model = load_checkpoint(weights, None, dtype, precision, param_dtype)
+    else:
+        model = AutoencoderKLCogVideoX.from_pretrained(
+            *split_source(weights), dtype, precision, revision, local_files_only, param_dtype
+        )
     if finite:
         refuse_nonfinite(model, weights)
     return model
-
-
-def _read(
-    weights: str,
-    revision: str | None,
-    local_files_only: bool,
-    dtype: str,
-    precision: Any,
-    param_dtype: str | None,
-) -> "AutoencoderKLCogVideoX":
-    from jaxvae.autoencoder import AutoencoderKLCogVideoX
-
-    if (Path(weights) / SHARDED_NAME).exists():
-        from jaxvae.checkpoint import load_checkpoint
-
-        return load_checkpoint(weights, None, dtype, precision, param_dtype)
-    place, _, subfolder = weights.partition(":")
-    if Path(weights).is_dir():
-        place, subfolder = weights, ""
-        if not (Path(weights) / "config.json").exists() and (Path(weights) / "vae").is_dir():
-            subfolder = "vae"  # the folder of a pipeline
-    return AutoencoderKLCogVideoX.from_pretrained(
-        place,
-        subfolder=subfolder or None,
-        dtype=dtype,
-        precision=precision,
-        revision=revision,
-        local_files_only=local_files_only,
-        param_dtype=param_dtype,
-    )
 
 
 def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:
@@ -164,7 +141,7 @@ def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, in
     """
     if tile is None and not tiling:
         return
-    step = 2 ** (len(model.config.block_out_channels) - 1)
+    step = model.config.spatial_ratio
     sizes = tile or (model.tile_sample_min_height, model.tile_sample_min_width)
     parts = (model.tile_overlap_factor_height, model.tile_overlap_factor_width)
     if any(size % step or size < 2 * step for size in sizes):
@@ -192,15 +169,14 @@ def clip_of(
         click.UsageError: the window is larger than the frames, or smaller than the model takes.
     """
     found = find_video(path, first, frames)
-    step = 2 ** (len(model.config.block_out_channels) - 1)
+    step = model.config.spatial_ratio
     wanted = size or found.size
     if wanted[0] > found.size[0] or wanted[1] > found.size[1]:
         raise click.UsageError(f"--size {_x(wanted)}: {path} has frames of {_x(found.size)}")
     height, width = (length - length % step for length in wanted)
     if not height or not width:
         raise click.UsageError(f"frames of {_x(wanted)}: this model needs at least {step}x{step}")
-    corner = ((found.size[0] - height) // 2, (found.size[1] - width) // 2)
-    return Video(found.path, found.first, found.frames, corner, (height, width), found.rate)
+    return found.window((height, width))
 
 
 def _x(size: tuple[int, int]) -> str:

@@ -20,11 +20,11 @@ from jaxvae.cli.options import (
     with_model,
     with_tiles,
 )
-from jaxvae.video import Writer, check_output, to_pixels
+from jaxvae.io.video import Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
-    from jaxvae.config import CogVideoXVAEConfig
-    from jaxvae.video import Frames
+    from jaxvae.io.video import Frames
+    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 
 
 @click.command()
@@ -61,12 +61,8 @@ def reconstruct(
     """
     check_output(target)
     refuse_source(source, target)
-    if compare is not None and compare.suffix != ".png":
-        raise click.UsageError(f"--compare {compare}: expected a name that ends in .png")
-    if compare is not None and not compare.parent.is_dir():
-        raise click.UsageError(f"--compare {compare}: no such folder; make {compare.parent} first")
     if compare is not None:
-        refuse_source(source, compare)
+        _check_picture(source, compare)
     vae = load(**model)
     set_tiles(vae, tiling, tile)
     clip = clip_of(vae, source, first, frames, size)
@@ -75,7 +71,7 @@ def reconstruct(
     clip = replace(clip, frames=kept)
 
     from jaxvae.cli.coding import decoded, encoded
-    from jaxvae.quality import Gathered
+    from jaxvae.io.quality import Gathered
 
     began = time.monotonic()
     gathered, shown = Gathered(), _Shown(kept)
@@ -106,14 +102,19 @@ def reconstruct(
     report(facts | ({"picture": str(compare)} if compare else {}), quiet=quiet, as_json=as_json)
 
 
+def _check_picture(source: Path, picture: Path) -> None:
+    if picture.suffix != ".png":
+        raise click.UsageError(f"--compare {picture}: expected a name that ends in .png")
+    if not picture.parent.is_dir():
+        raise click.UsageError(f"--compare {picture}: no such folder; make {picture.parent} first")
+    refuse_source(source, picture)
+
+
 def returned(frames: int, config: "CogVideoXVAEConfig") -> int:
     """The largest number of frames, up to `frames`, that come back as that many."""
     ratio = 2**config.time_levels
-    for count in range(frames, 0, -1):
-        latent = (count - 1) // ratio + 1
-        if count == (ratio * latent if latent % 2 == 0 else ratio * (latent - 1) + 1):
-            return count
-    return 1
+    fitting = (n for n in range(frames, 0, -1) if n == config.video_frames((n - 1) // ratio + 1))
+    return next(fitting, 1)
 
 
 def _regrouped(clip: Any) -> Any:

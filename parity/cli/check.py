@@ -5,15 +5,8 @@ from pathlib import Path
 import click
 
 from parity.cli.ending import end
-from parity.cli.options import (
-    DISABLE_JIT,
-    EMULATE,
-    JSON,
-    PROFILE,
-    QUIET,
-    find_pair,
-    writable,
-)
+from parity.cli.options import DISABLE_JIT, EMULATE, JSON, PROFILE, QUIET, find_pair
+from parity.core.files import writable
 
 
 @click.command()
@@ -51,11 +44,11 @@ def check(
     profile_folder = writable(Path(profile), "--profile") if profile else None
     chosen = find_pair(pair)
 
-    from parity.golden.check import check_trace
-    from parity.golden.read_index import read_index
-    from parity.probe import of_jax
-    from parity.profile import profiled
+    from parity.host.precision import of_jax
+    from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
+    from parity.traces.check import check_trace
+    from parity.traces.read_index import read_index
 
     # one on a part does not take the place of one on the whole
     part = "-part" if read_index(trace).partial else ""

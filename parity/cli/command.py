@@ -17,7 +17,7 @@ from parity.cli.record import record
 from parity.cli.run import run
 from parity.cli.selftest import selftest
 from parity.cli.show import show
-from parity.errors import InputError, printable
+from parity.core.exceptions import InputError, printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

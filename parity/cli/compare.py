@@ -12,7 +12,6 @@ from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
 from parity.cli.options import (
     BUNDLE,
-    CACHE,
     DEPTH,
     DISABLE_JIT,
     EMULATE,
@@ -20,12 +19,11 @@ from parity.cli.options import (
     ONLY,
     QUIET,
     SEEDS,
-    check_cache,
     default_folder,
-    writable,
 )
 from parity.cli.traces import are_traces, compare_two
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -51,7 +49,6 @@ from parity.errors import InputError
 @click.option("--grad", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
 @DISABLE_JIT
-@CACHE
 @BUNDLE
 @QUIET
 @JSON
@@ -70,7 +67,6 @@ def compare(
     grad: bool,
     emulate: str | None,
     disable_jit: bool,
-    cache: bool,
     bundle: str | None,
     quiet: bool,
     as_json: bool,
@@ -104,22 +100,18 @@ def compare(
             "--grad": grad,
             "--emulate": emulate,
             "--disable-jit": disable_jit,
-            "--cache": cache,
             "--bundle": bundle,
         }
         compare_two(names, options, quiet=quiet, as_json=as_json, out=out)
     function = names[0]
     if bundle:
         writable(Path(bundle), "--bundle")
-    if cache:
-        check_cache()
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
     given |= {"exhibit": True} if bundle else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
     given |= {"disable_jit": True} if disable_jit else {}
-    given |= {"cache": True} if cache else {}
 
     from rich.console import Console
 
@@ -131,10 +123,10 @@ def compare(
         folder = writable(Path(out) if out else default_folder(function, only, depth))
         placed = nullcontext() if device is None else _on(device)
 
-        from parity.exhibit import made_by_function
-        from parity.judging import GRAD, MODES
+        from parity.capture.restore_torch import seeded
+        from parity.options.options import GRAD, MODES
         from parity.pipeline import compare as compare_modules
-        from parity.state_torch import seeded
+        from parity.run.repro import made_by_function
 
         if dtype == "float64":
             import jax

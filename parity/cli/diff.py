@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from parity.cli.options import JSON
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 
 class Factor(click.ParamType[float]):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 TYPES = ("float64", "float32", "bfloat16", "float16")
 
@@ -20,7 +20,7 @@ def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     import torch
     from flax import nnx
 
-    from parity.tree import mapped
+    from parity.core.tree import mapped
 
     def to_torch(array: Any) -> Any:
         tensor = torch.as_tensor(array)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 if TYPE_CHECKING:
     from parity.report import Report

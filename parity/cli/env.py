@@ -12,7 +12,7 @@ def env(as_json: bool) -> None:
 
     The effective precision is measured, on one product of each framework.
     """
-    from parity.environment import flat, here
+    from parity.host.environment import flat, here
 
     found = here()
     if as_json:

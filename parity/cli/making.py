@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from parity.cli.options import load
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 ARGUMENTS = ("torch_module", "nnx_module", "torch_args")
 FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parity.compare"
@@ -19,7 +19,7 @@ def find_function(name: str) -> Callable[[], Any]:
     """
     found = load(name)
 
-    from parity.records import Pair
+    from parity.core.pair import Pair
 
     if isinstance(found, Pair):
         raise InputError(f"{name!r} is a parity.Pair, which has a ladder: `parity run {name}`")

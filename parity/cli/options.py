@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.emulate import MEANINGS
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.extras.emulation import MEANINGS
 
 if TYPE_CHECKING:
-    from parity.records import Pair
+    from parity.core.pair import Pair
 
 GROUP = "parity.pairs"
 
@@ -63,13 +63,6 @@ DEPTH = click.option(
     type=click.IntRange(0),
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
-)
-CACHE = click.option(
-    "--cache",
-    is_flag=True,
-    help="Keep what the reference did, and do not run it again while nothing that decides it has "
-    "changed: in ~/.cache/parity ($XDG_CACHE_HOME/parity) or $PARITY_CACHE_DIR, at most "
-    "$PARITY_CACHE_GIB, 10 unless it is set.",
 )
 BUNDLE = click.option(
     "--bundle",
@@ -127,7 +120,7 @@ SIZE = click.option(
 
 def find_pair(name: str) -> "Pair":
     """The pair registered under `name`, or the attribute that module:attribute names."""
-    from parity.records import Pair
+    from parity.core.pair import Pair
 
     found = load(place_of(name))
     if not isinstance(found, Pair):
@@ -175,25 +168,3 @@ def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
     """
     part = "-part" if only or depth is not None else ""
     return Path("reports") / f"{name.replace(':', '.')}{part}"
-
-
-def check_cache() -> None:
-    """Refuse a cache that cannot be used before anything takes time."""
-    from parity.cache.folder import open_folder
-
-    open_folder()
-
-
-def writable(folder: Path, option: str = "--out") -> Path:
-    """Make the folder now: a run of minutes should not end in an error about it."""
-    import os
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be made ({error.strerror}); choose another {option}"
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise InputError(f"{folder}: cannot be written to; choose another {option}")
-    return folder

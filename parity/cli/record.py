@@ -16,9 +16,9 @@ from parity.cli.options import (
     SIZE,
     VIDEO,
     find_pair,
-    writable,
 )
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -31,12 +31,6 @@ from parity.errors import InputError
 @SEED
 @ONLY
 @DEPTH
-@click.option(
-    "--statistics",
-    is_flag=True,
-    help="Keep figures and some thousand entries of each array instead of all. A check says then "
-    "what the port does by itself, and is at best a WARN.",
-)
 @click.option(
     "--shard-size",
     type=click.IntRange(1),
@@ -58,7 +52,6 @@ def record(
     seed: int,
     only: tuple[str, ...],
     depth: int | None,
-    statistics: bool,
     shard_size: int,
     quiet: bool,
     as_json: bool,
@@ -83,7 +76,7 @@ def record(
         chosen = find_pair(pair)
         part = "-part" if only or depth is not None else ""
         folder = writable(Path(out or f"traces/{chosen.name}{part}"))
-        from parity.golden.record import record_pair
+        from parity.traces.record import record_pair
 
         recording = record_pair(
             chosen,
@@ -96,7 +89,6 @@ def record(
             seed=seed,
             only=only,
             depth=depth,
-            statistics=statistics,
             shard_size=shard_size * 10**6,
             progress=progress,
         )

@@ -7,7 +7,6 @@ import click
 from parity.cli.ending import end
 from parity.cli.options import (
     BUNDLE,
-    CACHE,
     CONFIG,
     DEPTH,
     DISABLE_JIT,
@@ -21,13 +20,12 @@ from parity.cli.options import (
     SEED,
     SIZE,
     VIDEO,
-    check_cache,
     default_folder,
     find_pair,
     place_of,
-    writable,
 )
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 
 @click.command()
@@ -42,7 +40,6 @@ from parity.errors import InputError
 @DEPTH
 @EMULATE
 @DISABLE_JIT
-@CACHE
 @BUNDLE
 @PROFILE
 @QUIET
@@ -60,7 +57,6 @@ def run(
     depth: int | None,
     emulate: str | None,
     disable_jit: bool,
-    cache: bool,
     bundle: str | None,
     profile: str | None,
     quiet: bool,
@@ -73,7 +69,7 @@ def run(
     """
     from rich.console import Console
 
-    from parity.profile import profiled
+    from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
 
     if weights and config:
@@ -82,15 +78,13 @@ def run(
         writable(Path(out))
     if bundle:
         writable(Path(bundle), "--bundle")
-    if cache:
-        check_cache()
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
         # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
         folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
-        from parity.environment import effective_precision
+        from parity.host.environment import effective_precision
         from parity.pipeline import run_pair
 
         precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
@@ -109,7 +103,6 @@ def run(
                 only=only,
                 depth=depth,
                 exhibit=bundle is not None,
-                cache=cache,
                 progress=progress,
                 own_process=True,
             )

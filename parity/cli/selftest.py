@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from parity.cli.options import JSON, PAIR, PROFILE, QUIET, SEED, find_pair, writable
+from parity.cli.options import JSON, PAIR, PROFILE, QUIET, SEED, find_pair
+from parity.core.files import writable
 
 
 @click.command()
@@ -41,7 +42,7 @@ def selftest(
     """
     from rich.console import Console
 
-    from parity.profile import profiled
+    from parity.host.profile import profiled
     from parity.report.terminal import output, shown_progress
 
     profile_folder = writable(Path(profile), "--profile") if profile else None

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from parity.cli.ending import end
-from parity.cli.options import writable
-from parity.errors import InputError
+from parity.core.exceptions import InputError
+from parity.core.files import writable
 
 EXPECTED = "expected MODULE:FUNCTION, or two folders that `parity record` wrote"
 
@@ -58,8 +58,8 @@ def compare_two(
 
     from rich.console import Console
 
-    from parity.golden.compare import compare_traces
     from parity.report.terminal import shown_progress
+    from parity.traces.compare import compare_traces
 
     with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
         report = compare_traces(before, after, progress=progress)

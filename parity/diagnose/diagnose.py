@@ -12,6 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from parity.core.calls import Match
+from parity.core.metrics import distance, unit_roundoff
+from parity.core.tensors import Weight
+from parity.core.verdicts import Diagnosis
 from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.norm_probes import group_factors
@@ -19,11 +23,8 @@ from parity.diagnose.probes import PROBES
 from parity.diagnose.replay import Array, Changed, Replayer, Result, in_torch_layout
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.float64_torch import TorchModules
-from parity.localise import Found
-from parity.metrics import distance, unit_roundoff
-from parity.records import Diagnosis, Match
-from parity.weights import Weight
+from parity.force.float64 import TorchModules
+from parity.judge.faults import Found
 
 
 def diagnose(found: Found, scene: Scene, reference: TorchModules) -> Diagnosis:

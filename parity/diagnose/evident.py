@@ -5,15 +5,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from jaxtyping import Shaped
 
+from parity.capture.restore_nnx import kept_port
+from parity.core.calls import Match
+from parity.core.metrics import unit_roundoff
+from parity.core.tensors import Weight
+from parity.core.tree import flatten
 from parity.diagnose.scene import Scene
-from parity.force_nnx import repeat
-from parity.forced import values
-from parity.localise import Found
-from parity.metrics import unit_roundoff
-from parity.records import Match
-from parity.state import kept_port
-from parity.tree import flatten
-from parity.weights import Weight
+from parity.force.common import values
+from parity.force.nnx import repeat
+from parity.judge.faults import Found
 
 Array = Shaped[np.ndarray, "..."]
 

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
-from parity.capture_torch import Method
-from parity.force_torch import Mode, Tensors, force_reference
-from parity.forced import within
-from parity.measure import comparable
-from parity.records import Call, LeafMatch, Match
-from parity.store import Store
-from parity.wide import to_array
+from parity.capture.torch import Method
+from parity.core.arrays import comparable
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.store import Store
+from parity.force.common import within
+from parity.force.module64 import to_array
+from parity.force.torch import Mode, Tensors, force_reference
 
 Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]

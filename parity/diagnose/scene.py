@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parity.exclusive import Exclusives
-from parity.forced import Sides
-from parity.records import Call, Match
-from parity.store import Store
-from parity.weights import Weight
+from parity.core.calls import Call, Match
+from parity.core.store import Store
+from parity.core.tensors import Weight
+from parity.force.common import Sides
+from parity.measure.exclusive import Exclusives
 
 EXPLAINED = 0.1
 """What makes the error is the cause if it leaves at most this part of it."""

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Shaped
 
-from parity.layout import AXES
+from parity.capture.layout import AXES
 
 Array = Shaped[np.ndarray, "..."]
 

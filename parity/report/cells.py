@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from parity.errors import InputError, shown
-from parity.records import Exclusive, Inclusive, Metrics, Row, Verdict
+from parity.core.exceptions import InputError, shown
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.verdicts import Row, Verdict
 from parity.report.table import COLUMNS, record
 from parity.report.typed import typed
 

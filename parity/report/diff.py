@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from parity.environment import flat
-from parity.errors import InputError
-from parity.grade import GRADES
-from parity.metrics import roundoff
-from parity.records import Row, Verdict
+from parity.core.exceptions import InputError
+from parity.core.metrics import roundoff
+from parity.core.verdicts import Row, Verdict
+from parity.host.environment import flat
+from parity.judge.verdict import GRADES
 from parity.report.report import Report
 from parity.report.table import SEVERITY, record
 

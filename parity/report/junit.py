@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
-from parity.environment import flat
-from parity.records import Fault, Row
+from parity.core.verdicts import Fault, Row
+from parity.host.environment import flat
 from parity.report.report import Report
 
 LISTED = 20

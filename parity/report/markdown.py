@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from parity.grade import GRADES, MEANINGS
+from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, place, precision_lines
 from parity.report.table import RungSummary, by_kind, record, summarise

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parity.errors import InputError, first_line
-from parity.records import Coverage, Emulation, Fault, NonFinite, Rung, Verdict
+from parity.core.exceptions import InputError, first_line
+from parity.core.measurements import Emulation, NonFinite
+from parity.core.pair import Rung
+from parity.core.tensors import Weight
+from parity.core.verdicts import Coverage, Fault, Verdict
 from parity.report.as_json import COLUMNS, FORMAT
 from parity.report.cells import to_row
 from parity.report.report import Report
 from parity.report.typed import typed
-from parity.weights import Weight
 
 LARGEST = 1 << 28
 """Bytes of a report: it is read as a whole, and 100,000 rows take less than half of this."""

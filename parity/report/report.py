@@ -6,17 +6,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.errors import InputError
-from parity.records import Coverage, Emulation, Fault, NonFinite, Row, Rung, Verdict, of_gradient
+from parity.core.exceptions import InputError
+from parity.core.files import write_all, write_text
+from parity.core.measurements import Emulation, NonFinite
+from parity.core.pair import Rung
+from parity.core.tensors import Weight
+from parity.core.verdicts import Coverage, Fault, Row, Verdict, of_gradient
 from parity.report.table import to_frame, worst_verdict
 from parity.report.weights import to_weight_frame, weight_notes
-from parity.report.write import write_all, write_text
-from parity.weights import Weight
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from parity.exhibit import Exhibit
+    from parity.core.repro import Exhibit
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know before trusting a PASS."""
-        from parity.align import IDLE, PORT_LACKS, REF_LACKS
+        from parity.core.reasons import IDLE, PORT_LACKS, REF_LACKS
 
         idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
@@ -193,7 +195,7 @@ class Report:
             InputError: there is no fault, its call was not kept (`exhibit=True`), or it cannot be
                 made again by itself.
         """
-        from parity.report.bundle import write_bundle
+        from parity.report.repro import write_bundle
 
         if self.exhibit is None:
             why = "the report has no fault" if not self.faults else "compare with exhibit=True"

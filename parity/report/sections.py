@@ -4,7 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from parity.records import Emulation, Loss, NonFinite, Row
+from parity.core.measurements import Emulation, Loss, NonFinite
+from parity.core.verdicts import Row
 
 MOST = 3
 """How many of the modules that lose most are named in a sentence."""

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from parity.grade import grade
-from parity.limits import r_limit
-from parity.records import Row, Rung, Verdict, of_gradient
+from parity.core.limits import r_limit
+from parity.core.pair import Rung
+from parity.core.verdicts import Row, Verdict, of_gradient
+from parity.judge.verdict import grade
 
 if TYPE_CHECKING:
     import pandas as pd

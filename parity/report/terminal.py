@@ -13,9 +13,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from parity.errors import escaped
-from parity.progress import Progress
-from parity.records import Fault
+from parity.core.exceptions import escaped
+from parity.core.verdicts import Fault
+from parity.host.progress import Progress
 from parity.report.markdown import coverage_lines, number
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
@@ -100,8 +100,6 @@ def show(report: Report, console: Console) -> None:
         console.print(table)
     for line in (*coverage_lines(report), *weight_lines(report.weights, report.coverage)):
         console.print(Text(line.replace("**", "")), soft_wrap=True)
-    if "reference" in report.facts:
-        console.print(Text(f"- the reference: {report.facts['reference']}"), soft_wrap=True)
     for gap in report.unexercised:
         console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)
     for note in report.notes:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from parity.globs import ROOT, check_used, rooted
-from parity.records import Row
+from parity.core.globs import ROOT, check_used, rooted
+from parity.core.verdicts import Row
 from parity.report.markdown import number
 from parity.report.report import Report
 from parity.report.table import worst_verdict

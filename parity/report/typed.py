@@ -7,7 +7,7 @@ from functools import cache
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from parity.errors import InputError, shown
+from parity.core.exceptions import InputError, shown
 
 NUMBERS = {None: math.nan, "inf": math.inf, "-inf": -math.inf}
 """What stands for the floats that JSON does not have."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from parity.records import Coverage, Fault
-from parity.weights import Weight
+from parity.core.tensors import Weight
+from parity.core.verdicts import Coverage, Fault
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from parity.capture_nnx import submodules
-from parity.errors import InputError
-from parity.globs import renamed
+from parity.capture.nnx import submodules
+from parity.core.exceptions import InputError
+from parity.core.globs import renamed
+from parity.core.pair import Case, Mistake, Pair
+from parity.host.progress import Progress
 from parity.inputs import load_clip
-from parity.mistakes import GENERAL
 from parity.pipeline import compare
-from parity.progress import Progress
-from parity.records import Case, Mistake, Pair
 from parity.report import Report
+from parity.selftest.mistakes import GENERAL
 from parity.selftest.trials import SelfTest, Trial
 
 FRAMES, SIZE = 17, (16, 16)

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parity.core.files import write_text
 from parity.report.as_json import dumps
 from parity.report.report import csv
-from parity.report.write import write_text
 from parity.selftest.trials import SelfTest, Trial, share
 
 if TYPE_CHECKING:

@@ -2,10 +2,12 @@
 
 import json
 
+import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from bench.tpu_aot import CALLS, Call, Program, compile_program, load, markdown, peak, wanted
-from jaxvae.ladder import SMALL
+from jaxvae.pairs.cogvideox.ladder import SMALL
 
 GIB = 2**30
 SHORT = (
@@ -76,8 +78,20 @@ def test_what_another_compiler_said_is_not_kept(tmp_path):
     assert load(path, {"jax": "2"}) == {}
 
 
+@pytest.fixture
+def no_cache():
+    """As in a process that the command starts."""
+    name = "jax_enable_compilation_cache"
+    before = getattr(jax.config, name)
+    jax.config.update(name, False)
+    compilation_cache.reset_cache()  # it remembers whether it is used
+    yield
+    jax.config.update(name, before)
+    compilation_cache.reset_cache()
+
+
 @pytest.mark.slow
-def test_a_program_is_compiled_and_then_known(monkeypatch):
+def test_a_program_is_compiled_and_then_known(monkeypatch, no_cache):
     pytest.importorskip("libtpu", reason="the extra `tpu` is not installed")
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
     program = Program("decode", False, 2, 16, 16)

@@ -4,19 +4,23 @@ from functools import partial
 
 import numpy as np
 
-from jaxvae import cache as programs
-from jaxvae import winograd
-from parity import backward_rows, gradient, gradients, masks, noise, parts
+from jaxvae.devices import compile_cache
+from jaxvae.layers import winograd
 from parity.cache import folder
+from parity.core.limits import TABLE
+from parity.core.measurements import UNSTEADY
+from parity.core.metrics import roundoff
 from parity.diagnose.scene import EXPLAINED
-from parity.exclusive import SLACK
-from parity.golden.sample import KEPT
-from parity.grad_spread_torch import CANCELS
-from parity.grade import GRADES
-from parity.limits import TABLE
-from parity.metrics import roundoff
-from parity.records import UNSTEADY
+from parity.gradients import measure as gradients
+from parity.gradients import noise as gradient
+from parity.gradients.measure import rows as backward_rows
+from parity.gradients.spread_torch import CANCELS
+from parity.judge.verdict import GRADES
+from parity.measure.exclusive import SLACK
+from parity.measure.free import channels as parts
+from parity.measure.free import masks, noise
 from parity.report import diff
+from parity.traces.sample import KEPT
 from tests.docs.figures import Definition
 from tests.docs.sources import GIB, fewest_cores
 from tests.hostile.case import LONGEST, MEMORY
@@ -61,7 +65,7 @@ DEFINITIONS = (
     README("not finite, and {} entries;", (KEPT,)),
     *(README(f"| {name} | below {{}} |", (limit,)) for name, limit in GRADES[:-1]),
     README("R is under {} times what fails", (SLACK,)),
-    README("at most {} GiB, unless JAX's own cache", (programs.LARGEST / GIB,)),
+    README("at most {} GiB, unless JAX's own cache", (compile_cache.LARGEST / GIB,)),
     Definition("docs/cache.md", "at most {} GiB, or as many as", (folder.LARGEST,)),
     HOW(
         "An output of size 1e-5 can be wrong altogether and have an MAE below 1e-5;", why="example"

@@ -5,7 +5,7 @@ from functools import partial
 
 from safetensors import safe_open
 
-from parity.limits import TABLE
+from parity.core.limits import TABLE
 from tests.docs.documents import ROOT
 from tests.docs.figures import Figure, Lines, Table
 from tests.docs.sources import PARAMETERS, cells, numbers, printed, report

@@ -5,9 +5,9 @@ from dataclasses import replace
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxvae import pairing
-from jaxvae.convolution import Conv2d
-from parity.capture_nnx import submodules
+from jaxvae.layers.convolution import Conv2d
+from jaxvae.pairs.cogvideox import pair
+from parity.capture.nnx import submodules
 
 
 def mistaken_pool_and_pad(x, compress_time):
@@ -48,15 +48,15 @@ def mistake_pooling(port):
 
 
 def mistaken_pooling(weights, config, torch_module):
-    return mistake_pooling(pairing.make_nnx(weights, config, torch_module))
+    return mistake_pooling(pair.make_nnx(weights, config, torch_module))
 
 
 def clip_only(torch_module, clip, seed):
     """The clip through encode, for the mistake is there."""
-    return pairing.cases(torch_module, clip, seed)[:1]
+    return pair.cases(torch_module, clip, seed)[:1]
 
 
-POOLING = replace(pairing.PAIR, name="pooling", make_nnx=mistaken_pooling, cases=clip_only)
+POOLING = replace(pair.PAIR, name="pooling", make_nnx=mistaken_pooling, cases=clip_only)
 
 
 def scale_output(port, path, factor):

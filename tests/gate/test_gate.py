@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 
-from parity.capture_nnx import submodules
-from parity.case import run_case
-from parity.live import Live
-from parity.progress import Progress
-from parity.rules import Rules
+from parity.capture.nnx import submodules
+from parity.host.progress import Progress
+from parity.options.options import Rules
+from parity.run.case import run_case
+from parity.run.live import Live
 from tests.docs.documents import blocks, difference
 from tests.docs.figures import read
 
@@ -74,8 +74,8 @@ def drawn(small_torch):
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
-    from jaxvae import ladder, pairing, reference
-    from parity.records import Case
+    from jaxvae.pairs.cogvideox import ladder, pair, reference
+    from parity.core.pair import Case
 
     path = drawn[which]
     rng = np.random.default_rng(which)
@@ -87,7 +87,7 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=theirs, nnx=ours)
-    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pairing.PAIR.layout)
+    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
         outcome = run_case(case, Live(small_torch), small_nnx, rules, Progress())

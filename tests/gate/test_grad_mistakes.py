@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import parity
-from jaxvae.ladder import DECLARED, decode_nnx, encode_nnx
-from jaxvae.pairing import PAIR
+from jaxvae.pairs.cogvideox.ladder import DECLARED, decode_nnx, encode_nnx
+from jaxvae.pairs.cogvideox.pair import PAIR
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 WRITER = """
 import itertools, sys
 from pathlib import Path
-from parity.report.write import write_all
+from parity.core.files import write_all
 for turn in itertools.count():
     write_all(Path(sys.argv[1]), {name: f"{turn}\\n" * 200_000 for name in "abc"})
 """

@@ -11,10 +11,11 @@ from flax import nnx
 from mutants import MistakenDownsample, convolve_frames, mistaken_pool_and_pad
 
 import parity
-from jaxvae.blocks import DownBlock3D, MidBlock3D, ResnetBlock3D
-from jaxvae.coders import Encoder3D
-from jaxvae.convolution import CausalConv3d, Conv2d, Conv3d, convolve
-from parity.capture_nnx import submodules
+from jaxvae.layers.convolution import Conv2d, Conv3d, convolve
+from jaxvae.models.cogvideox.blocks import DownBlock3D, MidBlock3D, ResnetBlock3D
+from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
+from jaxvae.models.cogvideox.encoder_decoder import Encoder3D
+from parity.capture.nnx import submodules
 
 CHUNK = np.random.default_rng(3).standard_normal((1, 3, 5, 16, 16)).astype(np.float32)
 BLOCKS = ["down_blocks.0", "down_blocks.1"]

@@ -2,16 +2,15 @@
 
 import json
 import shutil
-from contextlib import contextmanager
 
 import pytest
 import tiny
 
-from parity import live
-from parity.golden import index, sample
-from parity.golden.record import record_pair
+from parity.core.verdicts import Diagnosis
 from parity.pipeline import run_pair
-from parity.records import Diagnosis
+from parity.run import live
+from parity.traces import index
+from parity.traces.record import record_pair
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 
@@ -41,23 +40,6 @@ def ran():
             return run_pair(pair, **ASKED, **options)
 
     return run
-
-
-@pytest.fixture(scope="module")
-def few():
-    """Traces of statistics keep 64 entries of each array: those of the tiny pair are small."""
-    with kept(64):
-        yield
-
-
-@contextmanager
-def kept(entries):
-    """So many of each array."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample, "KEPT", entries)
-        sample.places.cache_clear()
-        yield
-    sample.places.cache_clear()
 
 
 def signed_again(folder, change):

@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 import tiny
 
-from parity.errors import InputError
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
+from parity.core.exceptions import InputError
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 ABOUT = ["floor_rel_l2", "R"]

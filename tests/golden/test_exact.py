@@ -9,12 +9,10 @@ import torch
 from flax import nnx
 
 import parity
-from parity.golden import sample
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
-from parity.golden.view import Sampled, Side, View
-from parity.records import Leaf, LeafMatch, Pair
-from parity.store import Store
+from parity.core.pair import Pair
+from parity.traces.check import check_trace
+from parity.traces.compare import compare_traces
+from parity.traces.record import record_pair
 
 
 class TorchTable(torch.nn.Module):
@@ -40,17 +38,30 @@ class Table(nnx.Module):
         return self.out(self.table(ids))
 
 
-class TorchSigns(torch.nn.Module):
+class TorchHands(torch.nn.Module):
+    width, lost = torch.int64, None
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(7, 4)
+
     def forward(self, x):
-        return (x > 0).long()
+        ids = (x > 0).to(self.width)
+        if self.lost is not None:
+            ids[self.lost] += 1
+        return self.table(ids)
 
 
-class Signs(nnx.Module):
+class Hands(nnx.Module):
     lost = None
 
+    def __init__(self, tensors):
+        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
+        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
+
     def __call__(self, x):
-        signs = (x > 0).astype(jnp.int32)
-        return signs if self.lost is None else signs.at[self.lost].add(1)
+        ids = (x > 0).astype(jnp.int32)
+        return self.table(ids if self.lost is None else ids.at[self.lost].add(1))
 
 
 def make_torch(weights, config, seed):
@@ -74,107 +85,61 @@ PAIR = Pair(
 )
 
 
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("statistics", [False, True])
-def test_ids_are_the_same_in_another_width(tmp_path, statistics):
-    """150 of them: more than are kept of each array."""
-    record_pair(PAIR, tmp_path, frames=1, size=(8, 8), seed=0, statistics=statistics)
-    report = check_trace(tmp_path, PAIR)
+def recorded(pair, folder):
+    record_pair(pair, folder, frames=1, size=(8, 8), seed=0)
+    return folder
+
+
+def test_ids_are_the_same_in_another_width(tmp_path):
+    report = check_trace(recorded(PAIR, tmp_path), PAIR)
     assert set(report.table["verdict"]) == {"PASS"}
     assert not report.doubts
 
 
-@pytest.mark.usefixtures("few")
-def test_other_numbers_that_the_trace_does_not_keep(tmp_path):
-    """Of 150 whole numbers 64 are kept, and one of the others is wrong."""
-    given = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
-    lost = next(i for i in range(given.size) if i not in set(sample.places(given.size)))
-
-    def wrong(settings, tensors):
-        port = Signs()
-        port.lost = np.unravel_index(lost, given.shape)
-        return port
-
-    pair = replace(
-        PAIR,
-        make_torch=lambda weights, config, seed: TorchSigns(),
-        make_nnx=lambda weights, config, reference: Signs(),
-        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (given,)),),
-        offline=parity.Offline(lambda reference: {}, lambda settings, tensors: Signs()),
-    )
-    record_pair(pair, tmp_path, frames=1, size=(8, 8), seed=0, statistics=True)
-    assert set(check_trace(tmp_path, pair).table["verdict"]) == {"PASS"}
-    pair = replace(pair, offline=parity.Offline(lambda reference: {}, wrong))
-    report = check_trace(tmp_path, pair)
-    assert report.verdict == "FAIL"
-    assert "values differ that the trace does not keep" in report.rows[-1].reason
+X = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
 
 
-class TorchHands(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Embedding(7, 4)
+def handing(width=torch.int64, lost=None, port_lost=None):
+    """A pair that makes whole numbers and hands them on, one of them wrong on one side or none."""
 
-    def forward(self, x):
-        return self.table((x > 0).long())
+    def make_torch(weights, config, seed):
+        torch.manual_seed(seed)
+        reference = TorchHands()
+        reference.width, reference.lost = width, lost
+        return reference
 
-
-class Hands(nnx.Module):
-    lost = None
-
-    def __init__(self, tensors):
-        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
-        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
-
-    def __call__(self, x):
-        ids = (x > 0).astype(jnp.int32)
-        return self.table(ids if self.lost is None else ids.at[self.lost].add(1))
-
-
-@pytest.mark.usefixtures("few")
-@pytest.mark.parametrize("kept", [False, True])
-def test_other_numbers_that_a_module_hands_on(tmp_path, kept):
-    """Its own code is wrong, whatever becomes of them inside."""
-    given = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
-    places = set(sample.places(given.size))
-    lost = next(i for i in range(given.size) if (i in places) == kept)
-
-    def wrong(settings, tensors):
+    def make_nnx(settings, tensors):
         port = Hands(tensors)
-        port.lost = np.unravel_index(lost, given.shape)
+        port.lost = port_lost
         return port
 
-    pair = replace(
+    return replace(
         PAIR,
-        make_torch=lambda weights, config, seed: TorchHands(),
-        make_nnx=lambda weights, config, reference: Hands(
-            {name: value.numpy() for name, value in reference.state_dict().items()}
-        ),
-        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (given,)),),
-        offline=parity.Offline(lambda reference: {}, wrong),
+        make_torch=make_torch,
+        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (X,)),),
+        offline=parity.Offline(lambda reference: {}, make_nnx),
     )
-    record_pair(pair, tmp_path, frames=1, size=(8, 8), seed=0, statistics=True)
-    report = check_trace(tmp_path, pair)
+
+
+def test_other_numbers_that_a_module_hands_on(tmp_path):
+    """Its own code is wrong, whatever becomes of them inside."""
+    folder = recorded(handing(), tmp_path)
+    assert check_trace(folder, handing()).verdict == "PASS"
+    report = check_trace(folder, handing(port_lost=(3, 2)))
     assert [fault.path for fault in report.faults] == [""]
-    assert "of `table`" in report.rows[-1].reason
+    assert "changes it in `input` of `table`" in report.rows[-1].reason
 
 
-@pytest.mark.parametrize("entry", [0, 77])
-def test_other_numbers_are_not(entry):
-    ref, port = IDS, IDS.astype(np.int32)
-    port[np.unravel_index(entry, port.shape)] += 1
-    with Store() as store:
-        for array, same in ((IDS.astype(np.int32), True), (port, False)):
-            leaf = LeafMatch(Leaf("ids", store.put(ref)), Leaf("ids", store.put(array)))
-            assert View(store).same(leaf) == same
-            kept = {store.put(ref).digest.hex(): None}
-            for sides in ((None, None), (Side(kept, None), None)):
-                assert Sampled(store, *sides).same(leaf) == same
-
-
-def test_a_number_that_the_other_type_cannot_hold():
-    wide, narrow = np.array([1 << 32]), np.array([0], np.int32)
-    with Store() as store:
-        leaf = LeafMatch(Leaf("ids", store.put(wide)), Leaf("ids", store.put(narrow)))
-        port = Side({store.put(narrow).digest.hex(): None}, None)
-        assert not Sampled(store, None, port).same(leaf)
+@pytest.mark.parametrize("lost", [(0, 0), (29, 4)])
+def test_other_numbers_of_two_traces(tmp_path, lost):
+    """They are told from equal ones of another width by their values."""
+    before = recorded(handing(), tmp_path / "before")
+    same = compare_traces(before, recorded(handing(torch.int32), tmp_path / "same"))
+    assert set(same.table["verdict"]) == {"PASS"}
+    assert (same.table["excl_mae"] == 0).all()
+    report = compare_traces(before, recorded(handing(torch.int32, lost), tmp_path / "other"))
+    inside, root = report.rows
+    assert inside.verdict == "UNKNOWN"
+    assert "what it was given is not the same" in inside.reason
+    assert [fault.path for fault in report.faults] == [root.path] == [""]
+    assert "changes it in `input` of `table`" in root.reason

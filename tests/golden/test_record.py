@@ -11,13 +11,13 @@ import pytest
 import tiny
 import tiny_torch
 
-from parity.errors import InputError
-from parity.golden import index
-from parity.golden.check import check_trace
-from parity.golden.lock import locked
-from parity.golden.plain import decode, decode_skeleton, encode, encode_skeleton
-from parity.golden.record import record_pair
-from parity.tree import flatten, rebuild
+from parity.core.exceptions import InputError
+from parity.core.tree import flatten, rebuild
+from parity.traces import index
+from parity.traces.check import check_trace
+from parity.traces.lock import locked
+from parity.traces.plain import decode, decode_skeleton, encode, encode_skeleton
+from parity.traces.record import record_pair
 
 ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
 

@@ -9,10 +9,10 @@ import tiny
 from safetensors.numpy import save_file
 
 import parity
-from parity.errors import InputError
-from parity.golden import index, shards
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
+from parity.core.exceptions import InputError
+from parity.traces import index, shards
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 
 
 def shard(folder, number=1):
@@ -109,7 +109,7 @@ def unfinished(folder, resign):
         (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
         (lambda folder, resign: (folder / index.NAME).write_text("{"), ["not JSON"]),
         (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["not the index"]),
-        (edited(format=99), ["format 99, this version reads 2", "record it again"]),
+        (edited(format=99), ["format 99, this version reads 3", "record it again"]),
         (edited(seed=4, facts={}), ["changed since it was recorded"]),
         (unfinished, ["its recording has not ended"]),
         (lambda folder, resign: shard(folder).unlink(), ["00001.safetensors", "no such file"]),

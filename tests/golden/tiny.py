@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 
 import parity
-from parity.records import Pair, Rung
+from parity.core.pair import Pair, Rung
 
 
 class Block(nnx.Module):

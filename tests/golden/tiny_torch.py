@@ -4,7 +4,7 @@ import numpy as np
 import tiny
 import torch
 
-from parity.records import Case
+from parity.core.pair import Case
 
 
 class Block(torch.nn.Module):

@@ -21,12 +21,12 @@ from flax import nnx
 
 import parity
 from jaxvae.cli import main as jaxvae_main
-from jaxvae.config import ConfigError
-from jaxvae.files import WeightsError
-from jaxvae.video import VideoError
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.video import VideoError
+from jaxvae.models.cogvideox.config import ConfigError
+from parity.capture.hooks_nnx import STAMP
 from parity.cli import main as parity_main
-from parity.errors import InputError
-from parity.observe_nnx import STAMP
+from parity.core.exceptions import InputError
 
 MEMORY = 256 << 20
 """Bytes that the peak of the process may rise above what it held before a case."""
@@ -278,6 +278,6 @@ def _reset_peak() -> int:
 
 
 def _peak() -> int:
-    from parity.memory import peak_memory
+    from parity.host.memory import peak_memory
 
     return peak_memory()

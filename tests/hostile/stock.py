@@ -25,7 +25,7 @@ CONFIG = {
 def fill(folder: Path) -> Path:
     """Write `vae`, `sharded`, `clip.npy`, `clip.mp4`, `latent.safetensors`, `report`, `trace`."""
     import parity
-    from parity.golden.record import record_pair
+    from parity.traces.record import record_pair
 
     torch.manual_seed(0)
     model = diffusers.AutoencoderKLCogVideoX(**CONFIG)

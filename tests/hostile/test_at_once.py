@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import parity
-from parity.errors import InputError
-from parity.memory import resident_memory
+from parity.core.exceptions import InputError
+from parity.host.memory import resident_memory
 from tests.hostile import models
 
 BUSY = "another comparison is running in this process; run them one by one"

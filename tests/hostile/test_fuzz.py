@@ -11,14 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save
 
 from jaxvae import CogVideoXVAEConfig
-from jaxvae.files import INDEX_NAME, WEIGHTS_NAME, open_weights
-from jaxvae.video import find_video
-from parity.errors import InputError
-from parity.golden.index import NAME
-from parity.golden.read_index import read_index
+from jaxvae.io.diffusers_folder import INDEX_NAME, WEIGHTS_NAME, open_weights
+from jaxvae.io.video import find_video
+from parity.core.exceptions import InputError
 from parity.inputs import load_clip
 from parity.report import Report
 from parity.report.as_json import as_json
+from parity.traces.index import NAME
+from parity.traces.read_index import read_index
 from tests.hostile.case import REFUSALS
 from tests.hostile.models import linear_pair
 

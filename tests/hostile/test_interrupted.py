@@ -15,7 +15,9 @@ import torch
 from flax import nnx
 
 import parity
-from parity import alone, environment, observe_nnx
+from parity.capture import hooks_nnx as observe_nnx
+from parity.core import lock as alone
+from parity.host import environment
 from tests.hostile import models
 from tests.hostile.case import hooks_of, left_behind
 from tests.hostile.makers import MAKER

@@ -1,7 +1,6 @@
 """Golden traces for `check`: cut short, changed, signed by somebody who knows the format."""
 
 import json
-import math
 import os
 import pickle
 import shutil
@@ -53,7 +52,7 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
     """The same with the digest that belongs to it."""
 
     def write(trace: Path) -> None:
-        from parity.golden import index
+        from parity.traces import index
 
         made = json.loads((trace / "trace.json").read_text())
         del made["sha256"]
@@ -62,22 +61,6 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
         (trace / "trace.json").write_text(json.dumps(digest | made))
 
     return case(name, write, *says)
-
-
-def with_sketch(made: dict[str, Any], instead: list[Any] | None = None) -> list[Any]:
-    """Makes it a trace of statistics in which one array was sketched; the form of what was kept."""
-    array = made["cases"][0]["calls"][0]["outputs"][0]["array"]
-    digest, shape, dtype = instead or array
-    figures = {"mean": 0.0, "rms": 1.0, "least": -1.0, "most": 1.0, "nonfinite": 0}
-    kept = [digest, [math.prod(shape)], dtype]
-    made["statistics"] = True
-    made["cases"][0]["sketches"] = {array[0]: {"kept": kept, "figures": figures}}
-    return kept
-
-
-def sketched(name: str, change: Callable[[list[Any]], object], *says: str) -> Case:
-    """A trace of statistics, signed, in which what was kept of an array is `change`d."""
-    return signed(name, lambda made: change(with_sketch(made)), *says)
 
 
 def shard(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
@@ -127,17 +110,6 @@ CHANGED = [
     signed("unfinished", lambda made: made.update(complete=False), "has not ended"),
     signed("no cases", lambda made: made.update(cases=[]), "has no case"),
     signed("a case twice", lambda made: made["cases"].append(made["cases"][0]), "has 2 cases"),
-    sketched("kept of another size", lambda kept: kept.__setitem__(1, [kept[1][0] // 2]),
-             "is named as"),
-    sketched("kept of another type", lambda kept: kept.__setitem__(2, "int32"),
-             "is named as"),
-    signed("another array for what was kept", lambda made: with_sketch(
-        made, made["cases"][0]["given"][0]), "was kept, expected"),
-    sketched("kept in two dimensions", lambda kept: kept[1].append(1), "was kept, expected"),
-    sketched("kept of a digest that no file has", lambda kept: kept.__setitem__(0, "00" * 16),
-             "no file has array"),
-    signed("sketches of a trace that says it has none", lambda made: (
-        with_sketch(made), made.update(statistics=False)), "no trace of statistics"),
     signed("another pair", lambda made: made.update(pair="other"), "pair 'other'"),
     signed("another layout", lambda made: made.update(layout={"*": "move"}), "layout"),
     signed("cases that are a number", lambda made: made.update(cases=3), "cases: expected"),

@@ -24,7 +24,7 @@ def frames(home: Path) -> None:
 
 def video(home: Path) -> None:
     """As `jaxvae` reads them, all of them."""
-    from jaxvae.video import find_video
+    from jaxvae.io.video import find_video
 
     for _ in find_video(next(home.glob("bad*")), 0, 2).parts():
         pass

@@ -11,8 +11,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, convolution
-from jaxvae.weights import from_torch_state, load_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.io.weights import load_torch_state
+from jaxvae.layers import convolution
 
 # Two blocks that compress time, one shortcut, four channels a group.
 SMALL = {
@@ -250,7 +251,9 @@ def make_pair():
     def make(**changes):
         fields = SMALL | changes
         theirs = Bridge.randomise(diffusers.AutoencoderKLCogVideoX(**fields))
-        ours = from_torch_state(CogVideoXVAEConfig(**fields), Bridge.state(theirs))
+        ours = AutoencoderKLCogVideoX.from_torch_state(
+            CogVideoXVAEConfig(**fields), Bridge.state(theirs)
+        )
         return Pair(theirs, ours)
 
     return make

@@ -6,9 +6,9 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, coders
-from jaxvae.chunks import chunk_bounds
-from jaxvae.weights import from_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.models.cogvideox import encoder_decoder
+from jaxvae.run.chunks import chunk_bounds
 
 LIMIT = 2e-5  # relative to the largest value
 
@@ -96,7 +96,9 @@ def test_every_product_asks_for_the_highest_precision(bridge, pair):
 
 
 def test_precision_is_the_callers_to_lower(bridge, pair):
-    vae = from_torch_state(pair.ours.config, bridge.state(pair.theirs), precision="default")
+    vae = AutoencoderKLCogVideoX.from_torch_state(
+        pair.ours.config, bridge.state(pair.theirs), precision="default"
+    )
     run = lambda x: vae.encode(x).parameters  # noqa: E731
     for equation in _products(jax.make_jaxpr(run)(bridge.normal(1, 1, 8, 8, 3)).jaxpr):
         assert set(np.atleast_1d(equation.params["precision"])) == {jax.lax.Precision.DEFAULT}
@@ -126,7 +128,10 @@ def test_repeated_calls_are_bit_equal(bridge, pair):
 def traces(monkeypatch):
     """Counts the runs of the encoder's and decoder's Python code: under jit, the traces."""
     counts = {"encoder": 0, "decoder": 0}
-    for name, cls in (("encoder", coders.Encoder3D), ("decoder", coders.Decoder3D)):
+    for name, cls in (
+        ("encoder", encoder_decoder.Encoder3D),
+        ("decoder", encoder_decoder.Decoder3D),
+    ):
 
         def call(self, *args, name=name, original=cls.__call__, **kwargs):
             counts[name] += 1

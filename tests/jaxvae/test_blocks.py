@@ -6,7 +6,7 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import blocks
+from jaxvae.models.cogvideox import blocks
 
 CLOSE = 5e-6
 

@@ -10,7 +10,7 @@ import filelock
 import jax
 import pytest
 
-from jaxvae import cache
+from jaxvae.devices import compile_cache
 
 RUN = """
 import json
@@ -20,17 +20,15 @@ import jax
 import numpy as np
 from jax import monitoring
 from jaxvae import AutoencoderKLCogVideoX
-from jaxvae.steps import Coder, decode_chunk
 
 events = Counter()
 monitoring.register_event_listener(lambda event, **_: events.update([event]))
 vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
 before = jax.config.jax_compilation_cache_dir
 events.clear()
-coder = Coder(decode_chunk, (vae.decoder, None))
-latent = jax.numpy.asarray(np.ones((1, 1, 2, 2, 2), np.float32))
+latent = np.ones((1, 1, 2, 2, 2), np.float32)
 for _ in range(2):
-    np.asarray(coder(latent, None)[0])
+    np.asarray(vae.decode(latent))
 print(json.dumps({
     "before": before,
     "folder": jax.config.jax_compilation_cache_dir,
@@ -54,8 +52,10 @@ def test_a_second_process_compiles_nothing(objective, tmp_path):
         assert done.returncode == 0, done.stderr[-2000:]
         found.append(json.loads(done.stdout))
     folder = tmp_path / "caches" / "jaxvae"
-    assert found[0] == {"before": None, "folder": str(folder), "hits": 0, "misses": 1}
-    assert found[1] == found[0] | {"hits": 1, "misses": 0}
+    compiled = found[0]["misses"]
+    assert compiled > 0
+    assert found[0] == {"before": None, "folder": str(folder), "hits": 0, "misses": compiled}
+    assert found[1] == found[0] | {"hits": compiled, "misses": 0}
     assert oct(folder.stat().st_mode)[-3:] == "700"
 
 
@@ -65,9 +65,9 @@ def undecided(monkeypatch, tmp_path):
     names = ("compilation_cache_dir", "compilation_cache_max_size", "enable_compilation_cache")
     before = {f"jax_{name}": getattr(jax.config, f"jax_{name}") for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
-    monkeypatch.setattr(cache, "_decided", False)
+    monkeypatch.setattr(compile_cache, "_decided", False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    monkeypatch.delenv(cache.VARIABLE, raising=False)
+    monkeypatch.delenv(compile_cache.VARIABLE, raising=False)
     yield monkeypatch
     for name, value in before.items():
         jax.config.update(name, value)
@@ -75,12 +75,12 @@ def undecided(monkeypatch, tmp_path):
 
 def test_a_folder_that_cannot_be_written(undecided, tmp_path):
     (tmp_path / "file").touch()
-    undecided.setenv(cache.VARIABLE, str(tmp_path / "file" / "x"))
+    undecided.setenv(compile_cache.VARIABLE, str(tmp_path / "file" / "x"))
     with pytest.warns(UserWarning, match="compiled programs are not kept, expected a fol") as said:
-        cache.use_default_cache()
+        compile_cache.use_default_cache()
     assert len(said) == 1
     assert "\n" not in str(said[0].message)
-    cache.use_default_cache()  # not said again
+    compile_cache.use_default_cache()  # not said again
     assert jax.config.jax_compilation_cache_dir is None
 
 
@@ -90,16 +90,16 @@ def test_a_folder_that_cannot_be_written(undecided, tmp_path):
         ("jax_compilation_cache_dir", "own"),
         ("jax_compilation_cache_dir", ""),
         ("jax_enable_compilation_cache", False),
-        (cache.VARIABLE, ""),
+        (compile_cache.VARIABLE, ""),
     ],
 )
 def test_what_the_user_said_stays(undecided, tmp_path, name, value):
-    if name == cache.VARIABLE:
+    if name == compile_cache.VARIABLE:
         undecided.setenv(name, value)
     else:
         jax.config.update(name, value)
     folder = jax.config.jax_compilation_cache_dir
-    cache.use_default_cache()
+    compile_cache.use_default_cache()
     assert jax.config.jax_compilation_cache_dir == folder
     assert not (tmp_path / "caches").exists()
 
@@ -108,9 +108,9 @@ def test_a_folder_that_others_may_write_to(undecided, tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o777)
-    undecided.setenv(cache.VARIABLE, str(folder))
+    undecided.setenv(compile_cache.VARIABLE, str(folder))
     with pytest.warns(UserWarning, match="has mode 777 .* others may put code there"):
-        cache.use_default_cache()
+        compile_cache.use_default_cache()
     assert jax.config.jax_compilation_cache_dir is None
 
 
@@ -121,11 +121,11 @@ def test_half_an_entry_does_not_stay(undecided, tmp_path):
     for name in ("whole-cache", "whole-atime", "half-cache"):
         (folder / name).write_bytes(bytes(8))
     with filelock.FileLock(folder / ".lockfile"):
-        cache.use_default_cache()  # another process may be writing it just now
+        compile_cache.use_default_cache()  # another process may be writing it just now
     assert (folder / "half-cache").exists()
-    undecided.setattr(cache, "_decided", False)
+    undecided.setattr(compile_cache, "_decided", False)
     jax.config.update("jax_compilation_cache_dir", None)
-    cache.use_default_cache()
+    compile_cache.use_default_cache()
     assert {file.name for file in folder.glob("*-*")} == {"whole-cache", "whole-atime"}
 
 
@@ -134,7 +134,7 @@ def test_entries_of_a_folder_without_a_limit_stay(undecided, tmp_path):
     folder.mkdir(parents=True, mode=0o700)
     for name in ("one", "two"):
         (folder / f"{name}-cache").write_bytes(bytes(8))
-    cache.use_default_cache()
+    compile_cache.use_default_cache()
     names = {f"{name}-{kind}" for name in ("one", "two") for kind in ("cache", "atime")}
     assert {file.name for file in folder.glob("*-*")} == names
     used = int.from_bytes((folder / "one-atime").read_bytes(), "little")
@@ -144,18 +144,20 @@ def test_entries_of_a_folder_without_a_limit_stay(undecided, tmp_path):
 @pytest.mark.parametrize("limit", [-1, 1000])
 def test_the_folder_has_a_limit(undecided, tmp_path, limit):
     jax.config.update("jax_compilation_cache_max_size", limit)
-    cache.use_default_cache()
+    compile_cache.use_default_cache()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path / "caches" / "jaxvae")
-    assert jax.config.jax_compilation_cache_max_size == (limit if limit > 0 else cache.LARGEST)
+    assert jax.config.jax_compilation_cache_max_size == (
+        limit if limit > 0 else compile_cache.LARGEST
+    )
 
 
 def test_folders(monkeypatch):
     for name, value, folder in (
         ("XDG_CACHE_HOME", "not/absolute", Path.home() / ".cache" / "jaxvae"),
         ("XDG_CACHE_HOME", "/caches", Path("/caches/jaxvae")),
-        (cache.VARIABLE, "/mine", Path("/mine")),
-        (cache.VARIABLE, "~/mine", Path.home() / "mine"),
-        (cache.VARIABLE, "", None),
+        (compile_cache.VARIABLE, "/mine", Path("/mine")),
+        (compile_cache.VARIABLE, "~/mine", Path.home() / "mine"),
+        (compile_cache.VARIABLE, "", None),
     ):
         monkeypatch.setenv(name, value)
-        assert cache.default_folder() == folder
+        assert compile_cache.default_folder() == folder

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxvae import blocks
-from jaxvae.weights import from_torch_state
-from parity.capture_nnx import record
-from parity.store import Store
+from jaxvae import AutoencoderKLCogVideoX
+from jaxvae.models.cogvideox import blocks
+from parity.capture.nnx import record
+from parity.core.store import Store
 
 # What a gradient holds without checkpointing by what it holds with it.
 FACTOR = 1.35
@@ -18,7 +18,9 @@ FACTOR = 1.35
 @pytest.fixture(scope="module")
 def checkpointed(bridge, objective):
     """The tiny model with checkpointing on."""
-    vae = from_torch_state(objective.ours.config, bridge.state(objective.theirs))
+    vae = AutoencoderKLCogVideoX.from_torch_state(
+        objective.ours.config, bridge.state(objective.theirs)
+    )
     vae.num_sample_frames_batch_size = objective.ours.num_sample_frames_batch_size
     vae.enable_gradient_checkpointing()
     return vae
@@ -72,7 +74,9 @@ def test_state_and_paths_are_those_without(objective, checkpointed):
 
 
 def test_it_is_switched_for_the_whole_model(objective, bridge):
-    vae = from_torch_state(objective.ours.config, bridge.state(objective.theirs))
+    vae = AutoencoderKLCogVideoX.from_torch_state(
+        objective.ours.config, bridge.state(objective.theirs)
+    )
     assert not vae.is_gradient_checkpointing
     vae.enable_gradient_checkpointing()
     ours = {

@@ -4,7 +4,7 @@ import diffusers
 import pytest
 import torch
 
-from jaxvae.chunks import chunk_bounds
+from jaxvae.run.chunks import chunk_bounds
 
 
 def their_chunks(frames, size):

@@ -22,9 +22,9 @@ from jaxvae import AutoencoderKLCogVideoX
 from jaxvae.cli import coding, main, options
 from jaxvae.cli.options import set_tiles
 from jaxvae.cli.reconstruct import returned
-from jaxvae.config import CogVideoXVAEConfig
-from jaxvae.files import WeightsError
-from jaxvae.video import find_video, from_pixels, to_pixels
+from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.video import find_video, from_pixels, to_pixels
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "jaxvae"
 

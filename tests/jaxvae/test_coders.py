@@ -3,7 +3,8 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxvae import CogVideoXVAEConfig, coders
+from jaxvae import CogVideoXVAEConfig
+from jaxvae.models.cogvideox import encoder_decoder
 
 
 @pytest.mark.slow
@@ -22,8 +23,8 @@ def test_pad_mode_reaches_everything_but_the_down_blocks(bridge):
     )
     run = jax.jit(lambda module, x: module(x))
     for ours, theirs, x, arrays in (
-        (coders.Encoder3D, encoder, bridge.normal(1, 5, 8, 8, 3), 2 * 3),
-        (coders.Decoder3D, decoder, bridge.normal(1, 3, 4, 4, 4), 0),
+        (encoder_decoder.Encoder3D, encoder, bridge.normal(1, 5, 8, 8, 3), 2 * 3),
+        (encoder_decoder.Decoder3D, decoder, bridge.normal(1, 3, 4, 4, 4), 0),
     ):
         a, b = bridge.load(
             lambda ours=ours: ours(config, pad_mode="replicate", **bridge.build()), theirs
@@ -37,7 +38,7 @@ def test_block_types_are_checked(bridge):
     config = CogVideoXVAEConfig(**bridge.small)
     object.__setattr__(config, "down_block_types", ("DownBlock",) * 3)
     with pytest.raises(ValueError, match="down_block_types: expected CogVideoXDownBlock3D"):
-        nnx.eval_shape(lambda: coders.Encoder3D(config, **bridge.build()))
+        nnx.eval_shape(lambda: encoder_decoder.Encoder3D(config, **bridge.build()))
     object.__setattr__(config, "up_block_types", ("UpBlock",) * 3)
     with pytest.raises(ValueError, match="up_block_types: expected CogVideoXUpBlock3D"):
-        nnx.eval_shape(lambda: coders.Decoder3D(config, **bridge.build()))
+        nnx.eval_shape(lambda: encoder_decoder.Decoder3D(config, **bridge.build()))

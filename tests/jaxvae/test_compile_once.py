@@ -10,7 +10,7 @@ import pytest
 from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
-from jaxvae import steps
+from jaxvae.models.cogvideox import steps
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def seen(monkeypatch):
     # other functions than those that other tests have compiled
     for name in ("encode_chunk", "decode_chunk"):
         step = counted(name.removesuffix("_chunk"), getattr(steps, name))
-        monkeypatch.setattr(f"jaxvae.autoencoder.{name}", step)
+        monkeypatch.setattr(f"jaxvae.models.cogvideox.autoencoder.{name}", step)
     monitoring.register_event_duration_secs_listener(listen)
     yield found
     monitoring.unregister_event_duration_listener(listen)

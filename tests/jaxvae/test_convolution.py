@@ -5,7 +5,8 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import convolution
+from jaxvae.layers import convolution
+from jaxvae.models.cogvideox import causal_convolution
 
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 
@@ -94,7 +95,7 @@ def test_linear(bridge):
 @pytest.mark.usefixtures("platform")
 def test_causal_conv_and_its_cache(bridge, options):
     ours, theirs = bridge.load(
-        lambda: convolution.CausalConv3d(3, 5, **options, **bridge.build()),
+        lambda: causal_convolution.CausalConv3d(3, 5, **options, **bridge.build()),
         source.CogVideoXCausalConv3d(3, 5, **options),
     )
     cache, their_cache = None, None
@@ -116,7 +117,9 @@ def test_causal_conv_and_its_cache(bridge, options):
 
 def test_swapped_padding_of_a_kernel_that_is_not_square(bridge):
     x = bridge.normal(1, 2, 8, 8, 3)
-    y, _ = nnx.eval_shape(lambda: convolution.CausalConv3d(3, 5, (3, 5, 3), **bridge.build())(x))
+    y, _ = nnx.eval_shape(
+        lambda: causal_convolution.CausalConv3d(3, 5, (3, 5, 3), **bridge.build())(x)
+    )
     assert y.shape == (1, 2, 6, 10, 5)
 
 

@@ -11,7 +11,7 @@ import pytest
 from diffusers.models.activations import ACT2CLS
 
 from jaxvae import CogVideoXVAEConfig
-from jaxvae.config import ACTIVATIONS, DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.cogvideox.config import ACTIVATIONS, DOWN_BLOCK, UP_BLOCK
 
 LIMIT = 2e-5  # relative to the largest value
 

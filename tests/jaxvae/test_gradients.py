@@ -12,7 +12,8 @@ from diffusers.models.autoencoders.vae import DiagonalGaussianDistribution
 from flax import nnx
 from jax.test_util import check_grads
 
-from jaxvae import DiagonalGaussian, layers
+from jaxvae import DiagonalGaussian
+from jaxvae.layers import activations, norms
 
 ROUNDING = 2.0**-24
 LIMIT = 10.0  # what fails a call of the ladder; 30 for the parameters of a norm
@@ -103,7 +104,7 @@ def _against_differences(objective, model, latent, chunk):
 @pytest.mark.parametrize("name", ["silu", "mish", "gelu", "relu"])
 def test_activations_as_pytorch_also_at_corners_and_far_out(name):
     x = np.concatenate([np.linspace(-30, 30, 4001), [0.0, -0.0, 1e4, -1e4]]).astype(np.float32)
-    module = layers.get_activation(name)
+    module = activations.get_activation(name)
     ours = np.asarray(jax.vmap(jax.grad(module))(jnp.asarray(x)))
     reference, exact = (
         _their_gradient(name, torch.tensor(x, dtype=d)) for d in (torch.float32, torch.float64)
@@ -120,7 +121,7 @@ def _their_gradient(name, x):
 @pytest.mark.parametrize("mean", [0, 30])
 def test_group_norm(bridge, mean):
     ours, theirs = bridge.load(
-        lambda: layers.GroupNorm(4, 16, 1e-6, dtype=jnp.float32), torch.nn.GroupNorm(4, 16, 1e-6)
+        lambda: norms.GroupNorm(4, 16, 1e-6, dtype=jnp.float32), torch.nn.GroupNorm(4, 16, 1e-6)
     )
     x = bridge.normal(2, 3, 4, 5, 16) + np.float32(mean)
     weight = bridge.normal(*x.shape, seed=1)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import layers
+from jaxvae.layers import activations, norms
+from jaxvae.models.cogvideox import spatial_norm
 
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 
@@ -16,7 +17,7 @@ EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 def test_group_norm_is_within_four_roundings_of_float64(bridge, mean, shape):
     """A mean that is rounded to float32 costs about `mean` of them."""
     ours, theirs = bridge.load(
-        lambda: layers.GroupNorm(4, 16, 1e-6, dtype=jnp.float32), torch.nn.GroupNorm(4, 16, 1e-6)
+        lambda: norms.GroupNorm(4, 16, 1e-6, dtype=jnp.float32), torch.nn.GroupNorm(4, 16, 1e-6)
     )
     x = bridge.normal(*shape) + np.float32(mean)
     y = np.asarray(jax.jit(ours)(x), np.float64)
@@ -26,7 +27,7 @@ def test_group_norm_is_within_four_roundings_of_float64(bridge, mean, shape):
 
 def test_group_norm_in_float64(bridge):
     with jax.enable_x64(True):
-        ours = layers.GroupNorm(4, 16, 1e-6, dtype=jnp.float64)
+        ours = norms.GroupNorm(4, 16, 1e-6, dtype=jnp.float64)
         x = np.random.default_rng(0).standard_normal((2, 3, 4, 5, 16)) + 100
         theirs = torch.nn.GroupNorm(4, 16, 1e-6).double()
         y = ours(jnp.asarray(x))
@@ -36,13 +37,13 @@ def test_group_norm_in_float64(bridge):
 
 def test_group_norm_wants_whole_groups():
     with pytest.raises(ValueError, match="10 channels are not divisible by 4"):
-        layers.GroupNorm(4, 10)
+        norms.GroupNorm(4, 10)
 
 
 @pytest.mark.parametrize("frames", [(1, 1), (2, 2), (2, 8), (3, 3), (3, 9), (5, 17), (1, 4)])
 def test_spatial_norm(bridge, frames):
     ours, theirs = bridge.load(
-        lambda: layers.SpatialNorm3D(8, 4, 4, **bridge.build()),
+        lambda: spatial_norm.SpatialNorm3D(8, 4, 4, **bridge.build()),
         source.CogVideoXSpatialNorm3D(8, 4, 4),
     )
     zq = bridge.normal(2, frames[0], 4, 3, 4)
@@ -57,26 +58,26 @@ def test_spatial_norm(bridge, frames):
 def test_activations(bridge, name):
     x = 4 * bridge.normal(50, 40)
     reference = source.get_activation(name)(torch.from_numpy(x)).numpy()
-    assert bridge.error(layers.get_activation(name)(jnp.asarray(x)), reference) < 1e-6
+    assert bridge.error(activations.get_activation(name)(jnp.asarray(x)), reference) < 1e-6
 
 
 def test_unknown_activation():
     with pytest.raises(ValueError, match="act_fn: expected one of silu"):
-        layers.get_activation("tanh")
+        activations.get_activation("tanh")
 
 
 def test_dropout():
     x = jnp.ones((100, 100))
-    dropout = layers.Dropout(0.25, rngs=nnx.Rngs(0))
+    dropout = activations.Dropout(0.25, rngs=nnx.Rngs(0))
     first, second = dropout(x), dropout(x)
     assert set(np.unique(first)) == {np.float32(0), np.float32(1 / 0.75)}
     assert float(jnp.mean(first == 0)) == pytest.approx(0.25, abs=0.03)
     assert not np.array_equal(first, second)
     dropout.eval()
     assert dropout(x) is x
-    assert not jax.tree.leaves(nnx.state(layers.Dropout(0.0, rngs=nnx.Rngs(0))))
+    assert not jax.tree.leaves(nnx.state(activations.Dropout(0.0, rngs=nnx.Rngs(0))))
     with pytest.raises(ValueError, match=r"probability in \[0, 1\), found 1"):
-        layers.Dropout(1, rngs=nnx.Rngs(0))
+        activations.Dropout(1, rngs=nnx.Rngs(0))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -84,7 +85,7 @@ def test_dropout_repeats_with_the_seed_and_scales_as_torch(dtype):
     x = jnp.linspace(-4, 4, 10_000, dtype=dtype)  # no zero
 
     def draws(seed):
-        dropout = layers.Dropout(0.1, rngs=nnx.Rngs(params=0, dropout=seed))
+        dropout = activations.Dropout(0.1, rngs=nnx.Rngs(params=0, dropout=seed))
         return [np.asarray(nnx.jit(lambda d, x: d(x))(dropout, x), np.float64) for _ in range(2)]
 
     (a, b), (c, d), (other, _) = draws(1), draws(1), draws(2)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, reject, settings
 from hypothesis import strategies as st
 
-from jaxvae import autoencoder
-from jaxvae.chunks import chunk_bounds
-from jaxvae.steps import Coder, decode_chunk, encode_chunk
+from jaxvae.models.cogvideox import autoencoder
+from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
+from jaxvae.run.chunks import chunk_bounds
+from jaxvae.run.steps import Coder
 
 LIMIT = 2e-5  # relative to the largest value
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxvae.layers import GroupNorm
+from jaxvae.layers.norms import GroupNorm
 
 
 def temporary(vae, latent):
@@ -64,7 +64,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from jaxvae import AutoencoderKLCogVideoX
-from parity.memory import give_back, peak_memory, resident_memory
+from parity.host.memory import give_back, peak_memory, resident_memory
 
 vae = AutoencoderKLCogVideoX.from_pretrained(sys.argv[1])
 latent = np.zeros((1, int(sys.argv[3]), 128, 128, 2), np.float32)

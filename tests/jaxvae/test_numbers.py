@@ -15,10 +15,12 @@ from diffusers.models.downsampling import CogVideoXDownsample3D
 from diffusers.models.upsampling import CogVideoXUpsample3D
 from flax import nnx
 
-from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig, blocks, convolution, layers, resample
-from jaxvae.numbers import check_dtypes
-from jaxvae.rounding import add, multiply_add, narrow, widen
-from jaxvae.weights import from_torch_state, load_torch_state
+from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
+from jaxvae.io.weights import load_torch_state
+from jaxvae.layers import activations, convolution, norms
+from jaxvae.layers.dtypes import check_dtypes
+from jaxvae.layers.rounding import add, multiply_add, narrow, widen
+from jaxvae.models.cogvideox import blocks, causal_convolution, resampling, spatial_norm
 
 BF16 = jnp.dtype(jnp.bfloat16)
 # As far from float64 as PyTorch's own result. Half of all roundings doubled make it 1.4.
@@ -94,7 +96,7 @@ NORMAL = VALUES[
 def test_activations_of_every_bfloat16_number(name):
     theirs = source.get_activation(name)
     tensor = torch.from_numpy(NORMAL.astype(np.float32))
-    ours = np.asarray(layers.get_activation(name)(jnp.asarray(NORMAL)), np.float64)
+    ours = np.asarray(activations.get_activation(name)(jnp.asarray(NORMAL)), np.float64)
     reference = theirs(tensor.bfloat16()).double().numpy()
     if name != "gelu":
         assert np.array_equal(ours, reference)
@@ -146,7 +148,7 @@ def test_accelerators_get_bfloat16_operands_and_give_float32(bridge):
             (1, 4, 9, 9, 16),
         ),
         (
-            lambda **b: convolution.CausalConv3d(16, 12, 3, **b),
+            lambda **b: causal_convolution.CausalConv3d(16, 12, 3, **b),
             lambda: source.CogVideoXCausalConv3d(16, 12, 3),
             (1, 3, 6, 6, 16),
         ),
@@ -174,7 +176,7 @@ def test_products_are_added_in_float32_and_rounded_once(bridge, ours, theirs, sh
 def test_group_norm(bridge, mean):
     found, differ = judge(
         bridge,
-        lambda: layers.GroupNorm(4, 16, 1e-6, dtype=BF16),
+        lambda: norms.GroupNorm(4, 16, 1e-6, dtype=BF16),
         torch.nn.GroupNorm(4, 16, 1e-6),
         bridge.normal(2, 3, 9, 9, 16) + mean,
     )
@@ -185,7 +187,7 @@ def test_group_norm(bridge, mean):
 def test_spatial_norm(bridge):
     found, differ = judge(
         bridge,
-        lambda: layers.SpatialNorm3D(8, 4, 4, **bridge.build(dtype=BF16)),
+        lambda: spatial_norm.SpatialNorm3D(8, 4, 4, **bridge.build(dtype=BF16)),
         source.CogVideoXSpatialNorm3D(8, 4, 4),
         bridge.normal(2, 3, 8, 6, 8),
         bridge.normal(2, 3, 4, 3, 4, seed=1),
@@ -197,8 +199,8 @@ def test_spatial_norm(bridge):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (resample.Downsample3D, CogVideoXDownsample3D),
-        (resample.Upsample3D, CogVideoXUpsample3D),
+        (resampling.Downsample3D, CogVideoXDownsample3D),
+        (resampling.Upsample3D, CogVideoXUpsample3D),
     ],
 )
 def test_pooling_and_resizing_are_bit_exact(bridge, ours, theirs):
@@ -246,7 +248,7 @@ def test_resnet_with_temb(bridge):
 
 def test_bfloat16_model(bridge, models):
     config, state, theirs, double = models
-    ours = from_torch_state(config, state, jnp.bfloat16)
+    ours = AutoencoderKLCogVideoX.from_torch_state(config, state, jnp.bfloat16)
     for side in (ours, theirs, double):  # two chunks each way
         side.num_sample_frames_batch_size = 4
     x, z = bfloat16(bridge.normal(1, 9, 10, 10, 3)), bfloat16(bridge.normal(1, 5, 5, 5, 4))
@@ -270,7 +272,7 @@ def test_parameters_are_rounded_to_the_dtype_of_the_computation(bridge, models):
     x = bridge.normal(1, 1, 6, 6, 3)
 
     def encode(state, dtype, param_dtype):
-        vae = from_torch_state(config, state, dtype, param_dtype=param_dtype)
+        vae = AutoencoderKLCogVideoX.from_torch_state(config, state, dtype, param_dtype=param_dtype)
         kept = {leaf.dtype for leaf in jax.tree.leaves(nnx.state(vae, nnx.Param))}
         assert kept == {jnp.dtype(param_dtype or dtype)}
         assert vae.param_dtype == jnp.dtype(param_dtype or dtype)
@@ -326,7 +328,7 @@ def test_float64(bridge):
     with jax.enable_x64(True):
         theirs = bridge.randomise(diffusers.AutoencoderKLCogVideoX(**TINY)).double()
         config = CogVideoXVAEConfig(**TINY)
-        ours = from_torch_state(config, bridge.state(theirs), jnp.float64)
+        ours = AutoencoderKLCogVideoX.from_torch_state(config, bridge.state(theirs), jnp.float64)
         for side in (ours, theirs):  # two chunks each way
             side.num_sample_frames_batch_size = 4
         x, z = (bridge.normal(*s).astype(np.float64) for s in ((1, 9, 9, 10, 3), (1, 5, 5, 4, 4)))

@@ -9,13 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from jaxvae.ladder import CONFIGS, read_config, split_weights
-from jaxvae.pairing import PAIR, cases, make_nnx, make_torch, unexercised
-from jaxvae.reference import decode_torch, encode_torch, forward_torch
-from parity.errors import InputError
+from jaxvae.io.diffusers_folder import split_source
+from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config
+from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, make_torch, unexercised
+from jaxvae.pairs.cogvideox.reference import decode_torch, encode_torch, forward_torch
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Clip
 from parity.inputs import load_clip
 from parity.pipeline import run_pair
-from parity.records import Case, Clip
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])
@@ -72,12 +73,12 @@ def test_what_the_pair_makes_is_said_by_the_pair():
 
 
 def test_a_pipeline_folder_and_a_repository(saved, tmp_path):
-    assert split_weights(str(saved)) == (str(saved), None)
+    assert split_source(str(saved)) == (str(saved), None)
     (tmp_path / "vae").mkdir()
     shutil.copy(saved / "config.json", tmp_path / "vae")
-    assert split_weights(str(tmp_path)) == (str(tmp_path), "vae")
-    assert split_weights("owner/name:vae") == ("owner/name", "vae")
-    assert split_weights("owner/name") == ("owner/name", None)
+    assert split_source(str(tmp_path)) == (str(tmp_path), "vae")
+    assert split_source("owner/name:vae") == ("owner/name", "vae")
+    assert split_source("owner/name") == ("owner/name", None)
 
 
 def test_a_folder_without_config(folder):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
-from jaxvae.quality import Gathered
+from jaxvae.io.quality import Gathered
 
 RNG = np.random.default_rng(0)
 WANTED = RNG.integers(0, 256, (5, 16, 20, 3), dtype=np.uint8)

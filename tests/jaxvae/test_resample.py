@@ -6,7 +6,8 @@ import torch
 from diffusers.models.downsampling import CogVideoXDownsample3D
 from diffusers.models.upsampling import CogVideoXUpsample3D
 
-from jaxvae import resample
+from jaxvae.layers import resize
+from jaxvae.models.cogvideox import resampling
 
 CLOSE = 5e-6
 
@@ -18,7 +19,7 @@ def test_nearest_index_for_many_sizes(bridge):
     for old, new in pairs:
         x = torch.arange(old, dtype=torch.float32).reshape(1, 1, 1, 1, old)
         expected = torch.nn.functional.interpolate(x, size=(1, 1, new)).reshape(-1).numpy()
-        index = resample.nearest_index(old, new)
+        index = resize.nearest_index(old, new)
         assert np.array_equal(index, expected), (old, new)
         if not np.array_equal(index, np.arange(new) * old // new):
             rounded.append((old, new))
@@ -30,7 +31,7 @@ def test_nearest_resize_in_all_axes(bridge):
     x = bridge.normal(2, 3, 4, 5, 2)
     for size in ((6, 12, 10), (4, 12, 7), (1, 2, 3)):
         expected = torch.nn.functional.interpolate(bridge.first(x), size=size)
-        assert np.array_equal(resample.nearest_resize(jnp.asarray(x), size), bridge.last(expected))
+        assert np.array_equal(resize.nearest_resize(jnp.asarray(x), size), bridge.last(expected))
 
 
 def identity_conv(module):
@@ -48,8 +49,8 @@ def identity_conv(module):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (resample.Downsample3D, CogVideoXDownsample3D),
-        (resample.Upsample3D, CogVideoXUpsample3D),
+        (resampling.Downsample3D, CogVideoXDownsample3D),
+        (resampling.Upsample3D, CogVideoXUpsample3D),
     ],
 )
 def test_samplers(bridge, ours, theirs, frames, compress_time):

@@ -13,8 +13,8 @@ import torch
 from flax import nnx
 from safetensors.torch import load_file
 
-from jaxvae import AutoencoderKLCogVideoX, WeightsError, saving
-from jaxvae.weights import from_torch_state
+from jaxvae import AutoencoderKLCogVideoX, WeightsError
+from jaxvae.io import saving
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained
@@ -69,7 +69,7 @@ def test_jax_to_torch_to_jax_and_back(bridge, pair, tmp_path, dtype):
     name = "encoder.conv_in.conv.weight"
     state[name] = state[name].copy()
     state[name].flat[:5] = [np.inf, -np.inf, -0.0, 1e-40, np.nan]
-    ours = from_torch_state(pair.ours.config, state, dtype)
+    ours = AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, state, dtype)
     ours.save_pretrained(tmp_path / "jax")
     theirs = load_torch(tmp_path / "jax", getattr(torch, dtype))
     assert {p.dtype for p in theirs.parameters()} == {getattr(torch, dtype)}
@@ -82,7 +82,7 @@ def test_jax_to_torch_to_jax_and_back(bridge, pair, tmp_path, dtype):
 
 
 def test_parameters_keep_their_dtype(bridge, pair, tmp_path):
-    vae = from_torch_state(
+    vae = AutoencoderKLCogVideoX.from_torch_state(
         pair.ours.config, bridge.state(pair.theirs), jnp.float32, param_dtype=jnp.bfloat16
     )
     vae.encoder.conv_in.conv.bias.set_value(jnp.ones(8, jnp.float32))  # wider: it comes first
@@ -126,7 +126,7 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(bridge, pair, tmp_path, m
     pair.ours.save_pretrained(tmp_path, max_shard_size="60KB")
     before = contents(tmp_path)
     doubled = {name: 2 * array for name, array in bridge.state(pair.theirs).items()}
-    other = from_torch_state(pair.ours.config, doubled)
+    other = AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, doubled)
     write = saving._write_tensors
 
     def fail(path, *args):

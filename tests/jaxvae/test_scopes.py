@@ -6,8 +6,9 @@ import jax
 import pytest
 from flax import nnx
 
-from jaxvae.blocks import DownBlock3D
-from jaxvae.steps import Coder, decode_chunk
+from jaxvae.models.cogvideox.blocks import DownBlock3D
+from jaxvae.models.cogvideox.steps import decode_chunk
+from jaxvae.run.steps import Coder
 
 
 @pytest.fixture(scope="module")

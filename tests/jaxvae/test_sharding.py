@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from jaxvae.sharding import Layout
+from jaxvae.devices.sharding import Layout
 
 SCRIPT = Path(__file__).with_name("over_devices.py")
 LIMIT = 2e-6

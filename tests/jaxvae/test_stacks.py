@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxvae.steps import Coder, run_windows
-from jaxvae.tiling import Axis, Windows
+from jaxvae.run.steps import Coder, run_windows
+from jaxvae.run.tiling import Axis, Windows
 
 BOUNDS = [(0, 3), (3, 5), (5, 7)]
 

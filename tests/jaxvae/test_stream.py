@@ -5,10 +5,10 @@ import pytest
 import torch
 from flax import nnx
 
-from jaxvae import layers
-from jaxvae.chunks import chunk_bounds
-from jaxvae.steps import decode_chunk
-from jaxvae.stream import decode_single, regroup
+from jaxvae.layers import norms
+from jaxvae.models.cogvideox.steps import decode_chunk, decode_single
+from jaxvae.run.chunks import chunk_bounds
+from jaxvae.run.streams import regroup
 
 
 def joined(parts):
@@ -186,7 +186,7 @@ def test_single_latents_differ_by_the_group_statistics_alone(
     def affine(self, x):
         return x * self.scale[...].reshape(1, 1, 1, 1, -1)
 
-    monkeypatch.setattr(layers.GroupNorm, "__call__", affine)
+    monkeypatch.setattr(norms.GroupNorm, "__call__", affine)
     vae = make_pair().ours
     for _, module in nnx.iter_modules(vae):
         module.mark = "affine"  # programs of its own

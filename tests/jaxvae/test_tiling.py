@@ -8,9 +8,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jaxvae import CogVideoXVAEConfig, tiling
-from jaxvae.chunks import chunk_bounds
-from jaxvae.modes import Modes
+from jaxvae import CogVideoXVAEConfig
+from jaxvae.models.cogvideox.switches import Modes
+from jaxvae.run import tiling
+from jaxvae.run.chunks import chunk_bounds
 from tests.jaxvae.conftest import Bridge
 
 # No layer of either model runs in most of these tests: both get a coder that notes which lines it

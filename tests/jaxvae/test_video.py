@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxvae import video
-from jaxvae.video import Video, VideoError, Writer, find_video, from_pixels, to_pixels
+from jaxvae.io import video
+from jaxvae.io.video import Video, VideoError, Writer, find_video, from_pixels, to_pixels
 
 
 def drawn(frames=5, height=24, width=32):

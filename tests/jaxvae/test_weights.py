@@ -10,7 +10,8 @@ import torch
 from flax import nnx
 from safetensors.torch import load_file, save_file
 
-from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError, weights
+from jaxvae import AutoencoderKLCogVideoX, ConfigError, WeightsError
+from jaxvae.io import weights
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained
@@ -55,7 +56,7 @@ def test_loaded_models_are_in_evaluation_mode(saved):
 
 def test_later_writes_to_the_source_do_not_reach_the_model(bridge, pair):
     tensors = {name: array.copy() for name, array in bridge.state(pair.theirs).items()}
-    vae = weights.from_torch_state(pair.ours.config, tensors)
+    vae = AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, tensors)
     for array in tensors.values():
         array.fill(np.nan)
     assert same(vae, pair.ours)
@@ -153,7 +154,7 @@ def test_everything_that_does_not_fit_is_in_one_error(bridge, pair):
     tensors["encoder.conv_in.conv.bais"] = np.zeros(8, np.float32)
     tensors["decoder.conv_out.conv.weight"] = np.zeros((3, 8, 3, 3), np.float32)
     with pytest.raises(WeightsError) as info:
-        weights.from_torch_state(pair.ours.config, tensors)
+        AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, tensors)
     message = str(info.value)
     assert "\n" not in message
     assert "1 missing: encoder.conv_in.conv.bias;" in message
@@ -166,18 +167,18 @@ def test_everything_that_does_not_fit_is_in_one_error(bridge, pair):
 
 def test_long_lists_are_cut(pair):
     with pytest.raises(WeightsError, match=r"\d+ missing: (\S+, ){8}and \d+ more\."):
-        weights.from_torch_state(pair.ours.config, {})
+        AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, {})
 
 
 def test_a_tensor_given_twice_is_unexpected(bridge, pair):
     tensors = bridge.state(pair.theirs)
     tensors["_orig_mod.encoder.conv_in.conv.bias"] = tensors["encoder.conv_in.conv.bias"]
     with pytest.raises(WeightsError, match=r"1 unexpected: _orig_mod\.encoder\.conv_in\.conv\.b"):
-        weights.from_torch_state(pair.ours.config, tensors)
+        AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, tensors)
 
 
 def test_a_failed_load_leaves_the_model_as_it_was(bridge, pair):
-    vae = weights.from_torch_state(pair.ours.config, bridge.state(pair.theirs))
+    vae = AutoencoderKLCogVideoX.from_torch_state(pair.ours.config, bridge.state(pair.theirs))
     tensors = {name: array + 1 for name, array in bridge.state(pair.theirs).items()}
     tensors.popitem()
     with pytest.raises(WeightsError, match="1 missing"):

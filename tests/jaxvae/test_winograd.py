@@ -9,8 +9,8 @@ import pytest
 import torch
 from jax import lax
 
-from jaxvae import convolution, winograd
-from jaxvae.products import sum_over_time
+from jaxvae.layers import convolution, winograd
+from jaxvae.layers.products import sum_over_time
 
 ONE = (1, 1, 1)
 HIGHEST = lax.Precision.HIGHEST
@@ -173,7 +173,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from jaxvae import convolution
+from jaxvae.layers import convolution
 
 random = np.random.default_rng(0)
 x = random.standard_normal((1, 4, 12, 16, 32), np.float32)

@@ -4,11 +4,11 @@ import torch
 from flax import nnx
 
 import parity
-from parity.adequacy import exercised, unexercised
-from parity.records import Call, Leaf
+from parity.core.calls import Call, Leaf
+from parity.core.store import Buffer
+from parity.extras.input_coverage import exercised, unexercised
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from parity.store import Buffer
 
 
 def array(*shape, name="x", moved=True, dtype="float32"):

@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
 
-from parity.align import CONTAINER, IDLE, align, match_inputs, match_outputs
-from parity.globs import renamed
-from parity.records import Call, Leaf, ModuleInfo, Trace
-from parity.store import Buffer
+from parity.align.calls import align, match_inputs, match_outputs
+from parity.core.calls import Call, Leaf, ModuleInfo, Trace
+from parity.core.globs import renamed
+from parity.core.reasons import CONTAINER, IDLE
+from parity.core.store import Buffer
 
 
 def leaf(name="", shape=(2, 4, 4, 8), dtype="float32", moved=False, sure=True, value=None):

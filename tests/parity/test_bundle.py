@@ -20,9 +20,10 @@ from safetensors.numpy import load_file
 import parity
 from parity import InputError
 from parity.cli import cli
-from parity.exhibit import Exhibit, Unshowable, _access, made_by_pair
-from parity.records import Fault
-from parity.report.bundle import write_bundle
+from parity.core.repro import Exhibit
+from parity.core.verdicts import Fault
+from parity.report.repro import write_bundle
+from parity.run.repro import Unshowable, _access, made_by_pair
 
 compare = partial(parity.compare, jitted=False)
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from parity import capture_nnx
-from parity.capture_nnx import record, submodules
-from parity.errors import InputError
-from parity.observe_nnx import STAMP
-from parity.store import Store
+from parity.capture import nnx as capture_nnx
+from parity.capture.hooks_nnx import STAMP
+from parity.capture.nnx import record, submodules
+from parity.core.exceptions import InputError
+from parity.core.store import Store
 
 
 class Scale(nnx.Module):

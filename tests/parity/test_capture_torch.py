@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture_torch import modules, record
-from parity.store import Store
+from parity.capture.torch import modules, record
+from parity.core.store import Store
 
 
 def run(module, *args, method="__call__", layout=None, store=None, **options):

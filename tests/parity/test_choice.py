@@ -9,7 +9,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.choice import Choice, choose, outermost, touches
+from parity.options.scope import Choice, choose, outermost, touches
 from parity.pipeline import run_pair
 
 compare = partial(parity.compare, jitted=False)

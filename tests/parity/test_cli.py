@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_the_commit_is_that_of_this_checkout():
-    from parity import environment
+    from parity.host import environment
 
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=Path(environment.__file__).parent,

@@ -22,7 +22,7 @@ from parity import compare
 from parity.cli import cli
 from parity.cli.dtype import cast
 from parity.cli.making import arguments, find_function
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 from tests.docs.documents import blocks, difference
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"

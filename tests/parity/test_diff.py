@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from parity.errors import InputError
-from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row
+from parity.core.exceptions import InputError
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.changes import LISTED, show_diff, to_json
 from parity.report.diff import diff

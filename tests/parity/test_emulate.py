@@ -15,8 +15,10 @@ from flax import nnx
 from jax import lax
 
 import parity
-from parity import InputError, emulate, probe
+from parity import InputError
 from parity.cli import cli
+from parity.extras import emulation as emulate
+from parity.host import precision as probe
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 

@@ -7,12 +7,12 @@ import torch
 from flax import nnx
 
 import parity
-from parity.background import Background
-from parity.capture_torch import record
-from parity.force_torch import force_reference
-from parity.forced import by_turn
-from parity.records import Call
-from parity.store import Store
+from parity.capture.torch import record
+from parity.core.calls import Call
+from parity.core.store import Store
+from parity.core.thread_pool import Background
+from parity.force.common import by_turn
+from parity.force.torch import force_reference
 from tests.parity.conftest import NnxBlock
 
 compare = partial(parity.compare, jitted=False)
@@ -148,8 +148,8 @@ def test_the_reference_is_left_as_it_was(pair, image):
 
 
 def _matches(calls):
-    from parity.align import match_inputs, match_outputs
-    from parity.records import Match
+    from parity.align.calls import match_inputs, match_outputs
+    from parity.core.calls import Match
 
     return [
         Match(c, c, match_inputs(c.inputs, c.inputs), match_outputs("", c.outputs, c.outputs, {}),

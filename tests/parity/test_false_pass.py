@@ -7,7 +7,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 
 X = np.random.default_rng(8).standard_normal((2, 3, 8, 5)).astype(np.float32)
 ROWS = np.random.default_rng(9).standard_normal((4, 6)).astype(np.float32)

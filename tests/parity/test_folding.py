@@ -1,5 +1,5 @@
-from parity.folding import Folding, around, fold
-from parity.records import ModuleInfo
+from parity.core.calls import ModuleInfo
+from parity.weights.module_map import Folding, around, fold
 
 
 def modules(**sizes):

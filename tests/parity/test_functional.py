@@ -12,11 +12,11 @@ import torch
 from click.testing import CliRunner
 
 import parity
-from parity.capture_nnx import named_tensors, submodules
+from parity.capture.functional import Params
+from parity.capture.nnx import named_tensors, submodules
 from parity.cli import cli
-from parity.functional import Params
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 from tests.parity.functional_gpt import IDS, gpt, make_params, make_reference
 
 

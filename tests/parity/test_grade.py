@@ -4,8 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parity.align import PORT_LACKS
-from parity.grade import (
+from parity.core.calls import Leaf, LeafMatch
+from parity.core.measurements import Exclusive, Handed, Inclusive, Metrics
+from parity.core.pair import Rung
+from parity.core.reasons import PORT_LACKS
+from parity.core.store import Buffer
+from parity.judge.verdict import (
     GRADES,
     MEANINGS,
     NOT_EXACT,
@@ -15,8 +19,6 @@ from parity.grade import (
     grade,
     judge,
 )
-from parity.records import Exclusive, Handed, Inclusive, Leaf, LeafMatch, Metrics, Rung
-from parity.store import Buffer
 
 NAN = math.nan
 

@@ -11,11 +11,12 @@ import torch
 from flax import nnx
 
 import parity
-from parity import InputError, gradient
-from parity.gradient import scored
-from parity.ledger import in_order_of_ref, make_ledger
-from parity.records import of_gradient
-from parity.weights import Fused, Tensor
+from parity import InputError
+from parity.core.tensors import Fused, Tensor
+from parity.core.verdicts import of_gradient
+from parity.gradients import noise as gradient
+from parity.gradients.noise import scored
+from parity.weights.weight_map import in_order_of_ref, make_ledger
 
 compare = partial(parity.compare, modes=("grad",), jitted=False)
 ALL = ("free", "exclusive", "inclusive", "grad")

@@ -15,15 +15,17 @@ import jsonschema
 import pytest
 
 import parity
-from parity.assemble import PORTRAITS, _merged_faults
-from parity.records import Coverage, Exclusive, Fault, Inclusive, Metrics, Row, Rung
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.pair import Rung
+from parity.core.tensors import Weight
+from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.html import as_html, as_notebook
 from parity.report.html.data import page_data
 from parity.report.html.drift import drift, points
 from parity.report.html.modules import heat, module_tree
-from parity.weights import Weight
+from parity.run.assemble import PORTRAITS, _merged_faults
 
 EVIL = "a</script><script>alert(1)</script>\"><img src=x onerror='alert(1)'>`{{ 7 * 7 }}`&amp;"
 CSS = files("parity.report.html").joinpath("templates/page.css").read_text()

@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from parity.records import Coverage, Exclusive, Fault, Inclusive, Metrics, Row, Rung
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.pair import Rung
+from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from tools.browser import chromium, missing, prefer
 

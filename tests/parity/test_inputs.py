@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parity import inputs
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 from parity.inputs import load_clip, normal, procedural, sample_file
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from parity.records import Coverage
+from parity.core.verdicts import Coverage
 from parity.report import Report
 from parity.report.junit import as_junit
 

@@ -1,7 +1,7 @@
 import pytest
 
-from parity.errors import InputError
-from parity.layout import check, moved, reading, unmoved
+from parity.capture.layout import check, moved, reading, unmoved
+from parity.core.exceptions import InputError
 
 
 def test_rank_and_kind_decide():

@@ -12,14 +12,16 @@ import torch
 from flax import nnx
 
 import parity
-from parity import Fused, InputError, Stacked, capture_nnx, capture_torch
-from parity.folding import Folding
-from parity.ledger import make_ledger
+from parity import Fused, InputError, Stacked
+from parity.capture import nnx as capture_nnx
+from parity.capture import torch as capture_torch
+from parity.core.tensors import Tensor
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from parity.suggest import how
-from parity.transform import fingerprint, regroups, same_values
-from parity.weights import Tensor
+from parity.weights.module_map import Folding
+from parity.weights.suggest import how
+from parity.weights.transform import fingerprint, regroups, same_values
+from parity.weights.weight_map import make_ledger
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)

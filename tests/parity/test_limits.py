@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import parity
-from parity.judging import MODES
-from parity.limits import TABLE, r_limit
-from parity.metrics import rms, unit_roundoff
-from parity.noise import LONG, of_sum
+from parity.core.limits import TABLE, r_limit
+from parity.core.metrics import rms, unit_roundoff
+from parity.measure.noise import LONG, of_sum
+from parity.run.part import MODES
 from tests.faultzoo import zoo
 from tools import measure_r
 from tools.measure_r import CORRECT, of_leaf, table_of

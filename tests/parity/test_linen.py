@@ -9,8 +9,8 @@ import torch
 from flax import linen, nnx
 
 import parity
-from parity.capture_nnx import named_tensors, submodules
-from parity.observe_nnx import STAMP
+from parity.capture.hooks_nnx import STAMP
+from parity.capture.nnx import named_tensors, submodules
 
 compare = partial(parity.compare, jitted=False)
 

@@ -1,6 +1,7 @@
-from parity.grade import Judgement
-from parity.localise import Found, find_faults
-from parity.records import Exclusive, Handed, Inclusive, Row
+from parity.core.measurements import Exclusive, Handed, Inclusive
+from parity.core.verdicts import Row
+from parity.judge.faults import Found, find_faults
+from parity.judge.verdict import Judgement
 
 CALLS = [("a.x", 0, 2), ("a.y", 1, 2), ("a", 2, 5), ("b.x", 3, 4), ("b", 4, 5), ("", 5, -1)]
 PARENTS = {order: parent for _, order, parent in CALLS}

@@ -2,7 +2,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from parity.masks import unmasked
+from parity.measure.masks import unmasked
 
 SCORES = np.array([[0.5, -1e9, -1e9], [2.0, -3.0, -1e9]], np.float32)
 

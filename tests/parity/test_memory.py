@@ -12,7 +12,7 @@ import parity
 from parity.pipeline import run_pair
 
 SCRIPT = """
-from parity.progress import Progress
+from parity.host.progress import Progress
 progress = Progress()
 progress.title("case")
 progress.stage("small")
@@ -37,7 +37,7 @@ def test_the_stage_that_set_the_peak_and_how_far_it_rose():
 FREED = """
 import numpy as np
 from parity import memory
-from parity.progress import Progress
+from parity.host.progress import Progress
 progress = Progress()
 progress.stage("many small arrays, and one that stays behind them")
 arrays = [np.ones(12_000) for _ in range(4000)]

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from parity import metrics
-from parity.metrics import compare_arrays, distance, rms_distance
+from parity.core import metrics
+from parity.core.metrics import compare_arrays, distance, rms_distance
 
 finite = st.floats(-1e6, 1e6, width=32)
 pairs = hnp.array_shapes(max_dims=3, max_side=6).flatmap(

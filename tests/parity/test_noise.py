@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 import torch
 
-from parity.capture_torch import record
-from parity.noise import bounded, score
-from parity.store import Store
-from parity.wide import reference64
+from parity.capture.torch import record
+from parity.core.store import Store
+from parity.force.module64 import reference64
+from parity.measure.noise import bounded, score
 
 
 def test_float64_run_on_the_recorded_inputs(pair, image):

@@ -9,11 +9,11 @@ from flax import nnx
 from jax import lax
 
 import parity
-from parity.case import run_case
-from parity.live import Live
-from parity.progress import Progress
-from parity.records import Case
-from parity.rules import Rules
+from parity.core.pair import Case
+from parity.host.progress import Progress
+from parity.options.options import Rules
+from parity.run.case import run_case
+from parity.run.live import Live
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 

@@ -8,7 +8,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.parts import suspicious, worst_part
+from parity.measure.channels import suspicious, worst_part
 from parity.pipeline import run_pair
 
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)

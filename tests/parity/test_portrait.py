@@ -5,8 +5,8 @@ import torch
 from flax import nnx
 
 import parity
-from parity.diagnose.portrait import portrait
-from parity.portrait import EDGES
+from parity.core.error_map import EDGES
+from parity.diagnose.error_map import portrait
 
 REF = np.random.default_rng(0).standard_normal((2, 5, 8, 9, 6)).astype(np.float32)
 
@@ -142,7 +142,7 @@ def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
     def fail(found, scene):
         raise MemoryError("no room for the error")
 
-    monkeypatch.setattr("parity.explain.portray", fail)
+    monkeypatch.setattr("parity.run.explain.portray", fail)
     report = parity.compare(Same(), Twice(), (REF,), jitted=False)
     fault = report.first_fault
     assert report.verdict == "FAIL"

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 from flax import nnx
 
-from parity.capture_nnx import record
+from parity.capture.nnx import record
 from parity.cli import cli
-from parity.errors import InputError
-from parity.profile import profiled
-from parity.store import Store
+from parity.core.exceptions import InputError
+from parity.core.store import Store
+from parity.host.profile import profiled
 
 
 class Net(nnx.Module):

@@ -11,9 +11,10 @@ import pytest
 
 import parity
 import parity.pipeline  # in this process: torch and jax cannot be imported again in each run
-from parity.demand import assess
-from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.verdicts import Coverage, Row
 from parity.report import Report
+from parity.report.assertion import assess
 from tests.docs.sources import numbers
 
 NAN = math.nan

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 
 import parity
-from parity.errors import InputError
-from parity.records import Exclusive, Inclusive, Metrics, NonFinite, Row, Rung
+from parity.core.exceptions import InputError
+from parity.core.measurements import Exclusive, Inclusive, Metrics, NonFinite
+from parity.core.pair import Rung
+from parity.core.verdicts import Row
 from parity.report import Report
 from parity.report.as_json import as_json, dumps
 from parity.report.cells import cells, to_row

@@ -16,13 +16,15 @@ from flax import nnx
 from rich.console import Console
 
 import parity
-from parity.records import Coverage, Exclusive, Inclusive, Metrics, Row, Rung
+from parity.core.files import write_all, write_text
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.pair import Rung
+from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 from parity.report.table import COLUMNS, by_kind, summarise
 from parity.report.terminal import show
-from parity.report.write import write_all, write_text
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from flax import nnx
 
 import parity
-from parity.capture_nnx import submodules
+from parity.capture.nnx import submodules
 from parity.cli import cli
-from parity.errors import InputError
-from parity.mistakes import GENERAL, behaviour
-from parity.records import Case, Pair
+from parity.core.exceptions import InputError
+from parity.core.pair import Case, Pair
 from parity.selftest.bench import _charged, selftest
+from parity.selftest.mistakes import GENERAL, behaviour
 from parity.selftest.show import to_frame
 from parity.selftest.trials import SelfTest, Trial
 

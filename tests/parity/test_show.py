@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from parity.errors import InputError
+from parity.core.exceptions import InputError
 from parity.report.markdown import number
 from parity.report.terminal import shown_progress
 from parity.report.tree import _bar, show_tree

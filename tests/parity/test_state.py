@@ -14,8 +14,10 @@ import torch.nn.functional as F
 from flax import nnx
 
 import parity
-from parity import InputError, measure, store
-from parity.errors import first_line
+from parity import InputError
+from parity.core import store
+from parity.core.exceptions import first_line
+from parity.measure import free as measure
 
 X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3

@@ -11,8 +11,9 @@ import torch
 from flax import nnx
 
 import parity
-from parity import capture_nnx, capture_torch
-from parity.store import MAPPED, Store
+from parity.capture import nnx as capture_nnx
+from parity.capture import torch as capture_torch
+from parity.core.store import MAPPED, Store
 
 
 @pytest.mark.parametrize(

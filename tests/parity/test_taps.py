@@ -15,10 +15,12 @@ import torch
 from flax import nnx
 
 import parity
-from parity import capture_nnx, capture_torch, taps
-from parity.golden.check import check_trace
-from parity.golden.record import record_pair
-from parity.store import Store
+from parity.capture import nnx as capture_nnx
+from parity.capture import taps
+from parity.capture import torch as capture_torch
+from parity.core.store import Store
+from parity.traces.check import check_trace
+from parity.traces.record import record_pair
 
 compare = partial(parity.compare, jitted=False)
 

@@ -1,16 +1,13 @@
-"""What one comparison is asked for at once: taps, gradients, the cache of the reference."""
+"""What one comparison is asked for at once: taps and gradients."""
 
 from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
-import pytest
 import torch
 from flax import nnx
 
 import parity
-from parity.cache import folder
 
 compare = partial(parity.compare, jitted=False)
 
@@ -63,31 +60,6 @@ def make(factor=2.0):
     port = Net(reference)
     port.second.factor = factor
     return reference, port
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv(folder.VARIABLE, str(tmp_path / "kept"))
-
-
-@pytest.mark.parametrize(
-    ("factor", "options"),
-    [(2.0, {}), (2.1, {}), (2.1, {"only": ("second",)}), (2.1, {"depth": 1}),
-     (2.0, {"modes": ("free", "inclusive", "exclusive", "grad")})],
-    ids=["right", "wrong", "only", "depth", "gradients"],
-)  # fmt: skip
-def test_a_reference_with_taps_from_the_cache_is_that_which_runs(factor, options):
-    reports = [compare(*make(factor), (X,), **options, cache=kept) for kept in (False, True, True)]
-    live, recorded, found = reports
-    assert recorded.facts["reference"].startswith("recorded now")
-    assert found.facts["reference"].startswith("from the cache")
-    # which module's code a tap is in is not known where modules are left out below
-    assert any(row.kind == "tap" for row in live.rows) == ("depth" not in options)
-    for other in (recorded, found):
-        pd.testing.assert_frame_equal(other.table, live.table)
-        assert other.faults == live.faults
-        assert other.notes == live.notes
-        assert other.verdict == live.verdict
 
 
 def test_gradients_pass_taps():

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parity.tree import flatten, rebuild
+from parity.core.tree import flatten, rebuild
 
 
 @dataclasses.dataclass

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from parity.metrics import MANTISSA
-from parity.records import Fault, Row
+from parity.core.metrics import MANTISSA
+from parity.core.verdicts import Fault, Row
 from parity.report.html.svg import INKS, drawn, powers_of_ten
 
 if TYPE_CHECKING:

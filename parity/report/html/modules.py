@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from parity.records import Row, Verdict
+from parity.core.verdicts import Row, Verdict
 from parity.report.report import Report
 from parity.report.table import worst_verdict
 

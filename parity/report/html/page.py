@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from parity.report.html.data import page_data
 from parity.report.html.drift import Point, drift
+from parity.report.html.error_maps import pictures
 from parity.report.html.modules import module_tree
-from parity.report.html.portraits import pictures
 from parity.report.html.words import path_name, plain, words
 from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
 from parity.report.report import Report

@@ -1,0 +1,1 @@
+"""Where a model runs and what is compiled for it: sharding, programs kept and made ahead."""

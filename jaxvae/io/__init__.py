@@ -1,0 +1,1 @@
+"""Files: weights in and out, checkpoints, videos."""

@@ -1,0 +1,278 @@
+"""Videos in files: frames come and go a few at a time, so that a long one needs no memory."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import numpy as np
+from jaxtyping import Float, UInt8
+
+CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
+"""What a file of each kind is written with; `.npy` holds the frames as they are."""
+
+QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
+"""Coding that is hardly visible: what is seen is the autoencoder's."""
+
+RATE = Fraction(24)
+"""Frames a second of what does not say."""
+
+Frames = UInt8[np.ndarray, "t h w 3"]
+
+
+class VideoError(ValueError):
+    """A video that cannot be read or written: one line with its path and what to do."""
+
+
+@dataclass(frozen=True)
+class Video:
+    """A window of a video file: `frames` from `first` on, `size` pixels from `corner` on."""
+
+    path: Path
+    first: int
+    frames: int
+    corner: tuple[int, int]
+    size: tuple[int, int]
+    rate: Fraction
+
+    def window(self, size: tuple[int, int], corner: tuple[int, int] | None = None) -> "Video":
+        """Return a smaller window, from `corner` on or in the middle.
+
+        Raises:
+            VideoError: it does not lie inside of this one.
+        """
+        spare = tuple(all_of - part for all_of, part in zip(self.size, size, strict=True))
+        top, left = (max(spare[0] // 2, 0), max(spare[1] // 2, 0)) if corner is None else corner
+        if top > spare[0] or left > spare[1]:
+            raise VideoError(
+                f"{self.path}: frames of {self.size[0]}x{self.size[1]} hold no {size[0]}x{size[1]}"
+                f" window at row {top}, column {left}; ask for a smaller one"
+            )
+        return replace(self, corner=(self.corner[0] + top, self.corner[1] + left), size=size)
+
+    def read(self) -> Frames:
+        """Return all frames at once."""
+        frames: Frames = np.concatenate(list(self.parts()))
+        return frames
+
+    def parts(self, length: int = 8) -> Iterator[Frames]:
+        """Yield the frames, up to `length` at a time."""
+        (top, left), (height, width) = self.corner, self.size
+        waiting: list[Any] = []
+        left_over = self.frames
+        for index, frame in enumerate(_decoded(self.path)):
+            if index < self.first:
+                continue
+            window = frame[top : top + height, left : left + width]
+            if window.shape[:2] != self.size:
+                found = f"{frame.shape[0]}x{frame.shape[1]}"
+                raise VideoError(
+                    f"{self.path}: frame {index} has {found} pixels, which are less than those"
+                    " before: cut the video where its size changes"
+                )
+            waiting.append(window)
+            left_over -= 1
+            if len(waiting) == length or left_over == 0:
+                yield np.stack(waiting)
+                waiting = []
+            if left_over == 0:
+                return
+        raise VideoError(f"{self.path}: {left_over} frames are missing that were there before")
+
+
+def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
+    """The video of a file, in full size: at most `frames` frames from `first` on.
+
+    They are counted by decoding them: what a file says of itself is often wrong.
+
+    Raises:
+        VideoError: no such file, no video, no frame left.
+    """
+    if not path.is_file():
+        raise VideoError(f"{path}: no such file; expected a video or an .npy (frames, h, w, 3)")
+    end = None if frames is None else first + frames
+    shape, count = None, 0
+    for frame in _decoded(path):
+        shape = shape or frame.shape[:2]
+        count += 1
+        if count == end:
+            break
+    if shape is not None and 0 in shape:
+        raise VideoError(f"{path}: frames of {shape[0]}x{shape[1]} hold no pixel")
+    if shape is None or count <= first:
+        raise VideoError(f"{path}: {count} frames, and none from number {first} on")
+    return Video(path, first, count - first, (0, 0), shape, _rate(path))
+
+
+def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
+    if path.suffix == ".npy":
+        yield from _array(path)
+        return
+    av = _av(path)
+    try:
+        with av.open(str(path.absolute())) as container:  # a colon would name a protocol
+            for frame in container.decode(video=0):
+                yield frame.to_ndarray(format="rgb24")
+    except (av.FFmpegError, IndexError, ValueError) as error:
+        raise VideoError(f"{path}: not a video that FFmpeg can read ({_line(error)})") from error
+
+
+def _array(path: Path) -> Any:
+    try:
+        with np.errstate(over="raise"):
+            array = np.lib.format.open_memmap(path, "r")
+    except Exception as error:
+        # NumPy reads the header as Python's literals are read: a wrong one raises anything.
+        raise VideoError(f"{path}: not a readable .npy file ({_line(error)})") from error
+    shape: tuple[int, ...] = getattr(array, "shape", ())
+    if len(shape) != 4 or shape[3] != 3 or array.dtype != np.uint8:
+        found = f"{getattr(array, 'dtype', type(array).__name__)} {shape}"
+        raise VideoError(f"{path}: expected uint8 (frames, height, width, 3), found {found}")
+    return array
+
+
+def _rate(path: Path) -> Fraction:
+    if path.suffix == ".npy":
+        return RATE
+    with _av(path).open(str(path.absolute())) as container:
+        rate = container.streams.video[0].average_rate
+    return Fraction(rate) if rate else RATE
+
+
+def check_output(path: Path) -> None:
+    """Refuse, before anything is computed, what `Writer` could not write.
+
+    Raises:
+        VideoError: another kind of file, or no such folder.
+    """
+    known = [*CODECS, ".npy"]
+    if path.suffix not in known:
+        raise VideoError(f"{path}: cannot be written; expected one of {', '.join(known)}")
+    if not path.parent.is_dir():
+        raise VideoError(f"{path}: no such folder; make {path.parent} first")
+    if path.suffix != ".npy":
+        _av(path)
+
+
+class Writer:
+    """A video file that appears when all is written: a `with` statement that fails leaves none."""
+
+    def __init__(self, path: Path, frames: int, size: tuple[int, int], rate: Fraction):
+        """`frames` of `size` pixels, height and width, `rate` a second."""
+        self._path, self._frames, self._size, self._rate = path, frames, size, rate
+        self._partial = path.with_name(f".{uuid4().hex}.partial{path.suffix}")
+        self._written = 0
+
+    def __enter__(self) -> Self:
+        try:
+            if self._path.suffix == ".npy":
+                shape = (self._frames, *self._size, 3)
+                self._array = np.lib.format.open_memmap(
+                    self._partial, "w+", dtype=np.uint8, shape=shape
+                )
+                _take(self._partial)
+            else:
+                self._open()
+        except BaseException as error:  # an interrupt too: `__exit__` is not called then
+            self._partial.unlink(missing_ok=True)
+            if isinstance(error, OSError):
+                raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+            raise
+        return self
+
+    def _open(self) -> None:
+        codec = CODECS[self._path.suffix]
+        self._container = _av(self._path).open(str(self._partial.absolute()), "w")
+        self._stream = self._container.add_stream(codec, rate=self._rate)
+        self._stream.height, self._stream.width = self._size
+        even = self._size[0] % 2 == 0 and self._size[1] % 2 == 0
+        self._stream.pix_fmt = "yuv420p" if even else "yuv444p"
+        self._stream.options = QUALITY[codec]
+
+    def write(self, frames: Frames) -> None:
+        """Add frames.
+
+        Raises:
+            VideoError: they cannot be written, as on a disk that is full.
+        """
+        with self._refusing():
+            if self._path.suffix == ".npy":
+                self._array[self._written : self._written + len(frames)] = frames
+            else:
+                make = _av(self._path).VideoFrame.from_ndarray
+                for frame in frames:
+                    picture = make(np.ascontiguousarray(frame), format="rgb24")
+                    self._container.mux(self._stream.encode(picture))
+        self._written += len(frames)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        failures: tuple[type[Exception], ...] = (OSError,)
+        if self._path.suffix != ".npy":
+            failures = (OSError, _av(self._path).FFmpegError)
+        try:
+            yield
+        except failures as error:
+            raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            # what failed before says more than that the rest cannot be written either
+            with self._refusing() if kind is None else suppress(Exception):
+                self._close(kind is None)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+    def _close(self, whole: bool) -> None:
+        if self._path.suffix == ".npy":
+            self._array.flush()
+        else:
+            if whole:
+                self._container.mux(self._stream.encode(None))
+            self._container.close()
+        if whole:
+            self._partial.replace(self._path)
+
+
+def to_pixels(frames: Float[np.ndarray, "t h w 3"]) -> Frames:
+    """What is shown of values in [-1, 1]: 8 bits, and what lies outside is cut off."""
+    pixels: Frames = np.round((np.clip(frames, -1, 1) + 1) * 127.5).astype(np.uint8)
+    return pixels
+
+
+def from_pixels(frames: Frames) -> Float[np.ndarray, "t h w 3"]:
+    """Float32 values in [-1, 1]."""
+    values: Float[np.ndarray, "t h w 3"] = frames.astype(np.float32) / np.float32(127.5)
+    return values - np.float32(1)
+
+
+def _av(path: Path) -> Any:
+    try:
+        import av
+    except ImportError as error:
+        raise VideoError(f"{path}: video needs PyAV; install jaxvae[video]") from error
+    return av
+
+
+def _take(path: Path) -> None:
+    """Take the room for all of a file, on systems that can: a write to a mapped one that finds none
+    ends the process.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
+def _line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

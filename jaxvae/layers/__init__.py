@@ -1,0 +1,1 @@
+"""What the autoencoders are built of: convolutions, norms, resizing, arithmetic."""

@@ -1,0 +1,1 @@
+"""CogVideoX beside diffusers' model."""

@@ -1,0 +1,1 @@
+"""Calls of the reference and the calls of the port that correspond to them."""

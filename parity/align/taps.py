@@ -1,0 +1,95 @@
+"""Which taps of one side correspond to taps or modules of the other, and which to nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from parity.core.calls import Call, Match, Trace
+from parity.core.globs import named, renamed
+from parity.weights.module_map import Folding
+
+
+def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, str]) -> Folding:
+    """The folding with partners for taps, and for modules that the other side has as a tap."""
+    partners = dict(folding.partners)
+    theirs, ours = _tapped(ref.calls), _tapped(port.calls)
+    called = {call.path for call in port.calls}
+    taken = set(partners.values())
+    for path in dict.fromkeys([*theirs, *ref.modules]):
+        name = renamed(path, rename)
+        wanted = called if path in theirs else ours
+        if path not in partners and name in wanted and name not in taken:
+            partners[path] = name
+            taken.add(name)
+    return replace(folding, partners=partners)
+
+
+def may_lack(call: Call, partner: str | None, port: Trace) -> bool:
+    """Whether the port need not make such a call: it is a tap, or one stands for it."""
+    return call.tapped or partner in _tapped(port.calls)
+
+
+def tap_notes(
+    lacking: Iterable[str], calls: Iterable[str], spare: Iterable[str], port: Trace
+) -> tuple[str, ...]:
+    """What is said of taps that were not compared.
+
+    `lacking` are taps of the reference, `calls` are its calls of modules for which the port has a
+    tap, but not at this call, and `spare` are the port's taps that match nothing.
+    """
+    found = (
+        ("only the reference has tap", lacking, "not compared"),
+        ("the port comes by no tap for", calls, "not compared"),
+        ("only the port has tap", spare, "not compared"),
+        ("the port has under a JAX transformation tap", sorted(port.untapped), "not recorded"),
+    )
+    return tuple(
+        f"{start} {named(list(dict.fromkeys(paths)))}: {end}"
+        for start, paths, end in found if list(paths)
+    )  # fmt: skip
+
+
+def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, str]:
+    """Where the code of each tap of the port lies, by the `order` of the reference's call.
+
+    It begins where a call or a tap before it hands back the reference's values. `calls` are all
+    that the port made.
+    """
+    found: dict[int, str] = {}
+    if not any(match.port.tapped for match in matches):
+        return found
+    last: dict[int, str] = {}
+    parents = {call.order: call.parent for call in calls}
+    paths = {match.port.order: match.ref.path for match in matches}
+    for match in sorted(matches, key=lambda match: match.port.order):
+        around = match.port.parent
+        while around != -1 and around not in paths:
+            around = parents[around]
+        path = match.ref.path
+        if match.port.tapped:
+            owner = paths.get(around, "")
+            prefix = f"{owner}." if owner else ""
+            start = f"`{last[around].removeprefix(prefix)}`" if around in last else "its input"
+            found[match.ref.order] = f"between {start} and `{path.removeprefix(prefix)}`"
+        last[around] = path
+    return found
+
+
+def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
+    """The matches of calls that both sides make of modules; `calls` are all of the reference's."""
+    around = _around(matches, calls)
+    return tuple(replace(match, parent=around[match.parent])
+                 for match in matches if around[match.ref.order] == match.ref.order)  # fmt: skip
+
+
+def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int]:
+    """By the `order` of each call, that of the call of a module on both sides that it is in."""
+    kept = {match.ref.order for match in matches if not (match.ref.tapped or match.port.tapped)}
+    parents = {call.order: call.parent for call in calls}
+    found = {-1: -1}
+    for order in sorted(parents, reverse=True):  # a call comes after those inside it
+        found[order] = order if order in kept else found[parents[order]]
+    return found
+
+
+def _tapped(calls: Iterable[Call]) -> frozenset[str]:
+    return frozenset(call.path for call in calls if call.tapped)

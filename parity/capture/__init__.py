@@ -1,0 +1,1 @@
+"""Recording both sides: calls, arrays, layout, and what is restored afterwards."""

@@ -1,0 +1,163 @@
+"""See every call of every submodule of an NNX module, also inside `jit`.
+
+`nnx.capture` records outputs only and skips an inherited `__call__`, so `__call__` of each class is
+wrapped for the run. Inside `jit` modules are clones: each module carries a static stamp, which
+clones keep, which makes `jit` trace anew, and which no later run shares. Modules of Linen inside
+`nnx.bridge.ToNNX` are heard of through Linen's own interceptors.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+from flax import linen, nnx
+
+from parity.capture import taps
+from parity.capture.linen import Part, below, path_of
+from parity.capture.recorder import bind, join
+from parity.core.lock import Turn
+from parity.core.tree import Flat, flatten
+
+STAMP = "to_nnx__parity_stamp"
+"""The attribute with the stamp; any other prefix is a variable to `nnx.bridge.ToNNX`."""
+
+_runs = itertools.count()
+PATCHING = Turn("comparison")
+
+
+class Observer:
+    """Stands around each call; by default it hears the arguments by name, and the output.
+
+    `root` is the path of the module whose call the observer stands around, but does not hear of.
+    """
+
+    def __init__(self, root: str = "") -> None:
+        self._root = root
+        self._stack: list[tuple[str, Callable[..., Any], str, taps.Turns]] = []
+        self._turns_of_taps = taps.Turns()
+
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        """Make the call of the module at `path`, of class `kind`, and return its output."""
+        self.begin(path, flatten(bind(function, args, kwargs)))
+        output = function(*args, **kwargs)
+        self.end(kind, "__call__", flatten(output))
+        return output
+
+    def begin(self, path: str, given: Flat) -> None:
+        """The module at `path` is called."""
+        raise NotImplementedError
+
+    def end(self, kind: str, method: str, output: Flat) -> None:
+        """The call that began last, of those that have not ended, returns."""
+        raise NotImplementedError
+
+    def tap(self, name: str, value: Any) -> Any:
+        """A tap in the code of the module that is running: what that goes on with."""
+        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._turns_of_taps)
+        return self.tapped(running, turns.path(join(running, name)), value)
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        """The tap at `path` in the code of the module `running`; by default it is passed over."""
+        return value
+
+    @contextmanager
+    def entered(self, stamp: str, function: Callable[..., Any], path: str) -> Iterator[None]:
+        """The block runs `function` of the module with this stamp, which is at `path`."""
+        self._stack.append((stamp, function, path, taps.Turns()))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
+    def inside_base_of(self, stamp: str, function: Callable[..., Any]) -> bool:
+        """Whether this is `super().__call__` of a call that is heard of already."""
+        return bool(self._stack) and self._stack[-1][0] == stamp and self._stack[-1][1] != function
+
+
+@contextmanager
+def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[None]:
+    """Tell `observer` of the calls of `modules` (by path), and of taps, in the block.
+
+    All is undone whatever happens.
+
+    Raises:
+        InputError: another comparison is running in this process.
+    """
+    run = f"{next(_runs)}:"
+    parts = {path: module for path, module in modules.items() if isinstance(module, Part)}
+    stamped = {path: module for path, module in modules.items() if path not in parts}
+    heard = frozenset(stamped)
+    for path, part in parts.items():
+        stamped.setdefault(path.removesuffix(".".join(part.keys)).rstrip("."), part.owner)
+    classes = [cls for cls in {type(m): None for m in stamped.values()} if can_be_called(cls)]
+    own: dict[type, Any] = {}
+
+    def undo() -> None:
+        for cls, original in own.items():
+            if original is not None:
+                setattr(cls, "__call__", original)  # noqa: B010
+            elif "__call__" in cls.__dict__:
+                delattr(cls, "__call__")
+        for module in stamped.values():
+            if hasattr(module, STAMP):
+                delattr(module, STAMP)
+
+    with PATCHING.taken():
+        try:
+            try:
+                own |= {cls: cls.__dict__.get("__call__") for cls in classes}
+                for path, module in stamped.items():
+                    setattr(module, STAMP, run + path)
+                for cls in classes:
+                    setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
+                listening = taps.heard(observer.tap)
+                with linen.intercept_methods(_interceptor(parts, observer)), listening:
+                    yield
+            finally:
+                undo()
+        finally:
+            undo()  # once more: an interrupt may have broken it off
+
+
+def can_be_called(cls: type) -> bool:
+    """Whether the class has a `__call__`, own or inherited."""
+    return any("__call__" in base.__dict__ for base in cls.__mro__)
+
+
+def _wrapper(
+    original: Callable[..., Any], run: str, observer: Observer, heard: Collection[str]
+) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
+        stamp = getattr(self, STAMP, "")
+        if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
+            return original(self, *args, **kwargs)
+        path, kind = stamp.removeprefix(run), type(self).__name__
+        function = functools.partial(original, self)
+        with below(path):
+            if path not in heard:
+                return function(*args, **kwargs)
+            # a profile of the run shows the call by its path
+            with observer.entered(stamp, original, path), jax.profiler.TraceAnnotation(path):
+                return observer.around(path, kind, function, args, kwargs)
+
+    return call
+
+
+def _interceptor(parts: Mapping[str, Part], observer: Observer) -> Callable[..., Any]:
+    def intercept(function: Callable[..., Any], args: Any, kwargs: Any, context: Any) -> Any:
+        path = path_of(context.module) if context.method_name == "__call__" else None
+        own = context.orig_method.func
+        if path is None or path not in parts or observer.inside_base_of(path, own):
+            return function(*args, **kwargs)
+        parts[path].hear(context.module)
+        kind = type(context.module).__name__
+        with observer.entered(path, own, path), jax.profiler.TraceAnnotation(path):
+            return observer.around(path, kind, function, args, kwargs)
+
+    return intercept

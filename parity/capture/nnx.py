@@ -1,0 +1,268 @@
+"""Record one run of the NNX side: every call of every submodule, eager or under `jit`.
+
+Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
+"""
+
+import functools
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.experimental import io_callback
+from jax.extend.core import (  # type: ignore[attr-defined]
+    get_opaque_trace_state,
+    unsafe_am_i_under_a_vmap_DO_NOT_USE,
+)
+
+from parity.capture.functional import Functional
+from parity.capture.hooks_nnx import Observer, can_be_called, observed
+from parity.capture.linen import Part, parts
+from parity.capture.recorder import Recorder, bind, join, without_taps
+from parity.capture.restore_nnx import kept_port
+from parity.core.calls import Leaf, ModuleInfo, Trace
+from parity.core.store import Store
+from parity.core.tensors import Tensor
+from parity.core.tree import Flat, flatten, mapped
+
+Method = str | Callable[..., Any]
+
+
+def record(
+    module: nnx.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    store: Store,
+    prefix: str = "",
+    inside: Collection[str] | None = None,
+) -> Trace:
+    """Run `module` and record all calls; it and its class are left as they were whatever happens.
+
+    `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
+    model; `inside` are the paths of the submodules to record, all of them unless it is given. Calls
+    under `jax.vmap` are not recorded: no single call of the reference is one of them. Taps are
+    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
+    traced now would stay in JAX's caches.
+
+    Raises:
+        InputError: another comparison is running in this process.
+    """
+    found = submodules(module)
+    called = [join(prefix, path) for path, child in found.items() if can_be_called(type(child))]
+    observer = _RecordingObserver(store, prefix, without_taps(called, prefix, inside))
+    args, kwargs = arrays(args, kwargs)
+    given = flatten(bind(target(module, method), args, kwargs))
+    inner = {join(prefix, path): child for path, child in found.items() if path}
+    if inside is not None:
+        inner = {path: child for path, child in inner.items() if path in inside}
+    objects = [value for _, value in given.statics]
+    with kept_port(module, *objects), observed(inner, observer):
+        observer.begin(prefix, given)
+        output = invoke(module, method, args, kwargs)
+        name = method if isinstance(method, str) else "__call__"
+        observer.end(type(module).__name__, name, flatten(output))
+    info = {path: module_info(path, child) for path, child in ({prefix: module} | inner).items()}
+    linen = {path: child for path, child in inner.items() if isinstance(child, Part)}
+    hidden, untapped = frozenset(observer.hidden), frozenset(observer.untapped)
+    return Trace(observer.recorder.finish(), info, hidden, linen, untapped)
+
+
+def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
+    """Every module by dotted path, the root as `""`; a shared module under its first path.
+
+    Those of Linen can be called once a record has heard of them: see `Trace.linen`.
+    """
+    found: dict[str, nnx.Module] = {}
+    for path, value in _nodes(root):
+        if isinstance(value, nnx.Module) and not isinstance(value, (nnx.List, nnx.Dict)):
+            found[path] = value
+        if isinstance(value, nnx.bridge.ToNNX):
+            found |= {join(path, name): part for name, part in parts(value).items()}
+    return found
+
+
+def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
+    """Modules, their containers and their variables by dotted path, each node once."""
+    seen: set[int] = set()
+
+    def visit(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(value, nnx.Variable):
+            yield path, value
+        if not isinstance(value, (nnx.Module, list, tuple, dict)) or id(value) in seen:
+            return
+        seen.add(id(value))
+        yield path, value
+        if isinstance(value, Functional):
+            value = value.held
+        if isinstance(value, nnx.Module):
+            items: Any = vars(value).items()  # List and Dict keep their items as attributes too
+        else:
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, child in items:
+            yield from visit(child, join(path, str(name)))
+
+    return visit(root, "")
+
+
+def module_info(path: str, module: nnx.Module) -> ModuleInfo:
+    """Class name and own tensors of a module; random state is neither parameter nor buffer."""
+    own = own_variables(module)
+    sizes = {k: int(np.size(v[...])) for k, v in own.items() if not isinstance(v, nnx.RngState)}
+    return ModuleInfo(
+        path,
+        type(module).__name__,
+        container=not (isinstance(module, Part) or can_be_called(type(module))),
+        parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
+        buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
+    )
+
+
+def own_variables(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:
+    """Variables of a module by name, without those of modules inside it."""
+    if isinstance(module, Part):
+        return module.variables()
+    held = module.held if isinstance(module, Functional) else module
+    return {name: one for name, one in vars(held).items() if isinstance(one, nnx.Variable)}
+
+
+def named_tensors(root: nnx.Module) -> list[Tensor]:
+    """Parameters and other variables that hold an array; random state is left out."""
+    found = []
+    for full_name, variable in _nodes(root):
+        if not isinstance(variable, nnx.Variable) or isinstance(variable, nnx.RngState):
+            continue
+        value = variable.get_value()
+        if isinstance(value, (jax.Array, np.ndarray)):
+            path, _, name = full_name.rpartition(".")
+            buffer = not isinstance(variable, nnx.Param)
+            read = functools.partial(_host, value)
+            found.append(Tensor(path, name, value.shape, read, buffer, id(variable)))
+    return found
+
+
+def _host(array: Any) -> Any:
+    # an array on another device keeps the copy that is made of it on the host: not of all weights
+    on_host = isinstance(array, np.ndarray) or array.platform() == "cpu"
+    return np.asarray(array if on_host else array.copy())
+
+
+def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:
+    """Call a method by name, or a callable with the module in front."""
+    return target(module, method)(*args, **kwargs)
+
+
+def arrays(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with JAX arrays for NumPy arrays."""
+
+    def own(array: Any) -> Any:
+        return jnp.asarray(array) if isinstance(array, np.ndarray) else array
+
+    return (
+        tuple(mapped(own, value) for value in args),
+        {name: mapped(own, value) for name, value in kwargs.items()},
+    )
+
+
+def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
+    """A JAX array in the memory of `array`, where it can be: nobody may write to that any more."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return jnp.asarray(array)  # placed as the arguments of the recorded run were
+    own: jax.Array = jax.device_put(array, may_alias=True)
+    return own
+
+
+def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
+    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    if not isinstance(method, str):
+        return functools.partial(method, module)
+    if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):
+        return module.function()
+    bound: Callable[..., Any] = getattr(module, method)
+    return bound
+
+
+class _RecordingObserver(Observer):
+    """Turns calls into recorded ones, at once or from inside a compiled program."""
+
+    def __init__(self, store: Store, root: str, without_taps: Collection[str]) -> None:
+        super().__init__(root)
+        self.recorder = Recorder()
+        self.hidden: set[str] = set()
+        self.untapped: set[str] = set()
+        self._without_taps = without_taps
+        self._store = store
+        self._outside = _trace_state()
+
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        # ordered callbacks, which keep calls in their order, cannot be vmapped
+        if unsafe_am_i_under_a_vmap_DO_NOT_USE():
+            self.hidden.add(path)
+            return function(*args, **kwargs)
+        return super().around(path, kind, function, args, kwargs)
+
+    def begin(self, path: str, given: Flat) -> None:
+        # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
+        # to be kept.
+        kept = not (self._tracing() and any(map(_stateful, given.statics)))
+        arguments = given.skeleton if kept else None
+
+        def event(*values: Any) -> None:
+            self.recorder.begin(path, self._leaves(given, values), arguments)
+
+        self._emit(event, given)
+
+    def end(self, kind: str, method: str, output: Flat) -> None:
+        traced = self._tracing()
+
+        def event(*values: Any) -> None:
+            self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
+
+        self._emit(event, output)
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        if running in self._without_taps:
+            return value
+        if self._tracing():
+            self.untapped.add(path)
+            return value
+        jax.effects_barrier()
+        given = flatten(value)
+        self.recorder.point(path, self._leaves(given, tuple(array for _, array in given.arrays)))
+        return value
+
+    def _tracing(self) -> bool:
+        return bool(_trace_state() != self._outside)
+
+    def _emit(self, event: Callable[..., None], flat: Flat) -> None:
+        values = [value for _, value in flat.arrays]
+        if self._tracing():
+            io_callback(event, None, *values, ordered=True)
+        else:
+            jax.effects_barrier()  # events of compiled programs that ran before this one
+            event(*values)
+
+    def _leaves(self, flat: Flat, values: tuple[Any, ...]) -> tuple[Leaf, ...]:
+        return (
+            *(Leaf(name, value=static) for name, static in flat.statics),
+            *(
+                Leaf(name, self._store.put(np.asarray(value)))
+                for (name, _), value in zip(flat.arrays, values, strict=True)
+            ),
+        )
+
+
+def _trace_state() -> Any:
+    return get_opaque_trace_state(convention="nnx")
+
+
+def _stateful(leaf: tuple[str, Any]) -> bool:
+    kinds = (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable, jax.core.Tracer)
+    return isinstance(leaf[1], kinds)

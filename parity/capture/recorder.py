@@ -1,0 +1,169 @@
+"""The order and nesting of calls, whichever framework makes them."""
+
+import inspect
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from parity.capture.taps import KIND
+from parity.core.calls import Call, Leaf
+from parity.core.exceptions import InputError
+from parity.core.tree import Skeleton
+
+
+@dataclass(frozen=True)
+class _Open:
+    begun: int
+    parent: int
+    path: str
+    inputs: tuple[Leaf, ...]
+    arguments: Skeleton | None
+
+
+class Recorder:
+    """Collects calls from events in the order in which they happen; calls nest."""
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._open: list[_Open] = []
+        self._begun = 0
+        self._numbers: Counter[str] = Counter()
+
+    def begin(self, path: str, inputs: tuple[Leaf, ...], arguments: Skeleton | None) -> None:
+        """A call of the module at `path` starts; `arguments` rebuilds its arguments by name."""
+        parent = self._open[-1].begun if self._open else -1
+        self._open.append(_Open(self._begun, parent, path, inputs, arguments))
+        self._begun += 1
+
+    def end(
+        self,
+        kind: str,
+        method: str,
+        outputs: tuple[Leaf, ...],
+        *,
+        traced: bool = False,
+        returned: Skeleton | None = None,
+        in_place: bool = False,
+    ) -> None:
+        """The innermost open call returns."""
+        call = self._open.pop()
+        number = self._numbers[call.path]
+        self._numbers[call.path] += 1
+        self._calls.append(
+            Call(
+                path=call.path,
+                kind=kind,
+                method=method,
+                number=number,
+                order=call.begun,
+                parent=call.parent,
+                inputs=call.inputs,
+                outputs=outputs,
+                traced=traced,
+                arguments=call.arguments,
+                returned=returned,
+                in_place=in_place,
+            )
+        )
+
+    def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
+        """A tap: a call without inputs, which returns at once."""
+        self.begin(path, (), None)
+        self.end(KIND, "", outputs, returned=returned)
+
+    @property
+    def running(self) -> str | None:
+        """The path of the innermost open call."""
+        return self._open[-1].path if self._open else None
+
+    def finish(self) -> tuple[Call, ...]:
+        """All calls by completion, `order` and `parent` counted so.
+
+        Raises:
+            InputError: a tap has the path of a module that was called.
+        """
+        modules = {call.path for call in self._calls if not call.tapped}
+        for call in self._calls:
+            if call.tapped and call.path in modules:
+                raise InputError(
+                    f"tap {call.path!r} has the path of a module that is called too; name it"
+                    " otherwise"
+                )
+        place = {call.order: index for index, call in enumerate(self._calls)}
+        place[-1] = -1
+        return tuple(
+            replace(call, order=place[call.order], parent=place[call.parent])
+            for call in self._calls
+        )
+
+
+def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Share certainty about the layout between leaves with the same bytes.
+
+    A container's input that a convolution reads too, bit for bit, is as surely channel-first.
+    """
+    sure = {
+        (leaf.buffer, leaf.moved)
+        for call in calls
+        for leaf in (*call.inputs, *call.outputs)
+        if leaf.buffer is not None and leaf.sure
+    }
+
+    def shared(leaf: Leaf) -> Leaf:
+        return replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
+
+    return tuple(
+        replace(
+            call,
+            inputs=tuple(map(shared, call.inputs)),
+            outputs=tuple(map(shared, call.outputs)),
+        )
+        for call in calls
+    )
+
+
+def without_taps(
+    paths: Collection[str], root: str, inside: Collection[str] | None
+) -> frozenset[str]:
+    """The recorded modules that have others below them which are not recorded.
+
+    Whether a tap is in the code of the one or the other is not known: there are none then. `paths`
+    are all modules that may be called, `inside` those that are recorded besides the `root`.
+    """
+    if inside is None:
+        return frozenset()
+    found: set[str] = set()
+    for path in paths:
+        if path != root and path not in inside:
+            parts = path.split(".")
+            found |= {"", *(".".join(parts[:i]) for i in range(1, len(parts)))}
+    return frozenset(found)
+
+
+def bind(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Arguments by parameter name, in the order of the signature; by position if it has none."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**{str(i): arg for i, arg in enumerate(args)}, **kwargs}
+    return dict(bound.arguments)
+
+
+def unbind(
+    function: Callable[..., Any], arguments: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments that `bind` would name so."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return tuple(arguments.values()), {}
+    bound = inspect.BoundArguments(signature, OrderedDict(arguments))
+    return bound.args, dict(bound.kwargs)
+
+
+def join(prefix: str, path: str) -> str:
+    """A dotted path from two, either of which may be empty."""
+    return f"{prefix}.{path}" if prefix and path else prefix or path

@@ -1,0 +1,57 @@
+"""The reference is left as it was by every run, and so is torch's own random stream."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from parity.capture.restore_nnx import Attributes
+
+_REGISTRIES = frozenset(vars(torch.nn.Module())) - {"_buffers"}
+"""What PyTorch itself keeps in a module: hooks, which may take themselves away, and parameters."""
+
+
+@contextmanager
+def kept_reference(module: torch.nn.Module) -> Iterator[None]:
+    """Put back what the block changes in a model: buffers, attributes, what lists and dicts hold.
+
+    Values of parameters are taken to stay.
+    """
+    attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
+    tensors = {id(tensor): tensor for one in attributes for tensor in _tensors(one)}
+    clones = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
+
+    def restore() -> None:
+        for one in attributes:
+            one.restore()
+        with torch.no_grad():
+            for tensor, clone in clones:
+                if not torch.equal(tensor, clone):  # NaN counts as changed
+                    tensor.copy_(clone)
+
+    try:
+        try:
+            yield
+        finally:
+            restore()
+    finally:
+        restore()  # once more: an interrupt may have broken it off
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """What torch draws in the block follows from `seed` alone, and its own stream goes on after.
+
+    So a comparison does not depend on how many random numbers were drawn before it. A port's
+    random numbers are its state, which `kept_port` keeps.
+    """
+    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        torch.manual_seed(seed)
+        yield
+
+
+def _tensors(attributes: Attributes) -> Iterator[torch.Tensor]:
+    """Every tensor among them that is no parameter."""
+    for value in attributes.values():
+        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+            yield value

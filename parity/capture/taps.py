@@ -1,0 +1,82 @@
+"""Named points in functional code that a comparison looks at: `parity.tap("scores", x)`.
+
+A tap belongs to the code of the module that is running. It knows no framework: both sides call it.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from parity.core.exceptions import InputError
+
+T = TypeVar("T")
+
+KIND = "tap"
+"""What stands for the class of a module where the call is a tap."""
+
+Hear = Callable[[str, Any], Any]
+"""Hears a tap's name and value, and returns what its code goes on with."""
+
+_hearing: dict[int, Hear] = {}  # by thread: another thread's tap belongs to no call of the run
+_called: set[str] = set()
+
+
+def tap(name: str, x: T) -> T:
+    """Name the array or nested arrays `x`, and return it.
+
+    A comparison takes it for the output of a call at `<path of the module that is running>.<name>`,
+    of `<name>` in the root, and matches it with the other side's tap or module of that path. The
+    name may have dots: a port that is a function names the reference's modules so. In a loop of the
+    port's that JAX runs, `*` in the name stands for the turn: `layers.*` is `layers.0` at first.
+    Without a comparison a tap does nothing.
+    """
+    _called.add(name)
+    return _heard(name, x) if _hearing else x
+
+
+def called() -> frozenset[str]:
+    """The names of all taps that this process has come by.
+
+    Some may have been compiled since, and are not come by again.
+    """
+    return frozenset(_called)
+
+
+class Turns:
+    """Counts the turns of the loops of one call, for taps with `*` in their names."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def path(self, path: str) -> str:
+        """The path of the tap that is come by now."""
+        turn = self._counts[path]
+        self._counts[path] += 1
+        return path.replace("*", str(turn))
+
+
+@contextmanager
+def heard(hear: Hear) -> Iterator[None]:
+    """Taps of this thread in the block are told to `hear`."""
+    thread = threading.get_ident()
+    before = _hearing.get(thread)
+    _hearing[thread] = hear
+    try:
+        yield
+    finally:
+        if before is None:
+            del _hearing[thread]
+        else:
+            _hearing[thread] = before
+
+
+def _heard(name: Any, x: T) -> T:
+    hear = _hearing.get(threading.get_ident())
+    if hear is None:
+        return x
+    if not isinstance(name, str) or "#" in name or not all(name.split(".")):
+        raise InputError(f"tap {name!r}: expected a name such as 'scores' or 'layers.0.attn'")
+    value: T = hear(name, x)
+    return value

@@ -1,0 +1,280 @@
+"""Record one run of the PyTorch side: every call of every submodule, by forward hooks."""
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from parity.capture import layout as layout_rules
+from parity.capture import taps
+from parity.capture.recorder import Recorder, bind, join, settle, without_taps
+from parity.capture.restore_torch import kept_reference
+from parity.core.calls import Leaf, ModuleInfo, Trace
+from parity.core.exceptions import InputError
+from parity.core.store import Buffer, Store
+from parity.core.tensors import Tensor
+from parity.core.tree import Flat, flatten, mapped
+
+Method = str | Callable[..., Any]
+
+
+def record(
+    module: torch.nn.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    store: Store,
+    layout: Mapping[str, str],
+    prefix: str = "",
+    inside: Collection[str] | None = None,
+) -> Trace:
+    """Run `module` without gradients and record all calls; it is left as it was whatever happens.
+
+    `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
+    module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
+    module's path in its model; `inside` are the paths of the submodules to record, all of them
+    unless it is given. Taps are recorded as calls are.
+    """
+    paths = [join(prefix, path) for path, _ in module.named_modules()]
+    observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
+    try:
+        try:
+            for path, child in module.named_modules():
+                if path and (inside is None or join(prefix, path) in inside):
+                    child.register_forward_pre_hook(observer.before, with_kwargs=True)
+                    child.register_forward_hook(observer.after, with_kwargs=True)
+            with torch.no_grad(), kept_reference(module):
+                args, kwargs = tensors(args, kwargs)
+                observer.begin(module, bind(target(module, method), args, kwargs))
+                with taps.heard(observer.tap):
+                    output = invoke(module, method, args, kwargs)
+                observer.end(module, method if isinstance(method, str) else "__call__", output)
+        finally:
+            unhook(module, observer)
+    finally:
+        unhook(module, observer)  # once more: an interrupt may have broken it off
+    info = {join(prefix, path): value for path, value in modules(module).items()}
+    if inside is not None:
+        info = {path: one for path, one in info.items() if path == prefix or path in inside}
+    return Trace(settle(observer.recorder.finish()), info)
+
+
+def unhook(root: torch.nn.Module, observer: object) -> None:
+    """Remove the observer's hooks: all, those too whose handles an interrupt kept from us."""
+    for module in root.modules():
+        for hooks, flags in (
+            (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs),
+            (module._forward_hooks, module._forward_hooks_with_kwargs),
+        ):
+            own = [key for key, hook in hooks.items() if getattr(hook, "__self__", 0) is observer]
+            for key in own:
+                del hooks[key]
+                flags.pop(key, None)
+
+
+def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
+    """Every entry of `named_modules()`; a container is a module without a `forward` of its own."""
+    return {
+        path: ModuleInfo(
+            path,
+            type(module).__name__,
+            container=not _can_run(module),
+            parameters={n: p.numel() for n, p in module.named_parameters(recurse=False)},
+            buffers={n: b.numel() for n, b in module.named_buffers(recurse=False)},
+        )
+        for path, module in root.named_modules()
+    }
+
+
+def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
+    """By class, the arguments of `forward` that are `None` unless they are given."""
+    found: dict[str, tuple[str, ...]] = {}
+    for module in root.modules():
+        try:
+            parameters = inspect.signature(module.forward).parameters.values()
+        except (TypeError, ValueError):  # compiled code may have none
+            continue
+        found[type(module).__name__] = tuple(p.name for p in parameters if p.default is None)
+    return found
+
+
+def named_tensors(root: torch.nn.Module) -> list[Tensor]:
+    """Parameters and buffers of each module; on the host their values share its memory."""
+    found = []
+    for path, module in root.named_modules():
+        own = {False: module.named_parameters(recurse=False),
+               True: module.named_buffers(recurse=False)}  # fmt: skip
+        for buffer, named in own.items():
+            for name, value in named:
+                read = functools.partial(to_numpy, value)
+                found.append(Tensor(path, name, tuple(value.shape), read, buffer, id(value)))
+    return found
+
+
+def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> Any:
+    """Call a method by name, or a callable with the module in front."""
+    if not isinstance(method, str):
+        return method(module, *args, **kwargs)
+    return (
+        module(*args, **kwargs)
+        if method == "__call__"
+        else getattr(module, method)(*args, **kwargs)
+    )
+
+
+def tensors(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with tensors for NumPy arrays, and copies of tensors."""
+    made: dict[int, Any] = {}  # one tensor given twice stays one: attention looks at that
+
+    def own(array: Any) -> Any:
+        if id(array) not in made:
+            made[id(array)] = (
+                torch.from_numpy(np.array(array, order="C")) if isinstance(array, np.ndarray)
+                else array.clone() if isinstance(array, torch.Tensor)
+                else array
+            )  # fmt: skip
+        return made[id(array)]
+
+    return (
+        tuple(mapped(own, value) for value in args),
+        {name: mapped(own, value) for name, value in kwargs.items()},
+    )
+
+
+def check_devices(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made.
+
+    Raises:
+        InputError: a parameter, a buffer or an argument is elsewhere.
+    """
+    given = flatten((args, dict(kwargs))).arrays
+    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given
+                 if isinstance(value, torch.Tensor)]  # fmt: skip
+    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
+        if tensor.device.type == "meta":
+            raise InputError(
+                f"{name} of the reference is on the device meta, which holds no values: load them"
+                " first"
+            )
+        if tensor.device.type != "cpu":
+            raise InputError(
+                f"{name} of the reference is on {tensor.device}: move the reference and its"
+                " arguments to the CPU, .cpu()"
+            )
+
+
+def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """A contiguous NumPy array with the tensor's values; bfloat16 as ml_dtypes has it."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
+    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    if not isinstance(method, str):
+        return functools.partial(method, module)
+    forward: Callable[..., Any] = (
+        module.forward if method == "__call__" else getattr(module, method)
+    )
+    return forward
+
+
+def _can_run(module: torch.nn.Module) -> bool:
+    nn = torch.nn
+    return not isinstance(
+        module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    )
+
+
+class _Observer:
+    """Turns hook events into recorded calls."""
+
+    def __init__(
+        self,
+        root: torch.nn.Module,
+        store: Store,
+        layout: Mapping[str, str],
+        prefix: str,
+        without_taps: Collection[str],
+    ) -> None:
+        self.recorder = Recorder()
+        self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
+        self._store, self._layout, self._without_taps = store, layout, without_taps
+        self._given: list[list[tuple[torch.Tensor, int]]] = []
+        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
+
+    def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        self.begin(module, bind(module.forward, args, kwargs))
+
+    def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        self.end(module, "__call__", output)
+
+    def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
+        given = flatten(arguments)
+        self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
+        path, kinds = self._paths[id(module)], _kinds(module)
+        self.recorder.begin(path, self._leaves(path, kinds, given), given.skeleton)
+
+    def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
+        returned = flatten(output)
+        written = any(tensor._version != version for tensor, version in self._given.pop())
+        self.recorder.end(
+            type(module).__name__,
+            method,
+            self._leaves(self._paths[id(module)], _kinds(module), returned),
+            returned=returned.skeleton,
+            in_place=written,
+        )
+
+    def tap(self, name: str, value: Any) -> Any:
+        if "*" in name:
+            raise InputError(f"tap {name!r}: a loop of the reference is Python's; write its number")
+        running = self.recorder.running
+        if running is not None and running not in self._without_taps:
+            path, given = join(running, name), flatten(value)
+            self.recorder.point(path, self._leaves(path, [taps.KIND], given), given.skeleton)
+        return value
+
+    def _leaves(self, path: str, kinds: Sequence[str], flat: Flat) -> tuple[Leaf, ...]:
+        leaves = [Leaf(name, value=static) for name, static in flat.statics]
+        for name, array in flat.arrays:
+            tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
+            floating = tensor.is_floating_point() or tensor.is_complex()
+            how = layout_rules.reading(path, name, kinds, tensor.ndim, floating, self._layout)
+            buffer = self._put(tensor, how.move, cache=tensor is array)
+            leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
+        return tuple(leaves)
+
+    def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
+        # The same tensor passes through many hooks: hash it once, unless it was written to since.
+        cache = cache and _counts_writes(tensor)
+        known = self._seen.get(id(tensor)) if cache else None
+        if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
+            return known[3]
+        detached = tensor.detach()
+        array = to_numpy(detached.movedim(1, -1) if move else detached)
+        its_own = array.ctypes.data == detached.data_ptr()  # not copied for the channel's sake
+        buffer = self._store.put(array, copy=its_own)
+        if cache:
+            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
+        return buffer
+
+
+def _kinds(module: torch.nn.Module) -> list[str]:
+    return [cls.__name__ for cls in type(module).__mro__]
+
+
+def _counts_writes(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_inference()

@@ -1,0 +1,1 @@
+"""Records and plain helpers; no framework is imported here."""

@@ -1,0 +1,107 @@
+"""Records of a recorded run: calls with their leaves, modules, and which correspond."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from parity.core.store import Buffer
+from parity.core.tree import Skeleton
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One leaf of a call's arguments or outputs.
+
+    `buffer` is set for arrays, `value` for everything else. `moved` says that the channel axis
+    of a PyTorch array was moved from 1 to last when it was recorded, `sure` that its kind or a
+    declaration decided so.
+    """
+
+    name: str
+    buffer: Buffer | None = None
+    value: Any = None
+    moved: bool = False
+    sure: bool = True
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of one module.
+
+    `number` counts the calls of this module, `order` the calls of the run by completion,
+    `parent` is the `order` of the enclosing call (-1 for the root). `traced` says that the port
+    ran it under a JAX transformation. `arguments` rebuilds the arguments, `returned` what the
+    reference returned. `in_place` says that the reference wrote to an argument.
+    """
+
+    path: str
+    kind: str
+    method: str
+    number: int
+    order: int
+    parent: int
+    inputs: tuple[Leaf, ...]
+    outputs: tuple[Leaf, ...]
+    traced: bool = False
+    arguments: Skeleton | None = None
+    returned: Skeleton | None = None
+    in_place: bool = False
+
+    @property
+    def tapped(self) -> bool:
+        """Whether it is a tap and no call: then nothing was called, and it has no inputs."""
+        return not self.method
+
+
+@dataclass(frozen=True)
+class ModuleInfo:
+    """A module of either side: its class, whether it can run, its own tensors' sizes by name."""
+
+    path: str
+    kind: str
+    container: bool
+    parameters: Mapping[str, int]
+    buffers: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything recorded in one run of one side, calls in the order of completion.
+
+    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    `linen` are the port's modules of Linen by path, as they can be called again. `untapped` are the
+    paths of the port's taps under any transformation, compilation among them.
+    """
+
+    calls: tuple[Call, ...]
+    modules: Mapping[str, ModuleInfo]
+    hidden: frozenset[str] = frozenset()
+    linen: Mapping[str, Any] = field(default_factory=dict)
+    untapped: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class LeafMatch:
+    """A leaf of the reference and the port's leaf that corresponds to it.
+
+    `undo` says that the reference's array is to be read in its own layout after all. `problem`
+    is why the two cannot be compared (`""` if they can), `declared` why they need not be.
+    """
+
+    ref: Leaf
+    port: Leaf | None
+    undo: bool = False
+    problem: str = ""
+    declared: str = ""
+
+
+@dataclass(frozen=True)
+class Match:
+    """A reference call, the port's call that corresponds to it, and their leaves."""
+
+    ref: Call
+    port: Call
+    inputs: tuple[LeafMatch, ...]
+    outputs: tuple[LeafMatch, ...]
+    parent: int
+    """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""

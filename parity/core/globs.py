@@ -1,0 +1,114 @@
+"""Globs over dotted names: what they match, and what they make of a name."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from parity.core.exceptions import InputError
+
+ROOT = "<root>"
+"""What reports call the called model itself, whose path is empty."""
+
+
+SHOWN = 5
+"""How many paths a note names."""
+
+
+def named(paths: Sequence[str]) -> str:
+    """Some paths in a sentence."""
+    more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+    return ", ".join(f"`{path}`" for path in paths[:SHOWN]) + more
+
+
+def rooted(option: Any) -> Any:
+    """An option with globs, alone or in a mapping, with the root's path for its name.
+
+    `<root>` and `<root>#leaf` are taken so.
+    """
+    if isinstance(option, Mapping):
+        return {rooted(glob): rooted(value) for glob, value in option.items()}
+    if isinstance(option, (list, tuple)):
+        return tuple(map(rooted, option))
+    if not isinstance(option, str):
+        return option
+    path, mark, leaf = option.partition("#")
+    return f"{mark}{leaf}" if path == ROOT else option
+
+
+def renamed(name: str, rename: Mapping[str, str]) -> str:
+    """What the first glob that matches makes of `name`, which stays as it is if none does.
+
+    Each `*` of the target repeats what the glob's held; what the target has no `*` for is dropped.
+    No glob renames the root, only `""` itself.
+    """
+    if not name:
+        return rename.get("", "")
+    for pattern, target in rename.items():
+        held = captured(pattern, name)
+        if held is not None:
+            for part in held:
+                target = target.replace("*", part, 1)
+            return target
+    return name
+
+
+def captured(pattern: str, name: str) -> tuple[str, ...] | None:
+    """What each `*` of the pattern holds; `None` if it does not match."""
+    found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name)
+    return found.groups() if found else None
+
+
+def why(name: str, declared: Mapping[str, str]) -> str | None:
+    """The reason given for the first glob that matches `name`, if one does."""
+    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether `renamed` would replace the name."""
+    return captured(pattern, name) is not None
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Globs of an option that match none of the `names`: they may be of taps, which only a run
+    shows.
+    """
+
+    option: str
+    globs: tuple[str, ...]
+    names: tuple[str, ...]
+    what: str
+    match: Callable[[str, str], bool] = matches
+
+    def check(self, taps: Iterable[str]) -> None:
+        """Refuse those that match none of the taps either.
+
+        Raises:
+            InputError: with the name that is most like it.
+        """
+        found = list(taps)
+        what = f"{self.what}, nor a tap" if found else self.what
+        check_used(self.option, self.globs, [*self.names, *found], what, self.match)
+
+
+def check_used(
+    option: str,
+    globs: Iterable[str],
+    names: Iterable[str],
+    what: str,
+    match: Callable[[str, str], bool] = matches,
+) -> None:
+    """Refuse a glob that matches none of the names: it is mistyped, and would do nothing.
+
+    Raises:
+        InputError: with the name that is most like it.
+    """
+    known = list(dict.fromkeys(names))
+    for glob in globs:
+        if not any(match(name, glob) for name in known):
+            near = get_close_matches(glob, known, 1, cutoff=0.0)
+            hint = f"did you mean {near[0]!r}?" if near else "there is none"
+            raise InputError(f"{option}: {glob!r} matches no {what}; {hint}")

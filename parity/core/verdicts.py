@@ -1,0 +1,125 @@
+"""Records of a judged comparison: rows, faults, coverage."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from parity.core.error_map import Portrait
+from parity.core.measurements import Exclusive, Inclusive, Metrics
+
+Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What was compared. `declared` maps what need not match to the reason.
+
+    Tensors are counted from the ledger of weights. `suggestions` says of unmatched modules what
+    they may be in the port.
+    """
+
+    modules: int
+    matched: tuple[str, ...]
+    declared: Mapping[str, str]
+    unmatched: tuple[str, ...]
+    dissolved: Mapping[str, str]
+    calls: int
+    matched_calls: int
+    parameters: int = 0
+    matched_parameters: int = 0
+    buffers: int = 0
+    matched_buffers: int = 0
+    unmatched_calls: tuple[str, ...] = ()
+    unmatched_tensors: tuple[str, ...] = ()
+    suggestions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def complete(self) -> bool:
+        """Whether something was compared, and nothing is missing that was not declared."""
+        return bool(self.matched) and not (
+            self.unmatched or self.unmatched_calls or self.unmatched_tensors
+        )
+
+
+GRADIENTS = "/grad"
+"""What the case of a row or fault of gradients ends with."""
+
+
+def of_gradient(case: str, leaf: str) -> bool:
+    """Whether a row or fault is one of gradients: a case may be of an input named `grad`."""
+    return case.endswith(GRADIENTS) and leaf.startswith("grad(")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: an output leaf of a matched call, or a gradient of it."""
+
+    rung: str
+    case: str
+    path: str
+    nnx_path: str
+    kind: str
+    call: int
+    leaf: str
+    shape: tuple[int, ...]
+    dtype: str
+    metrics: Metrics | None
+    inclusive: Inclusive | None
+    exclusive: Exclusive | None
+    gain: float
+    grade: str
+    verdict: Verdict
+    reason: str
+    order: int
+    parent: int
+    limited: bool = True
+    """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
+    size says nothing."""
+    one_sided: bool = False
+    """Whether only one side returns this leaf."""
+    handed: float = 0.0
+    """The largest relative error of what the call hands to those inside it out of its limit."""
+
+    @property
+    def own(self) -> float:
+        """Relative L2 error of the call's own code, in what it returns or hands on; NaN if that
+        was not measured.
+        """
+        returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
+        if not self.handed:
+            return returned
+        return self.handed if math.isnan(returned) else max(returned, self.handed)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A call whose own code goes wrong, whatever happens around and inside it.
+
+    `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
+    the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
+    `portrait` is `None` where the arrays have different shapes, and for all but the first faults of
+    a report.
+    """
+
+    path: str
+    call: int
+    leaf: str
+    case: str
+    kind: str
+    evidence: str
+    segment: str = ""
+    cause: str = ""
+    hint: str = ""
+    calls: int = 1
+    """How many calls of this module fail so."""
+    portrait: Portrait | None = None
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a call goes wrong: a word of the closed vocabulary, what was measured, what to do."""
+
+    cause: str
+    evidence: str
+    hint: str

@@ -1,0 +1,1 @@
+"""Optional checks of a case: compiled run, emulation, non-finite values, coverage of inputs."""

@@ -1,0 +1,164 @@
+"""Whether the table represents the port: what it returns when nobody watches, compiled."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Shaped
+
+from parity.capture import nnx as capture_nnx
+from parity.capture.nnx import Method, aliased, invoke, target
+from parity.capture.recorder import unbind
+from parity.capture.restore_nnx import kept_port
+from parity.core.calls import Call, Match
+from parity.core.exceptions import first_line
+from parity.core.metrics import distance, ratio, unit_roundoff
+from parity.core.store import Store
+from parity.core.tree import flatten, rebuild
+from parity.force.common import NotMeasured, Sides
+from parity.measure.free import Key
+
+Array = Shaped[np.ndarray, "..."]
+
+FACTOR = 10
+"""How many times the noise floor two runs of one port may differ, as R may between two models."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A method of the port as one program of its state and of the arrays that it is given."""
+
+    method: Method
+
+    def __call__(self, module: nnx.Module, *args: Any, **kwargs: Any) -> Any:
+        """Trace, compile and run it anew."""
+        given = flatten((args, kwargs))
+        returned = []
+
+        def program(module: nnx.Module, values: list[Any]) -> list[Any]:
+            args, kwargs = rebuild(given.skeleton, values)
+            output = flatten(invoke(module, self.method, args, kwargs))
+            returned.append(output.skeleton)
+            return [value for _, value in output.arrays]
+
+        values = nnx.jit(program)(module, [value for _, value in given.arrays])
+        return rebuild(returned[-1], values)
+
+
+@dataclass(frozen=True)
+class Unobserved:
+    """What the run gave, as a fact; `note` is the warning if that is not what was recorded."""
+
+    fact: str
+    note: str = ""
+
+
+def compare_unobserved(
+    match: Match,
+    calls: Sequence[Call],
+    shipped: Method,
+    sides: Sides,
+    rounding: Mapping[Key, float],
+    store: Store,
+) -> Unobserved:
+    """Run `shipped` on what the root call of the port was given, and compare the outputs.
+
+    `calls` are all that the port made when it was recorded. `rounding` holds relative errors of
+    the root's outputs that are nothing but rounding. Where these do not settle it, the reference
+    runs in float64 for the noise floor.
+    """
+    call, module = match.port, sides.nnx_modules[match.port.path]
+    assert call.arguments is not None  # the root is called outside of any program
+    given = [store.get(leaf.buffer) for leaf in call.inputs if leaf.buffer]
+    arguments = rebuild(call.arguments, list(map(aliased, given)))
+    args, kwargs = unbind(target(module, sides.nnx_method), arguments)
+    try:
+        objects = [value for _, value in flatten(arguments).statics]
+        with kept_port(module, *objects), jax.disable_jit(False):
+            output = flatten(invoke(module, shipped, args, kwargs))
+    except Exception as error:
+        reason = first_line(error)
+        if isinstance(shipped, Compiled):  # Python that looks at values is no mistake
+            return Unobserved(f"not compared: the port cannot be compiled ({reason})")
+        text = f"the port as it is shipped fails ({reason})"
+        return Unobserved(text, f"{text}; the table does not represent it")
+    errors = _differences(call, {name: np.asarray(x) for name, x in output.arrays}, store)
+    fact = f"rel_l2 {max(errors.values(), default=0.0):.1e} from the recorded output"
+    noise, why = _noise(match, rounding), ""
+    if _worst(errors, noise)[0] > FACTOR:
+        try:
+            noise = _noise(match, _floors(match, sides, store))
+        except NotMeasured as error:
+            why = f" at least ({error})"
+    size, name = _worst(errors, noise)
+    if size <= FACTOR:
+        return Unobserved(fact)
+    # once more, watched: the program's calls are not those that were recorded
+    inside = None if len(calls) > 1 else ()
+    with jax.disable_jit(False):
+        again = capture_nnx.record(
+            module, shipped, args, kwargs, store=store, prefix=call.path, inside=inside
+        )
+    where = _first_difference(calls, again.calls, FACTOR * noise[name], store)
+    return Unobserved(
+        fact,
+        f"the uncaptured, jitted port returns something else: rel_l2 {errors[name]:.1e}"
+        f"{f' in output `{name}`' if name else ''}, and the noise is {noise[name]:.1e}{why}"
+        f"{where}; the table does not represent it",
+    )
+
+
+def _differences(call: Call, others: Mapping[str, Array], store: Store) -> dict[str, float]:
+    """Relative distance of each output from the recorded one; infinite if it has another form."""
+    found = {}
+    for leaf in call.outputs:
+        if leaf.buffer is not None:
+            plain, other = store.get(leaf.buffer), others.get(leaf.name)
+            same = other is not None and (other.shape, other.dtype) == (plain.shape, plain.dtype)
+            error = distance(plain, other)[1] if same and other is not None else float("inf")
+            found[leaf.name] = error if error == error else 0.0  # no finite entry, alike on both
+    return found
+
+
+def _noise(match: Match, errors: Mapping[Key, float]) -> dict[str, float]:
+    """By output leaf of the port: the error of its counterpart, at least four roundings."""
+    noise = {leaf.name: 4 * unit_roundoff(leaf.buffer.dtype)
+             for leaf in match.port.outputs if leaf.buffer}  # fmt: skip
+    for leaf in match.outputs:
+        if leaf.port and leaf.port.name in noise:
+            error = errors.get((match.ref.order, leaf.ref.name), 0.0)
+            noise[leaf.port.name] = max(noise[leaf.port.name], error)
+    return noise
+
+
+def _worst(errors: Mapping[str, float], noise: Mapping[str, float]) -> tuple[float, str]:
+    """The largest error in units of the noise, and its leaf; of exact values any is infinite."""
+    return max(((ratio(error, noise[name]), name) for name, error in errors.items()),
+               default=(0.0, ""))  # fmt: skip
+
+
+def _floors(match: Match, sides: Sides, store: Store) -> dict[Key, float]:
+    """How far the reference's outputs are from its own float64 run."""
+    wide = sides.reference.whole(match.ref, store)
+    return {
+        (match.ref.order, leaf.name): distance(wide[leaf.name], store.get(leaf.buffer))[1]
+        for leaf in match.ref.outputs
+        if leaf.buffer and leaf.buffer.dtype.kind in "fcV" and leaf.name in wide
+    }
+
+
+def _first_difference(
+    calls: Sequence[Call], others: Sequence[Call], limit: float, store: Store
+) -> str:
+    """The first call that returned something else the second time."""
+    again = {(call.path, call.number): call for call in others}
+    for call in calls:
+        other = again.get((call.path, call.number))
+        if other is not None and call.parent != -1:
+            outputs = {leaf.name: store.get(leaf.buffer) for leaf in other.outputs if leaf.buffer}
+            if max(_differences(call, outputs, store).values(), default=0.0) > limit:
+                return f"; the first call that differs is `{call.path}`, call {call.number}"
+    return ""

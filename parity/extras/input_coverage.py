@@ -1,0 +1,160 @@
+"""What the inputs and the weights of a comparison did not exercise: what is wrong there does not
+show.
+
+Only what no case exercised is said, so that adding a case shortens the list.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from parity.capture.layout import AXES
+from parity.core.calls import Call, Leaf
+from parity.core.globs import named
+from parity.core.tensors import Tensor
+
+ALONG = ("frame", "row", "column", "position")
+"""Axes along which modules look at neighbours."""
+
+
+@dataclass(frozen=True)
+class Exercised:
+    """What one case did.
+
+    `path` is the module that it called. `sizes` holds the sizes of the axes of this module's
+    inputs by the axes' names, `images` their heights and widths. `given` and `left_out` hold the
+    class and argument of calls that got something, and of calls that got `None` or nothing.
+    """
+
+    path: str
+    sizes: Mapping[str, frozenset[int]]
+    images: frozenset[tuple[int, int]]
+    given: frozenset[tuple[str, str]]
+    left_out: frozenset[tuple[str, str]]
+
+
+def exercised(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) -> Exercised:
+    """What a case exercised, from the calls of the reference; the called module's is the last.
+
+    `optional` names by class the arguments that need not be given; the called module's are left
+    out, as it may have been called through another function.
+    """
+    sizes: dict[str, set[int]] = {}
+    images: set[tuple[int, int]] = set()
+    for leaf in calls[-1].inputs:
+        axes = _axes(leaf)
+        for name, size in axes.items():
+            sizes.setdefault(name, set()).add(size)
+        if "row" in axes:
+            images.add((axes["row"], axes["column"]))
+    given: set[tuple[str, str]] = set()
+    left_out: set[tuple[str, str]] = set()
+    for call in calls:
+        if call.parent != -1:
+            left_out |= {(call.kind, name) for name in optional.get(call.kind, ())}
+        for leaf in call.inputs:
+            empty = leaf.buffer is None and leaf.value is None
+            (left_out if empty else given).add((call.kind, leaf.name.split(".")[0]))
+    return Exercised(
+        calls[-1].path,
+        {name: frozenset(found) for name, found in sizes.items()},
+        frozenset(images),
+        frozenset(given),
+        frozenset(left_out),
+    )
+
+
+def unexercised(cases: Sequence[Exercised]) -> tuple[str, ...]:
+    """Short sentences about what no case exercised.
+
+    Sizes are those of the outermost modules that were called: what a module inside them was given
+    besides does not exercise them.
+    """
+    whole = _outermost(cases)
+    names = dict.fromkeys(name for case in whole for name in case.sizes)
+    sizes = {name: sorted({n for case in whole for n in case.sizes.get(name, ())})
+             for name in names}  # fmt: skip
+    images = sorted({image for case in whole for image in case.images})
+    return (
+        *_batch(sizes.get("item", [])),
+        *(f"1 {name} only: nothing along that axis shows" for name in ALONG
+          if sizes.get(name) == [1]),
+        *_squares(images),
+        *_one_parity(sizes),
+        *_left_out(cases),
+    )  # fmt: skip
+
+
+def all_zero(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """The parameters without an entry that is not zero.
+
+    Biases are left out: many models start with zeros there, and they hide nothing but themselves.
+    """
+    return tuple(
+        tensor.full_name
+        for tensor in tensors
+        if tensor.size and not tensor.buffer and "bias" not in tensor.name
+        if not tensor.read().any()
+    )
+
+
+def weak_weights(zeros: Sequence[str]) -> tuple[str, ...]:
+    """Weights that a mistake can hide behind, as the notes have it; `zeros` are all zeros."""
+    if not zeros:
+        return ()
+    one = len(zeros) == 1
+    verbs = ("is", "it multiplies or adds") if one else ("are", "they multiply or add")
+    return (f"{named(zeros)} {verbs[0]} all zeros: what {verbs[1]} was not tested",)
+
+
+def _axes(leaf: Leaf) -> dict[str, int]:
+    """Sizes of an array's axes by name, as far as it is known which axis is which."""
+    if leaf.buffer is None or len(leaf.buffer.shape) < 2:
+        return {}
+    shape = leaf.buffer.shape
+    if leaf.buffer.dtype.kind in "iu":
+        return {"item": shape[0], "position": shape[1]} if len(shape) == 2 else {"item": shape[0]}
+    known = leaf.moved or len(shape) <= 3
+    return dict(zip(AXES.get(len(shape), ()), shape, strict=False)) if known else {"item": shape[0]}
+
+
+def _outermost(cases: Sequence[Exercised]) -> list[Exercised]:
+    paths = {case.path for case in cases}
+
+    def inside(path: str) -> bool:
+        return any(path != p and (not p or path.startswith(f"{p}.")) for p in paths)
+
+    return [case for case in cases if not inside(case.path)]
+
+
+def _batch(sizes: Sequence[int]) -> Iterable[str]:
+    if sizes == [1]:
+        yield "a batch of 1 only: what mixes up the items of a batch does not show"
+
+
+def _squares(images: Sequence[tuple[int, int]]) -> Iterable[str]:
+    if images and all(height == width for height, width in images) and images != [(1, 1)]:
+        found = ", ".join(f"{height}x{width}" for height, width in images)
+        yield f"square images only ({found}): height and width swapped do not show"
+
+
+def _one_parity(sizes: Mapping[str, Sequence[int]]) -> Iterable[str]:
+    clauses = []
+    for remainder, word in enumerate(("even", "odd")):
+        found = [
+            f"{name}s ({', '.join(map(str, sizes[name]))})"
+            for name in ALONG
+            if sizes.get(name, [1]) != [1] and {size % 2 for size in sizes[name]} == {remainder}
+        ]
+        if found:
+            clauses.append(f"only {word} numbers of {' and '.join(found)}")
+    if clauses:
+        yield f"{', '.join(clauses)}: what a remainder changes does not show"
+
+
+def _left_out(cases: Sequence[Exercised]) -> Iterable[str]:
+    given = {pair for case in cases for pair in case.given}
+    kinds: dict[str, list[str]] = {}
+    for kind, argument in sorted({pair for case in cases for pair in case.left_out} - given):
+        kinds.setdefault(argument, []).append(kind)
+    for argument, found in kinds.items():
+        yield f"`{argument}` was None in every call of {', '.join(found)}"

@@ -1,0 +1,1 @@
+"""One side run with the other's values."""

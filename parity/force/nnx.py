@@ -1,0 +1,154 @@
+"""One run of the port: every call gets the reference's inputs and hands back its outputs.
+
+What a call computes in between is the work of its module's own code alone, and what it hands to
+the calls inside it is too.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from parity.capture.hooks_nnx import Observer, observed
+from parity.capture.linen import below
+from parity.capture.nnx import Method, aliased, target
+from parity.capture.recorder import bind, unbind
+from parity.capture.restore_nnx import kept_port
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.metrics import unit_roundoff
+from parity.core.store import Store
+from parity.core.tree import Flat, flatten, rebuild
+from parity.force.common import Array, Listener, by_port_leaf, by_turn, reference, values
+
+UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
+
+
+def force_port(
+    modules: Mapping[str, nnx.Module],
+    method: Method,
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    store: Store,
+    listener: Listener,
+) -> Mapping[int, str]:
+    """Run the root of `matches` so and tell `listener` of each call.
+
+    `calls` are all that the port made when it was recorded. What it compiles by itself runs
+    operation by operation here: values are replaced between its modules. Returns why calls could
+    not be heard, by the `order` of the reference's.
+    """
+    root = matches[-1]
+    inner = {match.port.path for match in matches if match is not root}
+    taps = any(call.tapped for call in calls)
+    if taps:  # their paths begin with those of whatever ran around them
+        inner |= {call.path for call in calls if call.parent != -1}
+    watched = {path: module for path, module in modules.items() if path in inner}
+    forcing = _Forcing(matches, calls, store, listener)
+    eager = taps or any(call.traced for call in calls)
+    with jax.disable_jit() if eager else nullcontext(), observed(watched, forcing):
+        output = flatten(repeat(modules[root.port.path], method, root.port, values(root, store)))
+    listener(root, {}, _arrays(output))
+    return forcing.problems
+
+
+def repeat(
+    module: nnx.Module,
+    method: Method,
+    call: Call,
+    given: Sequence[np.ndarray[Any, Any]],
+    *,
+    streams: bool = True,
+) -> Any:
+    """Make a recorded call again, with `given` for its arrays; the module is left as it was.
+
+    Without `streams` its random streams move on.
+    """
+    if call.arguments is None:
+        raise ValueError(f"the arguments of {call.path!r} were not recorded")
+    function = target(module, method)
+    args, kwargs = unbind(function, rebuild(call.arguments, list(map(aliased, given))))
+    objects = [value for _, value in flatten((args, kwargs)).statics]
+    with kept_port(module, *objects, streams=streams), below(call.path):
+        return function(*args, **kwargs)
+
+
+class _Forcing(Observer):
+    """Replaces what goes into each matched call and what comes out of it."""
+
+    def __init__(
+        self, matches: Sequence[Match], calls: Sequence[Call], store: Store, listener: Listener
+    ) -> None:
+        super().__init__(matches[-1].port.path)
+        by_order = {match.port.order: match for match in matches}
+        turns = by_turn(calls).items()
+        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
+        self._turns: Counter[str] = Counter()
+        self._store, self._listener = store, listener
+        self.problems: dict[int, str] = {}
+
+    def around(
+        self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Any:
+        match = self._next(path)
+        given = flatten(bind(function, args, kwargs))
+        if match is None:
+            return function(*args, **kwargs)
+        if traced(given):
+            self.problems[match.ref.order] = UNDER_TRANSFORMATION
+            return function(*args, **kwargs)
+        arguments = replaced(given, by_port_leaf(match.inputs), self._store)
+        args, kwargs = unbind(function, arguments)
+        output = flatten(function(*args, **kwargs))
+        self._listener(match, _arrays(given), _arrays(output))
+        return replaced(output, by_port_leaf(match.outputs), self._store)
+
+    def tapped(self, running: str, path: str, value: Any) -> Any:
+        match, given = self._next(path), flatten(value)
+        if match is None:
+            return value
+        if traced(given):
+            self.problems[match.ref.order] = UNDER_TRANSFORMATION
+            return value
+        self._listener(match, {}, _arrays(given))
+        return replaced(given, by_port_leaf(match.outputs), self._store)
+
+    def _next(self, path: str) -> Match | None:
+        """The match of the call of `path` that begins now."""
+        turn = self._turns[path]
+        self._turns[path] += 1
+        return self._matches.get((path, turn))
+
+
+def replaced(flat: Flat, leaves: Mapping[str, LeafMatch], store: Store) -> Any:
+    """The value with the reference's array for each of `leaves`, by the port's name."""
+    arrays = []
+    for name, own in flat.arrays:
+        if name in leaves:
+            value = reference(leaves[name], store)
+            if value.shape == np.shape(own):
+                kept = _kept_type(value, own)
+                own = aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
+        arrays.append(own)
+    return rebuild(flat.skeleton, arrays)
+
+
+def _kept_type(reference: Array, own: Any) -> Any:
+    """The port's type, unless that is coarser: the parent would be blamed for the rounding."""
+    kept = np.dtype(getattr(own, "dtype", reference.dtype))
+    coarser = kept.kind in "fV" and unit_roundoff(kept) > unit_roundoff(reference.dtype) > 0
+    return reference.dtype if coarser else kept
+
+
+def traced(flat: Flat) -> bool:
+    """Whether an array, or a key, is an abstract value of a transformation."""
+    leaves = (*flat.arrays, *flat.statics)
+    return any(isinstance(value, jax.core.Tracer) for _, value in leaves)
+
+
+def _arrays(flat: Flat) -> dict[str, Array]:
+    return {name: np.asarray(value) for name, value in flat.arrays}

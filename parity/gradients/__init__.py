@@ -1,0 +1,1 @@
+"""The backward pass: recorded, measured, judged."""

@@ -1,0 +1,142 @@
+"""What a figure depends on besides the code: recorded in every report."""
+
+import importlib.metadata
+import itertools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parity.host import precision as probe
+
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
+
+FRAMEWORKS = ("jax", "torch")
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS", "XLA_FLAGS",
+)  # fmt: skip
+"""What is set outside the program and changes figures; other settings show in what follows."""
+
+
+def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
+    """Command, commit, versions, devices, precision and seed, as plain values.
+
+    PyTorch's device is the one that holds `reference`.
+    """
+    import torch
+
+    held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
+    return {
+        "command": _command(),
+        **here(),
+        "torch_device": str(held.device),
+        "seed": seed,
+    }
+
+
+def describe_port(seed: int) -> Mapping[str, Any]:
+    """The same of a run without PyTorch."""
+    return {"command": _command(), **here(("jax",)), "seed": seed}
+
+
+def _command() -> str:
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
+    """What of it holds for whatever runs here with these frameworks. Settings of one that is not
+    installed are left out.
+    """
+    precision = effective_precision(frameworks)
+    # Both start processes. An interrupt is raised on the main thread, where `subprocess.run` may
+    # leave its process behind; another thread waits for it, and the block waits for the thread.
+    with ThreadPoolExecutor(1) as apart:
+        revision = apart.submit(commit).result()
+        system = apart.submit(platform.platform).result()
+    return {
+        "commit": revision,
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "platform": system,
+        "cores": os.cpu_count(),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        **(_of_torch() if "torch" in precision else {}),
+        **(_of_jax() if "jax" in precision else {}),
+        **{f"{name}_effective_precision": found for name, found in precision.items()},
+    }
+
+
+def _of_torch() -> Mapping[str, Any]:
+    import torch
+
+    cuda = torch.cuda
+    names = [cuda.get_device_name(i) for i in range(cuda.device_count())]
+    return {
+        "torch_threads": torch.get_num_threads(),
+        "torch_devices": ", ".join(["cpu", *names]),
+        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
+    }
+
+
+def _of_jax() -> Mapping[str, Any]:
+    import jax
+
+    return {
+        "jax_device": str(next(iter(jax.numpy.zeros(()).devices()))),
+        "jax_devices": ", ".join(device.device_kind for device in jax.devices()),
+        "jax_default_matmul_precision": str(jax.config.values["jax_default_matmul_precision"]),
+        "jax_enable_x64": bool(jax.config.values["jax_enable_x64"]),
+    }
+
+
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Names with a dot between them, and values that are no mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", item) for inner, item in flat(value))
+        else:
+            yield name, value
+
+
+def effective_precision(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, str]:
+    """What a product of float32 arrays at default settings really is, measured, by each of these
+    frameworks that is installed.
+    """
+    probes = {"jax": probe.of_jax, "torch": probe.of_torch}
+    return {name: probes[name]() for name in frameworks if find_spec(name)}
+
+
+def commit() -> str | None:
+    """The commit of the checkout that this file is in, `-dirty` if it has changes."""
+    here = Path(__file__).resolve()
+    try:
+        # an installed copy may lie inside somebody else's checkout
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None

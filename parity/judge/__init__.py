@@ -1,0 +1,1 @@
+"""Verdicts of rows, and the faults among them."""

@@ -1,0 +1,133 @@
+"""Where the port goes wrong: every call whose own code does, and between which calls inside it."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from parity.core.measurements import Handed
+from parity.core.verdicts import Fault, Row
+from parity.judge.verdict import Judgement
+
+
+@dataclass(frozen=True)
+class Found:
+    """A row, the verdict on it, and what its call handed on out of its limit.
+
+    `segment` is set for a tap: between which two points its code lies.
+    """
+
+    row: Row
+    judged: Judgement
+    handed: tuple[Handed, ...] = ()
+    segment: str = ""
+
+
+def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fault, ...]:
+    """One fault per module, in the order of execution.
+
+    `found` are the rows of one case, `parents` maps the order of each matched call to that of the
+    one around it. A call is at fault if its exclusive error fails; where only its inclusive error
+    does, if no call inside it fails at all.
+    """
+    by_call: dict[int, list[Found]] = defaultdict(list)
+    for one in found:
+        if one.judged.blame:
+            by_call[one.row.order].append(one)
+    excused = _around(by_call, parents)
+    guilty: list[tuple[float, Found]] = []
+    for order, candidates in by_call.items():
+        own = [one for one in candidates if one.judged.blame == "exclusive"]
+        if own or order not in excused:
+            guilty.append(
+                (_begins(order, candidates, parents), max(own or candidates, key=_badness))
+            )
+    by_module: dict[str, list[Found]] = defaultdict(list)
+    for _, one in sorted(guilty, key=lambda pair: pair[0]):
+        by_module[one.row.path].append(one)
+    return tuple(_fault(calls, found, parents) for calls in by_module.values())
+
+
+def _around(orders: Mapping[int, object], parents: Mapping[int, int]) -> set[int]:
+    found: set[int] = set()
+    for order in orders:
+        above = parents[order]
+        while above != -1 and above not in found:
+            found.add(above)
+            above = parents.get(above, -1)
+    return found
+
+
+def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:
+    """When the deviation shows: before the first call that receives it, else at the return."""
+    children = [handed.child for one in candidates for handed in one.handed]
+    return min((_first(child, parents) - 0.5 for child in children), default=float(order))
+
+
+def _first(order: int, parents: Mapping[int, int]) -> int:
+    """The first call to return inside a call, or the call itself."""
+    while True:
+        inner = [child for child, parent in parents.items() if parent == order]
+        if not inner:
+            return order
+        order = min(inner)
+
+
+def _badness(one: Found) -> float:
+    errors = [one.row.exclusive, one.row.inclusive]
+    sizes = [error.rel_l2 for error in errors if error is not None]
+    return max((size if size == size else float("inf") for size in sizes), default=float("inf"))
+
+
+def _fault(calls: Sequence[Found], found: Sequence[Found], parents: Mapping[int, int]) -> Fault:
+    first = calls[0]
+    row = first.row
+    return Fault(
+        path=row.path,
+        call=row.call,
+        leaf=row.leaf,
+        case=row.case,
+        kind=row.kind,
+        evidence=_evidence(first),
+        segment=_segment(first, found, parents),
+        calls=len(calls),
+    )
+
+
+def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> str:
+    """Between which calls inside it a call goes wrong."""
+    if one.judged.blame != "exclusive":
+        return ""
+    if one.segment:
+        return one.segment
+    inside = {other.row.order: other.row.path for other in found
+              if parents[other.row.order] == one.row.order}  # fmt: skip
+    prefix = f"{one.row.path}." if one.row.path else ""
+    if one.handed:
+        first = min(one.handed, key=lambda handed: handed.child)
+        after = f"`{first.after.removeprefix(prefix)}`" if first.after else "its own input"
+        return f"between {after} and the input of `{first.path.removeprefix(prefix)}`"
+    if not inside:
+        return ""
+    return f"after `{inside[max(inside)].removeprefix(prefix)}`"
+
+
+def _evidence(one: Found) -> str:
+    row, reason = one.row, one.judged.reason
+    if one.judged.blame == "inclusive":
+        error = row.inclusive
+        if error is None or error.mae != error.mae:
+            return reason
+        return (
+            f"given the reference's inputs, MAE {error.mae:.1e}, relative {error.rel_l2:.1e} "
+            f"({reason}); no call inside it is at fault"
+        )
+    if one.handed:
+        if one.handed[0].error.problem.startswith("value"):
+            return f"hands on {reason}"
+        worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
+        return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"
+    own = row.exclusive
+    if own is None or own.mae != own.mae:
+        return reason
+    what = "the code before it" if one.segment else "its own code"
+    return f"{what} is off by MAE {own.mae:.1e}, relative {own.rel_l2:.1e} ({reason})"

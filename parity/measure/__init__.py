@@ -1,0 +1,1 @@
+"""Errors of matched calls: free-running, exclusive, inclusive, and the noise floor."""

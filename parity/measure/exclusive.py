@@ -1,0 +1,264 @@
+"""Exclusive error: what each module's own code gets wrong, whatever goes on around or inside it.
+
+Of a container, what it hands to the calls inside it counts too: these return the reference's
+outputs, so a mistake before them does not show in what the container returns.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from parity.core.arrays import comparable
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.measurements import Exclusive, Handed
+from parity.core.store import Buffer, Store, digest
+from parity.core.thread_pool import Background
+from parity.force.common import Array, Arrays, Sides, reference, same, unforced
+from parity.force.nnx import force_port
+from parity.host.progress import Progress
+from parity.measure.channels import suspicious
+from parity.measure.free import Key
+from parity.measure.noise import bounded, score
+
+Limit = Callable[[str], float]
+
+SLACK = 1.5
+"""How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
+error may be several roundings, and a correct port is that far from it too. Mistakes start at 300
+(see `limits`)."""
+
+NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
+NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
+
+
+@dataclass(frozen=True)
+class Exclusives:
+    """Errors by call and output leaf; what containers handed on, by their `order`.
+
+    `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
+    near the reference's: what calls returned, and what their parents handed to them.
+    """
+
+    errors: Mapping[Key, Exclusive]
+    handed: Mapping[int, tuple[Handed, ...]]
+    outputs: Mapping[Key, Buffer]
+    received: Mapping[Key, Buffer]
+
+    def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
+        """The calls whose own code is out of its limit, by what they return or hand on."""
+        kinds = {match.ref.order: match.ref.kind for match in matches}
+        bad = {order for (order, _), error in self.errors.items()
+               if error.fails(limit(kinds[order]))}  # fmt: skip
+        bad |= {order for order, found in self.handed.items()
+                if any(x.error.fails(limit(kinds[order])) for x in found)}  # fmt: skip
+        return frozenset(bad)
+
+
+def measure_exclusive(
+    matches: Sequence[Match],
+    calls: tuple[Sequence[Call], Sequence[Call]],
+    sides: Sides,
+    store: Store,
+    limit: Limit | None,
+    progress: Progress,
+) -> Exclusives:
+    """Measure every call, in one run of each side.
+
+    `calls` are all that the reference and the port made. With a `limit` on R by module kind, calls
+    of the reference run in float64 only where the relative error of some leaf does not bound its R
+    under `SLACK` times that limit; without, all do.
+    """
+    if not matches or matches[-1].ref.parent != -1:
+        return Exclusives({}, {}, {}, {})
+    work = _Work(matches, store, limit, progress)
+    progress.stage("exclusive error: the port on the reference's inputs", len(matches))
+    with Background(threads=2) as background:
+        problems = _run_port(matches, calls[1], sides, store, work, background)
+    unknown: Mapping[int, str] = {}
+    if work.wanted:
+        progress.stage("exclusive error: the reference in float64", len(matches))
+        with Background(threads=2) as background:
+            unknown = sides.reference.own(
+                matches, calls[0], store, lambda *heard: work.reference(background, *heard),
+                work.wanted,
+            )  # fmt: skip
+    return work.result(problems, unknown)
+
+
+def _run_port(
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    sides: Sides,
+    store: Store,
+    work: "_Work",
+    background: Background,
+) -> Mapping[int, str]:
+    if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
+        # alone, and given the reference's inputs: nothing to replace
+        outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
+        work.port(background, matches[0], {}, outputs)
+        return {}
+    if matches[-1].port.arguments is None:
+        return {match.ref.order: NOT_REPEATABLE for match in matches}
+    return force_port(
+        sides.nnx_modules, sides.nnx_method, matches, calls, store,
+        lambda *heard: work.port(background, *heard),
+    )  # fmt: skip
+
+
+@dataclass
+class _Work:
+    """What has been measured so far."""
+
+    matches: Sequence[Match]
+    store: Store
+    limit: Limit | None
+    progress: Progress
+    errors: dict[Key, Exclusive] = field(default_factory=dict)
+    handed: dict[Key, Handed] = field(default_factory=dict)
+    outputs: dict[Key, Buffer] = field(default_factory=dict)
+    received: dict[Key, Buffer] = field(default_factory=dict)
+    wanted: set[int] = field(default_factory=set)
+    """The calls that need a float64 run to be judged."""
+
+    def port(self, background: Background, match: Match, received: Arrays, outputs: Arrays) -> None:
+        """Measure what the port did in one call, beside its run."""
+        order = match.ref.order
+        for leaf in _both_have(match.inputs, received):
+            array = received[_name(leaf)]
+            assert leaf.ref.buffer is not None
+            if leaf.undo or digest(array) != leaf.ref.buffer.digest:
+                self.received[order, leaf.ref.name] = self.store.put(array)
+                self.wanted.add(match.parent)
+        for leaf in [] if unforced(match) else _both_have(match.outputs, outputs):
+            background.submit(self._without_float64, match, leaf, outputs[_name(leaf)])
+        self.progress.advance()
+
+    def _without_float64(self, match: Match, leaf: LeafMatch, port: Array) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        error, near = score(ref, port), False
+        if self.limit is not None:
+            enough = SLACK * self.limit(match.ref.kind)
+            near = error.mae == 0 or (
+                bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
+            )
+        self.errors[key] = replace(error, bounded=near)
+        if not near:
+            self.outputs[key] = self.store.put(port)
+            if ref.dtype.kind in "fcV" or self.limit is None:
+                self.wanted.add(match.ref.order)
+
+    def reference(
+        self, background: Background, match: Match, handed: Arrays, outputs: Arrays
+    ) -> None:
+        """Measure one call again, against what the reference did in float64."""
+        order = match.ref.order
+        for leaf in match.outputs:
+            if (order, leaf.ref.name) in self.outputs and leaf.ref.name in outputs:
+                wide = _in_layout(outputs[leaf.ref.name], leaf)
+                background.submit(self._output, match, leaf, wide)
+        for leaf in match.inputs:
+            if (order, leaf.ref.name) in self.received:
+                array = handed.get(leaf.ref.name)
+                given = None if array is None else _in_layout(array, leaf)
+                background.submit(self._input, match, leaf, given)
+        self.progress.advance()
+
+    def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        port = self.store.get(self.outputs[key])
+        error = score(ref, port, wide)
+        if error.moved and error.mae > 0:
+            error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
+        self.errors[key] = error
+
+    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
+        key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
+        error = score(ref, self.store.get(self.received[key]), wide)
+        if ref.dtype.kind in "biu":
+            error = replace(error, moved=True)  # exact whatever was computed
+        elif error.moved and error.mae > 0:
+            parent = self._by_order[match.parent].ref
+            moved = self._only_moves(ref, parent, match.parent, before=match.ref.order)
+            error = replace(error, moved=moved)
+        elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
+            error = replace(error, problem="not measured: the reference did not hand it on again")
+        after = self._before.get(match.ref.order, "")
+        self.handed[key] = Handed(match.parent, *key[:1], match.ref.path, key[1], after, error)
+
+    def _harmless(self, error: Exclusive, match: Match, ref: Array) -> bool:
+        limit = self.limit(match.ref.kind) if self.limit else 1.0
+        return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
+
+    @cached_property
+    def _by_order(self) -> Mapping[int, Match]:
+        return {match.ref.order: match for match in self.matches}
+
+    @cached_property
+    def _before(self) -> Mapping[int, str]:
+        """The path of the call inside the same parent that came before each."""
+        latest: dict[int, str] = {}
+        found = {}
+        for match in self.matches:
+            found[match.ref.order] = latest.get(match.parent, "")
+            latest[match.parent] = match.ref.path
+        return found
+
+    def _only_moves(self, result: Array, call: Call, order: int, before: int | None = None) -> bool:
+        """Whether every value of `result` is one that `call` was given or got from inside, or 0.
+
+        Without rounding alone is not enough: a mean of small whole numbers is exact too.
+        """
+        inside = [m.ref for m in self.matches
+                  if m.parent == order and (before is None or m.ref.order < before)]  # fmt: skip
+        leaves = [*call.inputs, *(leaf for child in inside for leaf in child.outputs)]
+        sources = [self.store.get(leaf.buffer).ravel() for leaf in leaves if leaf.buffer]
+        known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
+        return bool(np.isin(result, known).all())
+
+    def result(self, problems: Mapping[int, str], unknown: Mapping[int, str]) -> Exclusives:
+        """What was measured.
+
+        By the `order` of a call, `problems` say why the port's could not be made again, `unknown`
+        why the reference's is not known in float64.
+        """
+        nan = float("nan")
+        for match in self.matches:
+            order = match.ref.order
+            why = unforced(match) or problems.get(order) or NO_CALL
+            for leaf in match.outputs:
+                key = (order, leaf.ref.name)
+                if comparable(leaf) and key not in self.errors:
+                    self.errors[key] = Exclusive(nan, nan, 0, problem=why)
+                elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
+                    self.errors[key] = replace(self.errors[key], problem=unknown[order])
+        for order, leaf_name in self.received.keys() - self.handed.keys():
+            parent = self._by_order[order].parent
+            for leaf in self._by_order[parent].outputs if parent != -1 else ():
+                key = (parent, leaf.ref.name)
+                if comparable(leaf):
+                    why = f"not measured: whether {leaf_name!r} was handed on rightly"
+                    why = unknown.get(parent, why)
+                    self.errors[key] = replace(self.errors[key], problem=why)
+        by_parent: dict[int, list[Handed]] = defaultdict(list)
+        for key in sorted(self.handed):
+            found = self.handed[key]
+            by_parent[found.parent].append(found)
+        handed = {order: tuple(found) for order, found in by_parent.items()}
+        return Exclusives(self.errors, handed, self.outputs, self.received)
+
+
+def _both_have(leaves: Sequence[LeafMatch], arrays: Arrays) -> list[LeafMatch]:
+    return [leaf for leaf in leaves if comparable(leaf) and _name(leaf) in arrays]
+
+
+def _name(leaf: LeafMatch) -> str:
+    assert leaf.port is not None
+    return leaf.port.name
+
+
+def _in_layout(wide: Array, leaf: LeafMatch) -> Array:
+    return np.ascontiguousarray(np.moveaxis(wide, -1, 1)) if leaf.undo else wide

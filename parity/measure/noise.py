@@ -1,0 +1,67 @@
+"""The noise floor: how far PyTorch itself is from float64 on the same inputs.
+
+    R = rms(port - ref64) / max(rms(ref - ref64), 4u * rms(ref64))
+
+R near 1 means: as accurate as PyTorch.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Shaped
+
+from parity.core.measurements import Exclusive
+from parity.core.metrics import distance, ratio, triangle, unit_roundoff
+from parity.measure.channels import worst_part
+from parity.measure.masks import unmasked
+
+Array = Shaped[np.ndarray, "..."]
+
+LONG = 16.0
+"""The root of how many terms a sum may have before more than four roundings are allowed for."""
+
+
+def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Exclusive:
+    """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
+
+    `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
+    has their roundings, not its own.
+    """
+    if ref.shape != port.shape:
+        inf, problem = float("inf"), f"shape {port.shape} instead of {ref.shape}"
+        return Exclusive(inf, inf, 0, problem=problem)
+    ref, port = unmasked(ref, port)
+    mae, rel_l2, nonfinite = distance(ref, port)
+    if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
+        return Exclusive(mae, rel_l2, nonfinite)
+    ours, theirs, norm = triangle(ref, port, wide)
+    norm = max(norm, terms)
+    # the reference's type: a port that computes in a coarser one is not as accurate
+    floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
+    part = worst_part(ref, port, wide)
+    return Exclusive(
+        mae,
+        rel_l2,
+        nonfinite,
+        floor_rel_l2=ratio(theirs, norm),
+        r=ratio(ours, floor),
+        moved=theirs == 0.0,
+        part="" if part is None else str(part),
+    )
+
+
+def of_sum(terms: float, count: int) -> float:
+    """The size of `count` terms of a sum, for `score`: one after the other they have more roundings
+    than four, about as the root of their number (see `docs/thresholds.md`).
+    """
+    return float(terms * max(1.0, count**0.5 / LONG))
+
+
+def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:
+    """Whether the relative distance from the reference alone shows that R <= `limit`.
+
+    rms(port - ref64) <= rms(port - ref) + rms(ref - ref64), and the denominator of R is at least
+    each of rms(ref - ref64) and 4u rms(ref64), so R <= 1 + rel_l2 (1 + 1/4u).
+    """
+    unit = unit_roundoff(dtype)
+    return unit > 0 and rel_l2 * (1 + 1 / (4 * unit)) + 1 <= limit

@@ -1,0 +1,1 @@
+"""Options of a run, checked, and the modules they choose."""

@@ -1,0 +1,133 @@
+"""What a comparison refuses before anything runs, each with one line that says what to do."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from flax import nnx
+
+from parity.capture import nnx as capture_nnx
+from parity.capture import torch as capture_torch
+from parity.core.exceptions import InputError, shown
+from parity.core.globs import Pending, check_used, matches
+from parity.core.tensors import Fused, Stacked
+from parity.options.options import Rules
+
+LARGEST_SEED = 2**32 - 1
+"""What every stream of random numbers can start from."""
+
+
+def check_arguments(
+    torch_module: object,
+    nnx_module: object,
+    torch_args: object,
+    nnx_args: object,
+    weights: Sequence[object],
+) -> None:
+    """Two models in this order, tuples of arguments, rules for weights."""
+    kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
+    if not isinstance(torch_module, torch.nn.Module) or not isinstance(nnx_module, nnx.Module):
+        wrap = "; wrap a function: parity.Functional(function, params)"
+        hint = wrap if callable(nnx_module) and not isinstance(nnx_module, torch.nn.Module) else ""
+        raise InputError(
+            f"expected a torch.nn.Module and an nnx.Module, in this order, not {kinds}{hint}"
+        )
+    for name, value in (("torch_args", torch_args), ("nnx_args", nnx_args)):
+        optional = name == "nnx_args" and value is None
+        if not optional and not isinstance(value, (tuple, list)):
+            kind = type(value).__name__
+            raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
+    for rule in weights:
+        if not isinstance(rule, (Fused, Stacked)):
+            kind = type(rule).__name__
+            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
+
+
+def check_sequences(**options: object) -> None:
+    """Options that hold several names or globs."""
+    for name, value in options.items():
+        if isinstance(value, str):
+            found = shown(value)
+            raise InputError(
+                f"{name}: expected a sequence, found the string {found}; write ({found},)"
+            )
+        if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+            raise InputError(f"{name}: expected a sequence of strings, found {shown(value)}")
+
+
+def check_mappings(**options: object) -> None:
+    """Options that map names or globs to something."""
+    for name, value in options.items():
+        if value is not None and not isinstance(value, Mapping):
+            raise InputError(f"{name}: expected a mapping by name, found {shown(value)}")
+
+
+def check_methods(method: object) -> dict[str, Any]:
+    """What is called on each side.
+
+    Raises:
+        InputError: neither a name, nor a name or callable for each side.
+    """
+    methods = {"torch": method, "nnx": method} if isinstance(method, str) else method
+    if (
+        not isinstance(methods, Mapping)
+        or set(methods) != {"torch", "nnx"}
+        or not all(isinstance(one, str) or callable(one) for one in methods.values())
+    ):
+        raise InputError(f"method {shown(method)}: expected a name or {{'torch': ..., 'nnx': ...}}")
+    return dict(methods)
+
+
+def check_numbers(seed: object, depth: object) -> None:
+    """What random numbers start from, and how many levels are looked into."""
+    if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
+        raise InputError(f"seed {shown(seed)}: expected an integer from 0 to {LARGEST_SEED}")
+    if depth is not None and (type(depth) is not int or depth < 0):
+        raise InputError(f"depth {shown(depth)}: expected how many levels, from 0")
+
+
+def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Rules:
+    """Refuse what names nothing: a mistyped name would be left out without a word.
+
+    Returns the rules, with the globs that only taps can match.
+    """
+    tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
+    theirs = [path for path, _ in torch_module.named_modules()]
+    leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
+    ours = [*capture_nnx.submodules(nnx_module), *leaves]
+    what = "module or tensor"
+    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
+    found = (
+        _pending("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference"),
+        _pending("layout", rules.layout or (), theirs, "module of the reference", _of_path),
+        _pending("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase),
+    )
+    names = [glob for rule in rules.weights for glob in rule.globs]
+    check_used("weights", names, tensors, "tensor of the reference")
+    check_choice(theirs, rules)
+    return replace(rules, pending=tuple(one for one in found if one.globs))
+
+
+def _pending(
+    option: str,
+    globs: Iterable[str],
+    names: Sequence[str],
+    what: str,
+    match: Callable[[str, str], bool] = matches,
+) -> Pending:
+    left = tuple(glob for glob in globs if not any(match(name, glob) for name in names))
+    return Pending(option, left, tuple(names), what, match)
+
+
+def check_choice(theirs: Sequence[str], rules: Rules) -> None:
+    """What `only` chooses of the reference's modules, and what cannot be asked for beside it."""
+    check_used("only", rules.only, theirs, "module of the reference", fnmatchcase)
+    if rules.only and rules.emulate:
+        raise InputError("emulate: it is measured on all calls, and only= leaves some out")
+
+
+def _of_path(path: str, glob: str) -> bool:
+    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
+    return fnmatchcase(path, glob.partition("#")[0])

@@ -1,0 +1,1 @@
+"""One case from capture to faults, and all cases to a report."""

@@ -1,0 +1,181 @@
+"""The call of one fault, taken out of a comparison so that it can be made again by itself."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jaxtyping import Shaped
+
+from parity.capture.linen import Part
+from parity.capture.nnx import Method, target
+from parity.capture.recorder import unbind
+from parity.core.calls import Match
+from parity.core.repro import Exhibit
+from parity.core.store import Store
+from parity.core.tensors import Tensor
+from parity.core.tree import rebuild
+from parity.core.verdicts import Fault
+from parity.force.common import Sides, reference, values
+from parity.run.part import Judged, part_of
+
+Array = Shaped[np.ndarray, "..."]
+
+PLAIN = (type(None), bool, int, float, str)
+"""Arguments besides arrays that can be written into a script."""
+
+
+class Unshowable(Exception):
+    """The call cannot be written down; the message says why."""
+
+
+def take(
+    fault: Fault, parts: Sequence[Judged], root: nnx.Module, sides: Sides, store: Store
+) -> Exhibit:
+    """The call of a fault; `root` is the port."""
+    judged = part_of(fault, parts)
+    match = next(m for m in judged.part.matches
+                 if (m.ref.path, m.ref.number) == (fault.path, fault.call))  # fmt: skip
+    if match.port.tapped:
+        return Exhibit(fault, problem="it is at a tap, and a tap cannot be called by itself")
+    method = sides.nnx_method if match.ref.parent == -1 else "__call__"
+    try:
+        call, imports = _source(match, root, sides.nnx_modules[match.port.path], method)
+    except Unshowable as error:
+        return Exhibit(fault, problem=str(error))
+    names = [leaf.name for leaf in match.port.inputs if leaf.buffer]
+    expected = {
+        f"output.{leaf.port.name}".rstrip("."): reference(leaf, store)
+        for leaf in match.outputs
+        if leaf.port and leaf.port.buffer and leaf.ref.buffer
+    }
+    if not expected:
+        return Exhibit(fault, problem="the port returns nothing that the reference does")
+    return Exhibit(
+        fault,
+        call,
+        imports,
+        # copies: a mapping would keep the whole file of the comparison
+        given=_copied(dict(zip(names, values(match, store), strict=True))),
+        expected=_copied(expected),
+        settings=_settings(),
+    )
+
+
+def _settings() -> tuple[str, ...]:
+    """What of JAX's configuration decides where and how exactly the port computes."""
+    lines = []
+    x64, precision, device = (
+        getattr(jax.config, f"jax_{name}")
+        for name in ("enable_x64", "default_matmul_precision", "default_device")
+    )
+    if x64:
+        lines.append('jax.config.update("jax_enable_x64", True)')
+    if precision is not None:
+        lines.append(f'jax.config.update("jax_default_matmul_precision", {precision!r})')
+    if isinstance(device, jax.Device):
+        number = jax.devices(device.platform).index(device)
+        place = f"jax.devices({device.platform!r})[{number}]"
+        lines.append(f'jax.config.update("jax_default_device", {place})')
+    return tuple(lines)
+
+
+def with_weights(exhibit: Exhibit, tensors: Sequence[Tensor]) -> Exhibit:
+    """The exhibit with the reference's weights of the module at fault."""
+    found = {tensor.full_name: np.ascontiguousarray(tensor.read()) for tensor in tensors}
+    return replace(exhibit, weights=found)
+
+
+def made_by_pair(exhibit: Exhibit, weights: str | None, config: str | None, seed: int) -> Exhibit:
+    """The exhibit with how a `parity.Pair` makes its port."""
+    if weights:
+        making = f"port = {{name}}.make_nnx({weights!r}, {config!r}, None)"
+    else:
+        making = (
+            f"reference = {{name}}.make_torch(None, {config!r}, {seed})\n"
+            f"port = {{name}}.make_nnx(None, {config!r}, reference)"
+        )
+    return replace(exhibit, making=making)
+
+
+def made_by_function(exhibit: Exhibit, seed: int) -> Exhibit:
+    """The exhibit with how the port is made by a function that `parity compare` takes.
+
+    `seed` is what torch's stream begins at when the function is called.
+    """
+    making = (
+        f"torch.manual_seed({seed})\nmade = {{name}}()\n"
+        'port = made["nnx_module"] if isinstance(made, Mapping) else made[1]'
+    )
+    return replace(exhibit, making=making)
+
+
+def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {name: np.array(array, order="C") for name, array in arrays.items()}
+
+
+def _source(match: Match, root: nnx.Module, module: nnx.Module, method: Method) -> tuple[str, str]:
+    """The call as an expression, and what must be imported for it."""
+    if match.port.arguments is None:
+        raise Unshowable("its arguments hold a module or random streams under jit")
+    if isinstance(module, Part):
+        raise Unshowable("it is a module of Linen, which there is only while it is called")
+    names = [_Given(leaf.name) for leaf in match.port.inputs if leaf.buffer]
+    args, kwargs = unbind(target(module, method), rebuild(match.port.arguments, names))
+    words = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in kwargs.items())]
+    owner = _access(root, match.port.path)
+    if not isinstance(method, str):
+        return f"{method.__name__}({', '.join([owner, *words])})", _import(method)
+    name = "" if method == "__call__" else f".{method}"
+    return f"{owner}{name}({', '.join(words)})", ""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Stands for an array of the arguments."""
+
+    name: str
+
+
+def _text(value: Any) -> str:
+    """A value as source."""
+    if isinstance(value, _Given):
+        return f"given[{value.name!r}]"
+    if type(value) is float and not np.isfinite(value):
+        return f'float("{value}")'
+    if type(value) in PLAIN:
+        return repr(value)
+    if type(value) is list:
+        return f"[{', '.join(map(_text, value))}]"
+    if type(value) is tuple:
+        return f"({''.join(f'{_text(item)}, ' for item in value).rstrip()})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
+    raise Unshowable(f"it takes a {type(value).__name__}, which a script cannot spell")
+
+
+def _access(root: nnx.Module, path: str) -> str:
+    """How to get at a module of `port`."""
+    value: Any = root
+    text = "port"
+    for name in path.split(".") if path else []:
+        if isinstance(value, (list, tuple, nnx.List)) and name.isdecimal():
+            value, text = value[int(name)], f"{text}[{name}]"
+        elif isinstance(value, (dict, nnx.Dict)) and name in map(str, value):
+            key = next(key for key in value if str(key) == name)
+            value, text = value[key], f"{text}[{key!r}]"
+        elif name.isidentifier() and hasattr(value, name):
+            value, text = getattr(value, name), f"{text}.{name}"
+        else:
+            raise Unshowable(f"no expression leads from `{text}` to `{path}`")
+    return text
+
+
+def _import(function: Callable[..., Any]) -> str:
+    home, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
+    if home == "__main__" or getattr(sys.modules.get(home), name, None) is not function:
+        raise Unshowable("what was called on the port is no function that can be imported")
+    return f"from {home} import {name}"

@@ -1,0 +1,1 @@
+"""Recorded references, and comparisons with them."""

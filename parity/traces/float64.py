@@ -1,0 +1,127 @@
+"""What the reference of a golden trace did in float64 when it was recorded.
+
+A trace holds the difference from the recorded array, in float32: relative to the array that is
+exact to about 2**-48 where the reference is off by rounding, so R is right to six digits.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from parity.force.common import Array, Arrays, Listener, NotMeasured
+from parity.traces.index import StoredCase, StoredLeaf, Wide
+from parity.traces.shards import Reader
+from parity.core.calls import Call, Match
+from parity.core.store import Store
+
+APART = (
+    "not measured: the trace has its float64 values with {} apart, and the port does not call it"
+)
+
+
+def difference(wide: Array, ref: Array) -> Array:
+    """What a trace stores of a float64 array, given the recorded one."""
+    kind = np.complex64 if ref.dtype.kind == "c" else np.float32
+    exact = np.complex128 if ref.dtype.kind == "c" else np.float64
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
+        return np.asarray(wide - ref.astype(exact)).astype(kind)
+
+
+class RecordedFloat64:
+    """What one case did in float64 when it was recorded: a `Float64`."""
+
+    def __init__(self, case: StoredCase, reader: Reader) -> None:
+        self._case, self._reader = case, reader
+
+    def own(
+        self,
+        matches: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
+        listener: Listener,
+        wanted: Collection[int],
+    ) -> Mapping[int, str]:
+        """Tell what was recorded, as far as the calls inside are those of the port.
+
+        A call all of whose inner calls the port makes has its own code in float64; one of whose
+        inner calls it makes none is code of its own with all that is inside it. Of others the
+        latter is further from the reference than their own code is: R in units of that may fail
+        them, and pass none.
+        """
+        if self._case.problem:
+            return {match.ref.order: self._case.problem for match in matches}
+        matched = {match.ref.order for match in matches}
+        inside = {one.order: [c.order for c in calls if c.parent == one.order] for one in calls}
+        unknown: dict[int, str] = {}
+        for match in matches:
+            order, stored = match.ref.order, self._case.calls[match.ref.order]
+            handed: Arrays = {}
+            around = match.ref.parent
+            if around != -1 and around == match.parent and matched.issuperset(inside[around]):
+                handed = self._wider(stored.inputs, stored.handed)
+            outputs = self._wider(stored.outputs, stored.own)
+            if not matched.issuperset(inside[order]):
+                outputs = self._wider(stored.outputs, stored.whole)
+                if stored.problem or not matched.isdisjoint(_all_inside(order, inside)):
+                    lacking = next(child for child in inside[order] if child not in matched)
+                    path = self._case.calls[lacking].path
+                    unknown[order] = stored.problem or APART.format(f"`{path}`")
+            listener(match, handed, outputs if order in wanted else {})
+        return unknown
+
+    def whole(self, call: Call, store: Store) -> Arrays:
+        """As it was recorded; a call without others inside does nothing but its own code."""
+        stored = self._case.calls[call.order]
+        if any(one.parent == call.order for one in self._case.calls):
+            if stored.problem:
+                raise NotMeasured(stored.problem)
+            return self._wider(stored.outputs, stored.whole)
+        if self._case.problem:
+            raise NotMeasured(self._case.problem)
+        return self._wider(stored.outputs, stored.own)
+
+    def returned(self, order: int, leaf: str) -> Array | None:
+        """What a call returned by its own code."""
+        stored = self._case.calls[order]
+        return self._wider(stored.outputs, stored.own).get(leaf)
+
+    def handed(self, order: int, leaf: str) -> Array | None:
+        """What a call was handed."""
+        stored = self._case.calls[order]
+        return self._wider(stored.inputs, stored.handed).get(leaf)
+
+    def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
+        return _Wider(leaves, wide, self._reader)
+
+
+class _Wider(Mapping[str, Array]):
+    """Arrays in float64: the recorded ones and what was recorded on top of them."""
+
+    def __init__(self, leaves: Sequence[StoredLeaf], wide: Wide, reader: Reader) -> None:
+        self._forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
+        self._wide, self._reader = wide, reader
+
+    def __getitem__(self, name: str) -> Array:
+        form, more = self._forms[name], self._wide[name]
+        kind = np.complex128 if form.dtype.kind == "c" else np.float64
+        array = self._reader.read(form).astype(kind)
+        return array if more is None else array + self._reader.read(more)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._forms
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._forms)
+
+    def __len__(self) -> int:
+        return len(self._forms)
+
+
+def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
+    found: list[int] = []
+    waiting = [order]
+    while waiting:
+        inner = inside[waiting.pop()]
+        found += inner
+        waiting += inner
+    return found

@@ -1,0 +1,185 @@
+"""Arrays in safetensors files of bounded size, named by their digests.
+
+An equal array of another shape is the same one. Each file is written beside its place, then moved
+there; its SHA-256 goes into the index.
+"""
+
+import hashlib
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from jaxtyping import Shaped
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from parity.core.exceptions import InputError
+
+Array = Shaped[np.ndarray, "..."]
+
+PATTERN = re.compile(r"\d{5}\.safetensors")
+"""What shards are called: nothing outside the folder has such a name."""
+
+NATIVE = frozenset(
+    {
+        "bfloat16", "bool", "complex64", "float16", "float32", "float64",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    }
+)  # fmt: skip
+"""Types that the files have and NumPy can read from them; arrays of others are stored as bytes."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """Shape and type of a stored array, and the digest that names it."""
+
+    digest: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def nbytes(self) -> int:
+        """Its length in bytes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def text(self) -> str:
+        """Type and shape, as messages have them."""
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file: its name, length in bytes and SHA-256, and the arrays in it."""
+
+    name: str
+    nbytes: int
+    sha256: str
+    digests: tuple[str, ...]
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of that name, bfloat16 and its like among them.
+
+    Raises:
+        InputError: it is no type of numbers.
+    """
+    small = getattr(ml_dtypes, name, None)
+    if isinstance(small, type) and issubclass(small, np.generic):
+        return np.dtype(small)
+    if name not in NATIVE | {"complex128"}:
+        raise InputError(f"{name!r} is no type of numbers; record it again")
+    return np.dtype(name)
+
+
+def write(
+    folder: Path,
+    names: Iterator[str],
+    arrays: Iterable[tuple[Form, Callable[[], Array]]],
+    size: int,
+) -> list[Shard]:
+    """Write distinct arrays to files of at most `size` bytes each, or of one array.
+
+    Each is read when its file is written. `names` are those of the files.
+    """
+    written: list[Shard] = []
+    batch: dict[str, tuple[Form, Callable[[], Array]]] = {}
+    done: set[str] = set()
+    total = 0
+    for form, read in arrays:
+        if form.digest in done:
+            continue
+        if batch and total + form.nbytes > size:
+            written.append(_write_one(folder / next(names), batch))
+            batch, total = {}, 0
+        done.add(form.digest)
+        batch[form.digest] = (form, read)
+        total += form.nbytes
+    if batch:
+        written.append(_write_one(folder / next(names), batch))
+    return written
+
+
+def _write_one(path: Path, batch: Mapping[str, tuple[Form, Callable[[], Array]]]) -> Shard:
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.touch()
+        mode = partial.stat().st_mode
+        save_file({name: _plain(form, read()) for name, (form, read) in batch.items()}, partial)
+        partial.chmod(mode)  # the library's files are for their owner alone
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        shard = Shard(path.name, partial.stat().st_size, sha256(partial), tuple(batch))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return shard
+
+
+def _plain(form: Form, array: Array) -> Array:
+    array = np.ascontiguousarray(array).reshape(form.shape)
+    return array if form.dtype.name in NATIVE else array.reshape(-1).view(np.uint8)
+
+
+def sha256(path: Path) -> str:
+    """Of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def problem(folder: Path, shard: Shard) -> str:
+    """Why the file is not the one that was written, `""` if it is."""
+    path = folder / shard.name
+    if not path.is_file():
+        return f"{path}: the index names it, and there is no such file"
+    found = path.stat().st_size
+    if found != shard.nbytes:
+        return f"{path}: expected {shard.nbytes} bytes, found {found}: truncated or written to"
+    if sha256(path) != shard.sha256:
+        return f"{path}: its content is not what was recorded (SHA-256 differs)"
+    try:
+        with safe_open(path, framework="np") as handle:
+            missing = set(shard.digests).difference(handle.keys())
+    except SafetensorError as error:
+        return f"{path}: not a safetensors file ({error})"
+    return f"{path}: lacks {len(missing)} of its arrays, {min(missing)}" if missing else ""
+
+
+class Reader:
+    """Reads arrays by digest; a file is open only while one is read."""
+
+    def __init__(self, folder: Path, shards: Iterable[Shard]) -> None:
+        self._files = {digest: folder / one.name for one in shards for digest in one.digests}
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._files
+
+    def read(self, form: Form) -> Array:
+        """A copy of the array.
+
+        Raises:
+            InputError: no file has it, or what is there has another form.
+        """
+        path = self._files.get(form.digest)
+        if path is None:
+            raise InputError(f"no file of the trace has array {form.digest}; record it again")
+        try:
+            # an open file is mapped, and what was read of it would stay in memory
+            with safe_open(path, framework="np") as handle:
+                array = handle.get_tensor(form.digest)
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: array {form.digest} cannot be read ({error})") from error
+        native = form.dtype.name in NATIVE
+        if array.nbytes != form.nbytes or array.dtype != (form.dtype if native else np.uint8):
+            raise InputError(
+                f"{path}: expected array {form.digest} to be {form.text},"
+                f" found {array.dtype.name}{list(array.shape)}; record it again"
+            )
+        array = array if native else array.reshape(-1).view(form.dtype)
+        return np.asarray(array.reshape(form.shape))

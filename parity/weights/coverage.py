@@ -1,0 +1,78 @@
+"""What the ledger of weights means for a comparison, once it is known what ran and what holds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from parity.core.reasons import IDLE
+from parity.core.tensors import Weight
+from parity.core.verdicts import Coverage, Row
+from parity.weights.suggest import how
+
+
+def settled(
+    weights: Sequence[Weight], coverage: Coverage, rows: Sequence[Row]
+) -> tuple[Weight, ...]:
+    """The ledger without the unusual orders of axes that the port knows how to read.
+
+    These are of modules that ran: if all that they return is right, so is the order.
+    """
+    ran = {*coverage.matched, *coverage.dissolved}
+    ran -= {row.path for row in rows if row.verdict not in ("PASS", "WARN")}
+    return tuple(
+        replace(line, cause="", finding="") if line.transform and line.path in ran else line
+        for line in weights
+    )
+
+
+def with_weights(
+    coverage: Coverage, weights: Sequence[Weight], partners: Mapping[str, str]
+) -> Coverage:
+    """The coverage with its tensors counted, and what their names say of unmatched modules.
+
+    `partners` maps the reference's modules to the port's. A tensor without a counterpart makes the
+    coverage incomplete, unless it is declared or its module did not run; so does a leaf too many
+    in a module that the reference has.
+    """
+    lines: dict[str, list[Weight]] = {}
+    for line in weights:
+        if line.name:
+            lines.setdefault(line.name, []).append(line)
+    parameters = [own for own in lines.values() if own[0].kind == "parameter"]
+    buffers = [own for own in lines.values() if own[0].kind == "buffer"]
+    known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
+    ran = {path for path in known if coverage.declared.get(path) != IDLE}
+    places = {name for path, name in partners.items() if path in ran}
+    unmatched = [
+        line.text
+        for line in weights
+        if not line.paired and line.wrong and line.path in (ran if line.name else places)
+    ]
+    return replace(
+        coverage,
+        parameters=len(parameters),
+        matched_parameters=_paired(parameters),
+        buffers=len(buffers),
+        matched_buffers=_paired(buffers),
+        unmatched_tensors=tuple(unmatched),
+        suggestions=_suggestions(coverage.unmatched, weights),
+    )
+
+
+def _paired(tensors: Sequence[Sequence[Weight]]) -> int:
+    return sum(all(line.paired for line in own) for own in tensors)
+
+
+def _suggestions(unmatched: Sequence[str], weights: Sequence[Weight]) -> dict[str, str]:
+    """For modules without a counterpart, the port's that holds what they and those inside hold."""
+    found: dict[str, str] = {}
+    for line in weights:
+        leaf_path = line.suggested.rpartition(".")[0]
+        for path in unmatched:
+            inner = line.path.removeprefix(path)
+            if not line.suggested or path in found or not line.path.startswith(path):
+                continue
+            if inner[:1] in ("", ".") and leaf_path.endswith(inner):
+                partner = leaf_path.removesuffix(inner)
+                if partner != path:
+                    found[path] = f"the port's `{partner}` may be it: use {how(path, partner)}"
+    return found

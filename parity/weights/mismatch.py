@@ -1,0 +1,117 @@
+"""What is wrong with a tensor whose values are the reference's in no order of axes."""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from parity.core.metrics import compare_arrays
+from parity.core.tensors import Array, Tensor
+from parity.weights.transform import constant, fingerprint, regroups, same_values, usual_order
+
+PARTLY = 0.1
+"""Part of the entries that are equal in two arrays that have to do with each other."""
+
+SAMPLE = 1 << 12
+"""Entries that tell whether a type can hold them, before all are looked at."""
+
+
+class Owners:
+    """Tells by its values which tensor an array is. Only those of its size are looked at."""
+
+    def __init__(self, tensors: Iterable[Tensor]) -> None:
+        self._by_size: dict[int, list[Tensor]] = defaultdict(list)
+        for tensor in tensors:
+            self._by_size[tensor.size].append(tensor)
+        self._of_size = cache(self._fingerprints)
+
+    def of(self, values: Array) -> Sequence[Tensor]:
+        """The tensors with these values in any order; none for a constant."""
+        if not values.size or constant(values):
+            return ()
+        return self._of_size(values.size)[fingerprint(values)]
+
+    def _fingerprints(self, size: int) -> dict[tuple[int, int], list[Tensor]]:
+        found: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+        for tensor in self._by_size[size]:
+            found[fingerprint(tensor.read())].append(tensor)
+        return found
+
+
+def finding(ref: Tensor, port: Tensor, owners: Owners) -> tuple[str, str]:
+    """(cause, what is wrong); both tensors have the same size."""
+    theirs, ours = ref.read(), port.read()
+    for text, values in _flipped(theirs):
+        if same_values(values, ours) is not None:
+            return "weights_layout", text
+    if np.array_equal(theirs.reshape(-1), ours.reshape(-1)):
+        return "weights_layout", "reshaped to fit, its axes not permuted"
+    if constant(ours):
+        what = f"every entry is {ours.flat[0].item():g}, as if never loaded"
+        return ("norm_buffers" if ref.buffer else "weights_missing"), what
+    for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)):
+        if theirs.dtype.kind == "f" and _rounded(theirs, ours, dtype):
+            return "weights_precision", f"rounded to {dtype.name}"
+    same = owners.of(ours)
+    if ref in same:
+        return "weights_layout", "holds its values in another order, which is none of the axes"
+    if same:
+        return "weights_swapped", f"holds the values of {same[0].full_name}{same[0].part}"
+    return _unlike(ref.buffer, theirs, ours)
+
+
+def _flipped(values: Array) -> Iterator[tuple[str, Array]]:
+    for count in range(1, max(values.ndim - 1, 1)):
+        for axes in itertools.combinations(range(2, values.ndim), count):
+            yield f"flipped along axes {axes}", np.flip(values, axes)
+    if values.ndim == 1:
+        yield "in opposite order", values[::-1]
+
+
+def _rounded(ref: Array, port: Array, dtype: np.dtype[Any]) -> bool:
+    sample = port.reshape(-1)[:SAMPLE]
+    with np.errstate(over="ignore"):  # to infinity, as the port would
+        if not np.array_equal(sample.astype(dtype).astype(sample.dtype), sample):
+            return False
+        return same_values(ref.astype(dtype).astype(ref.dtype), port) is not None
+
+
+def _unlike(buffer: bool, ref: Array, port: Array) -> tuple[str, str]:
+    """Values that are no known change of the reference's: how far off, in the likeliest order."""
+    moved = next(ref.transpose(axes) for axes in _orders(ref, port))
+    found = compare_arrays(np.ascontiguousarray(moved), port.reshape(moved.shape))
+    size, cosine = found.rel_l2, found.cosine
+    if not ref.any():
+        return ("norm_buffers" if buffer else "weights_value"), "not 0 everywhere as it should be"
+    if buffer:
+        factor = _factor(moved, port.reshape(moved.shape))
+        text = f"{factor:.6g} times the reference's" if factor else f"off by {size:.2g} of its size"
+        return "norm_buffers", text
+    equal = float((moved == port.reshape(moved.shape)).mean())
+    if equal > PARTLY:
+        return "weights_value", f"{100 * (1 - equal):.3g} % of its entries differ"
+    if abs(cosine) < 0.9 and ref.ndim > 1:
+        return "weights_missing", f"unrelated to the reference's (cosine {cosine:.2f})"
+    return "weights_value", f"off by {size:.2g} of its size (cosine {cosine:.4f})"
+
+
+def _orders(ref: Array, port: Array) -> Iterator[tuple[int, ...]]:
+    """Orders of axes that fit; where none does, the entries are compared as they come."""
+    usual = usual_order(ref.ndim)
+    for axes in (usual, *itertools.permutations(range(ref.ndim))):
+        if regroups(tuple(ref.shape[i] for i in axes), port.shape):
+            yield axes
+    yield tuple(range(ref.ndim))
+
+
+def _factor(ref: Array, port: Array) -> float:
+    """The one factor between all entries, 0 if there is none."""
+    if ref.ndim != 1 or ref.dtype.kind != "f" or not ref.all():
+        return 0.0
+    factors = port.astype(np.float64) / ref.astype(np.float64)
+    mean = float(factors.mean())
+    return mean if np.ptp(factors) < 1e-4 * abs(mean) else 0.0

@@ -1,0 +1,102 @@
+"""What a tensor or module without a counterpart is likely to be in the port, and how to say so."""
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+
+from parity.core.globs import renamed
+from parity.core.tensors import Tensor, Weight
+from parity.weights.mismatch import Owners
+
+
+def suggest(
+    lines: Sequence[Weight],
+    ref: Mapping[str, Tensor],
+    spare: Sequence[Tensor],
+    modules: Collection[str],
+    rename: Mapping[str, str],
+) -> list[Weight]:
+    """The lines, with the likeliest of the `spare` leaves for each tensor that the port lacks.
+
+    By values, else by size: then one beside those of its module, else that of the nearest name.
+    `modules` are the paths of the port's modules.
+    """
+    owners = Owners(spare)
+    lacking = {line.name: ref[line.name] for line in lines if line.name and not line.nnx_name}
+    by_values = {
+        name: next(iter(owners.of(tensor.read())), None) for name, tensor in lacking.items()
+    }
+    beside = {ref[name].path: leaf.path for name, leaf in by_values.items() if leaf}
+    found: list[Weight] = []
+    for line in lines:
+        text = _parametrized(line.name) if line.name in lacking else ""
+        if text:
+            found.append(replace(line, finding=f"{line.finding}; {text}"))
+            continue
+        tensor = lacking.get(line.name) if not line.nnx_name else None
+        leaf = by_values[line.name] if tensor else None
+        if tensor is None or (leaf is None and not any(s.size == tensor.size for s in spare)):
+            found.append(line)
+            continue
+        what = "holds the same values" if leaf else "has its size"
+        leaf = leaf or _nearest(tensor, spare, beside.get(tensor.path))
+        whole = renamed(tensor.path, rename) not in modules
+        names = (tensor.path, leaf.path) if whole else (tensor.full_name, leaf.full_name)
+        text = f"the port's `{leaf.full_name}` {leaf.shape} {what}: use {how(*names)}"
+        finding = f"{line.finding}; {text}"
+        found.append(replace(line, suggested=leaf.full_name, finding=finding))
+    return found
+
+
+_ORIGINAL = re.compile(r"(?:(?P<path>.*)\.)?parametrizations\.(?P<name>[^.]+)\.original\d*")
+
+
+def _parametrized(name: str) -> str:
+    """What to do about a tensor of which PyTorch makes a weight at every call; `""` of others."""
+    found = _ORIGINAL.fullmatch(name)
+    if found is None:
+        return ""
+    path, own = found["path"] or "", found["name"]
+    made = f"{path}.{own}" if path else own
+    return (
+        f"PyTorch makes `{made}` of it at every call: where the port holds the result, first call"
+        " torch.nn.utils.parametrize.remove_parametrizations("
+        f"reference.get_submodule({path!r}), {own!r})"
+    )
+
+
+def how(name: str, partner: str) -> str:
+    """The `rename=` that makes `partner` of `name`, and of what is named alike.
+
+    Numbers that both have become `*`, and so does all that follows a differing part.
+    """
+    wanted = _generalised(name.split("."), partner.split("."))
+    if renamed(name, wanted) != partner:
+        wanted = {name: partner}
+    return f"rename={wanted}"
+
+
+def _generalised(ours: list[str], theirs: list[str]) -> dict[str, str]:
+    shorter = min(len(ours), len(theirs))
+    start = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+    end = 0
+    while end < shorter - start and ours[-1 - end] == theirs[-1 - end]:
+        end += 1
+    before, after = (
+        ["*" if part.isdigit() else part for part in parts]
+        for parts in (ours[:start], ours[len(ours) - end :])
+    )
+    middle, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    if not (end and middle and other):
+        return {".".join([*before, *middle, *after]): ".".join([*before, *other, *after])}
+    one, another = ".".join([*before, *middle]), ".".join([*before, *other])
+    return {one: another, f"{one}.*": f"{another}.*"}
+
+
+def _nearest(tensor: Tensor, spare: Sequence[Tensor], beside: str | None) -> Tensor:
+    def likeness(leaf: Tensor) -> tuple[bool, float]:
+        alike = SequenceMatcher(None, tensor.full_name, leaf.full_name).ratio()
+        return leaf.path == beside, alike
+
+    return max((leaf for leaf in spare if leaf.size == tensor.size), key=likeness)
