@@ -10,7 +10,7 @@ import parity
 from parity.core.limits import TABLE, r_limit
 from parity.core.metrics import rms, unit_roundoff
 from parity.measure.noise import LONG, of_sum
-from parity.run.part import MODES
+from parity.options.options import MODES
 from tests.faultzoo import zoo
 from tools import measure_r
 from tools.measure_r import CORRECT, of_leaf, table_of
