@@ -16,7 +16,7 @@ from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
 from parity.core.pair import Case, Pair
-from parity.core.repro import Exhibit
+from parity.core.repro import Repro
 from parity.core.tensors import Fused, Stacked, tied
 from parity.core.tree import flatten
 from parity.extras import emulation
@@ -63,7 +63,7 @@ def compare(
     jitted: bool = True,
     only: Sequence[str] = (),
     depth: int | None = None,
-    exhibit: bool = False,
+    repro: bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """Compare a PyTorch module with its NNX port, submodule by submodule.
@@ -103,7 +103,7 @@ def compare(
             now. The report says so, and is at best a WARN.
         depth: how many levels below the compared module, or below those of `only`, are looked
             into; deeper ones count with the module around them. Such a report is at best a WARN.
-        exhibit: keep the call of the first fault, for `Report.bundle`.
+        repro: keep the call of the first fault, for `Report.bundle`.
         progress: hears how far the comparison is.
 
     Raises:
@@ -151,7 +151,7 @@ def compare(
         disable_jit=disable_jit,
         only=tuple(only),
         depth=depth,
-        exhibit=exhibit,
+        repro=repro,
     )
     rules = check_globs(torch_module, nnx_module, rules)
     rules = replace(rules, tied=tied(capture_torch.named_tensors(torch_module)))
@@ -165,12 +165,20 @@ def compare(
     backward = live.backward(case, seed) if GRAD in modes else None
     with seeded(seed):
         outcome = run_case(
-            case, live, nnx_module, rules, progress, own_args, own_kwargs, pairs.ledger, backward
+            case,
+            live,
+            nnx_module,
+            rules,
+            progress,
+            own_args,
+            own_kwargs,
+            pairs.weight_map,
+            backward,
         )
     held = {"seconds": round(time.monotonic() - start, 1), **progress.facts()}
-    if outcome.exhibit is not None:
-        shown = made_by_function(_with_weights(outcome.exhibit, torch_module), seed)
-        outcome = replace(outcome, exhibit=shown)
+    if outcome.repro is not None:
+        shown = made_by_function(_with_weights(outcome.repro, torch_module), seed)
+        outcome = replace(outcome, repro=shown)
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     described = environment.describe(seed, torch_module)
     return assembled(name, [outcome], pairs, rules, held, described)
@@ -195,14 +203,14 @@ def run_pair(
     disable_jit: bool = False,
     only: Sequence[str] = (),
     depth: int | None = None,
-    exhibit: bool = False,
+    repro: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
 
     `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
-    `depth` and `exhibit` are as in `compare`. Cases that cannot show what `only` chooses are left
+    `depth` and `repro` are as in `compare`. Cases that cannot show what `only` chooses are left
     out. In a process of its own, what JAX has compiled is dropped before
     the root is called with other shapes than the last time: these programs are hardly run again,
     and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
@@ -224,7 +232,7 @@ def run_pair(
     progress.stage("making the inputs")
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, exhibit=exhibit,
+        emulate=emulate, disable_jit=disable_jit, only=tuple(only), depth=depth, repro=repro,
         tied=tied(capture_torch.named_tensors(reference)),
     )  # fmt: skip
     paths = [path for path, _ in reference.named_modules()]
@@ -245,11 +253,11 @@ def run_pair(
         shapes = [array.shape for _, array in flatten((case.args, case.kwargs)).arrays]
         programs.before(case.path, shapes)
         with seeded(seed):
-            outcome = run_case(case, live, port, rules, progress, weights=pairs.ledger)
-        if outcome.exhibit is not None:
-            shown = _with_weights(outcome.exhibit, reference)
-            outcome = replace(outcome, exhibit=made_by_pair(shown, weights, config, seed))
-            rules = replace(rules, exhibit=False)  # of one call the arrays are kept
+            outcome = run_case(case, live, port, rules, progress, weights=pairs.weight_map)
+        if outcome.repro is not None:
+            shown = _with_weights(outcome.repro, reference)
+            outcome = replace(outcome, repro=made_by_pair(shown, weights, config, seed))
+            rules = replace(rules, repro=False)  # of one call the arrays are kept
         outcomes.append(outcome)
         outputs[case.name] = outcome.outputs
         seen |= {f"seen in {case.name}": outcome.seen} if outcome.seen else {}
@@ -268,8 +276,8 @@ def run_pair(
     return assembled(pair.name, outcomes, pairs, rules, held, described, gaps)
 
 
-def _with_weights(exhibit: Exhibit, root: torch.nn.Module) -> Exhibit:
-    if exhibit.problem:
-        return exhibit
-    module = root.get_submodule(exhibit.fault.path)
-    return with_weights(exhibit, capture_torch.named_tensors(module))
+def _with_weights(repro: Repro, root: torch.nn.Module) -> Repro:
+    if repro.problem:
+        return repro
+    module = root.get_submodule(repro.fault.path)
+    return with_weights(repro, capture_torch.named_tensors(module))

@@ -107,7 +107,7 @@ def compare(
     if bundle:
         writable(Path(bundle), "--bundle")
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
-    given |= {"exhibit": True} if bundle else {}
+    given |= {"repro": True} if bundle else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
@@ -139,9 +139,9 @@ def compare(
             made = cast(made, dtype) if dtype else made
             given |= {"modes": (*made.get("modes", MODES), GRAD)} if grad else {}
             report = compare_modules(**{**made, **given, "progress": progress})
-        if report.exhibit is not None:  # `made` may say another seed for the comparison
-            shown = made_by_function(report.exhibit, seed or 0)
-            report = replace(report, exhibit=shown)
+        if report.repro is not None:  # `made` may say another seed for the comparison
+            shown = made_by_function(report.repro, seed or 0)
+            report = replace(report, repro=shown)
     end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
 
 

@@ -102,7 +102,7 @@ def run(
                 disable_jit=disable_jit,
                 only=only,
                 depth=depth,
-                exhibit=bundle is not None,
+                repro=bundle is not None,
                 progress=progress,
                 own_process=True,
             )

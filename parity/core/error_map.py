@@ -1,4 +1,4 @@
-"""The record of where in an array a fault's error lies; `diagnose.portrait` makes it."""
+"""The record of where in an array a fault's error lies; `diagnose.error_map` makes it."""
 
 from dataclasses import dataclass
 
@@ -16,11 +16,11 @@ class Along:
 
 
 EDGES = tuple(10.0 ** (half / 2) for half in range(-20, 5))
-"""Where the bins of a portrait's histogram meet: half powers of ten from 1e-10 to 1e2."""
+"""Where the bins of an error map's histogram meet: half powers of ten from 1e-10 to 1e2."""
 
 
 @dataclass(frozen=True)
-class Portrait:
+class ErrorMap:
     """Where in one array of a call the error lies, and how large its entries are.
 
     The array is output `leaf`, or, where `to` is the path of a call inside, that argument of it.

@@ -83,7 +83,7 @@ class Exclusive:
 
 
 @dataclass(frozen=True)
-class Handed:
+class ChildInput:
     """An input that a container hands to a call inside it otherwise than the reference does.
 
     `parent` and `child` are the `order` of the two calls, `after` is the path of the call inside

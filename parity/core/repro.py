@@ -12,7 +12,7 @@ Array = Shaped[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
-class Exhibit:
+class Repro:
     """A call of the port as Python source, and its arrays, in the port's layout.
 
     `call` makes it, from `port` and the arrays `given` by name; `imports` comes before. `expected`

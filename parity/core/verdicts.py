@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from parity.core.error_map import Portrait
+from parity.core.error_map import ErrorMap
 from parity.core.measurements import Exclusive, Inclusive, Metrics
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
@@ -15,7 +15,7 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 class Coverage:
     """What was compared. `declared` maps what need not match to the reason.
 
-    Tensors are counted from the ledger of weights. `suggestions` says of unmatched modules what
+    Tensors are counted from the weight map. `suggestions` says of unmatched modules what
     they may be in the port.
     """
 
@@ -98,8 +98,8 @@ class Fault:
 
     `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
     the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
-    `portrait` is `None` where the arrays have different shapes, and for all but the first faults of
-    a report.
+    `error_map` is `None` where the arrays have different shapes, and for all but the first faults
+    of a report.
     """
 
     path: str
@@ -113,7 +113,7 @@ class Fault:
     hint: str = ""
     calls: int = 1
     """How many calls of this module fail so."""
-    portrait: Portrait | None = None
+    error_map: ErrorMap | None = None
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from jaxtyping import Float, Shaped
 
 from parity.capture.layout import AXES
 from parity.core.calls import LeafMatch, Match
-from parity.core.error_map import EDGES, Along, Portrait
+from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.core.metrics import BLOCK, rms
 from parity.core.store import Buffer
 from parity.diagnose.scene import Scene
@@ -22,7 +22,7 @@ CELLS = 64
 """Cells that are kept of each axis of an image."""
 
 
-def portray(found: Found, scene: Scene) -> Portrait | None:
+def error_map_of(found: Found, scene: Scene) -> ErrorMap | None:
     """What the call hands on or returns, given the reference's inputs, as far as it is at fault.
 
     Where only the error with all that is inside it tells, what it returns free-running. `None` for
@@ -57,14 +57,14 @@ def _of(
     to: str = "",
     free: bool = False,
     named: bool = True,
-) -> Portrait | None:
+) -> ErrorMap | None:
     if leaf is None or port is None or leaf.ref.buffer is None:
         return None
     ref = reference(leaf, scene.store)
-    return portrait(ref, scene.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
+    return error_map(ref, scene.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
 
 
-def portrait(
+def error_map(
     ref: Array,
     port: Array,
     *,
@@ -72,8 +72,8 @@ def portrait(
     to: str = "",
     free: bool = False,
     named: bool = True,
-) -> Portrait | None:
-    """The portrait of two channel-last arrays; `None` if they cannot be subtracted.
+) -> ErrorMap | None:
+    """Error map of two channel-last arrays; `None` if they cannot be subtracted.
 
     Of other arrays axes are not `named` but numbered.
     """
@@ -89,7 +89,7 @@ def portrait(
     worst, axes, image = _worst_image(gap, names, channels=named)
     cells = _largest(_largest(image, 0, CELLS), 1, CELLS)
     along = (_along(gap, axis, name) for axis, name in enumerate(names))
-    return Portrait(
+    return ErrorMap(
         leaf=leaf,
         to=to,
         free=free,
@@ -158,5 +158,5 @@ def _largest(values: Errors, axis: int, most: int) -> Errors:
 
 
 def _short(value: float) -> float:
-    """Three digits: a portrait is looked at."""
+    """Three digits: an error map is looked at."""
     return float(f"{value:.3g}")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
-from parity.core.measurements import Exclusive, Handed, Inclusive
+from parity.core.measurements import ChildInput, Exclusive, Inclusive
 from parity.core.metrics import compare_arrays, distance
 from parity.core.pair import Case
 from parity.core.verdicts import GRADIENTS, Fault, Row
@@ -57,15 +57,15 @@ def judge_gradients(
     return [one.row for one in found], tuple(faults)
 
 
-def _handed(measured: Measured) -> dict[int, list[tuple[Handed, Subject]]]:
+def _handed(measured: Measured) -> dict[int, list[tuple[ChildInput, Subject]]]:
     """What calls hand back out of their limit, by their `order`."""
     kinds = {match.ref.order: match.ref.kind for match in measured.matches}
-    found: dict[int, list[tuple[Handed, Subject]]] = defaultdict(list)
+    found: dict[int, list[tuple[ChildInput, Subject]]] = defaultdict(list)
     for match in measured.matches:
         for subject in measured.handed(match):
             error = subject.own
             if error.fails(fail_limit(kinds[match.parent])) or error.unsteady or error.problem:
-                own = Handed(
+                own = ChildInput(
                     match.parent, match.ref.order, match.ref.path, _leaf(subject), "", error
                 )
                 found[match.parent].append((own, subject))
@@ -82,7 +82,7 @@ def _named(subjects: Sequence[Subject]) -> list[Subject]:
 
 
 def _without_row(
-    match: Match, back: Sequence[tuple[Handed, Subject]], measured: Measured
+    match: Match, back: Sequence[tuple[ChildInput, Subject]], measured: Measured
 ) -> list[Subject]:
     """A line for a call of which no input has a gradient, if there is something to say of it."""
     if back:
@@ -101,7 +101,7 @@ def _judged(
     case: Case,
     match: Match,
     subjects: Sequence[Subject],
-    handed: Sequence[Handed],
+    handed: Sequence[ChildInput],
     measured: Measured,
 ) -> Sequence[Found]:
     kind, limit = match.ref.kind, fail_limit(match.ref.kind)
@@ -180,7 +180,7 @@ def _explained(
     fault: Fault,
     found: Found,
     subject: Subject,
-    handed: Sequence[tuple[Handed, Subject]],
+    handed: Sequence[tuple[ChildInput, Subject]],
     measured: Measured,
 ) -> Fault:
     """The fault, with which gradient goes wrong, between which calls, and why."""

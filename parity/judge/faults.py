@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parity.core.measurements import Handed
+from parity.core.measurements import ChildInput
 from parity.core.verdicts import Fault, Row
 from parity.judge.verdict import Judgement
 
@@ -18,7 +18,7 @@ class Found:
 
     row: Row
     judged: Judgement
-    handed: tuple[Handed, ...] = ()
+    handed: tuple[ChildInput, ...] = ()
     segment: str = ""
 
 

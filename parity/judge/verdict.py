@@ -7,7 +7,7 @@ from typing import Literal
 
 from parity.core.calls import LeafMatch
 from parity.core.limits import r_limit as limit_of
-from parity.core.measurements import UNSTEADY, Exclusive, Handed, Inclusive, Metrics
+from parity.core.measurements import UNSTEADY, ChildInput, Exclusive, Inclusive, Metrics
 from parity.core.pair import Rung
 from parity.core.verdicts import Verdict
 
@@ -58,7 +58,7 @@ class Errors:
     free: Metrics | None = None
     inclusive: Inclusive | None = None
     exclusive: Exclusive | None = None
-    handed: Sequence[Handed] = ()
+    handed: Sequence[ChildInput] = ()
     container: bool = False
     excused: bool = True
     """Whether what the call returns, where it holds, excuses its own code."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.core.arrays import comparable
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import Exclusive, Handed
+from parity.core.measurements import ChildInput, Exclusive
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
 from parity.force.common import Array, Arrays, Sides, reference, same, unforced
@@ -43,7 +43,7 @@ class Exclusives:
     """
 
     errors: Mapping[Key, Exclusive]
-    handed: Mapping[int, tuple[Handed, ...]]
+    handed: Mapping[int, tuple[ChildInput, ...]]
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
 
@@ -118,7 +118,7 @@ class _Work:
     limit: Limit | None
     progress: Progress
     errors: dict[Key, Exclusive] = field(default_factory=dict)
-    handed: dict[Key, Handed] = field(default_factory=dict)
+    handed: dict[Key, ChildInput] = field(default_factory=dict)
     outputs: dict[Key, Buffer] = field(default_factory=dict)
     received: dict[Key, Buffer] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
@@ -187,7 +187,7 @@ class _Work:
         elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
             error = replace(error, problem="not measured: the reference did not hand it on again")
         after = self._before.get(match.ref.order, "")
-        self.handed[key] = Handed(match.parent, *key[:1], match.ref.path, key[1], after, error)
+        self.handed[key] = ChildInput(match.parent, *key[:1], match.ref.path, key[1], after, error)
 
     def _harmless(self, error: Exclusive, match: Match, ref: Array) -> bool:
         limit = self.limit(match.ref.kind) if self.limit else 1.0
@@ -243,7 +243,7 @@ class _Work:
                     why = f"not measured: whether {leaf_name!r} was handed on rightly"
                     why = unknown.get(parent, why)
                     self.errors[key] = replace(self.errors[key], problem=why)
-        by_parent: dict[int, list[Handed]] = defaultdict(list)
+        by_parent: dict[int, list[ChildInput]] = defaultdict(list)
         for key in sorted(self.handed):
             found = self.handed[key]
             by_parent[found.parent].append(found)

@@ -36,7 +36,7 @@ class Rules:
     """Globs of the reference's paths: what they match, with what is inside it, is all there is."""
     depth: int | None = None
     """How many levels of modules are looked into."""
-    exhibit: bool = False
+    repro: bool = False
     """Whether the call of the first fault is kept."""
 
     def __post_init__(self) -> None:

@@ -51,7 +51,7 @@ class _Document:
 def read_report(path: str | Path) -> Report:
     """The report in the file `path`, or in `report.json` of the folder `path`.
 
-    It has everything but `outputs` and `exhibit`, the arrays, which no file holds.
+    It has everything but `outputs` and `repro`, the arrays, which no file holds.
 
     Raises:
         InputError: no such file, too large, no JSON, cut short, of another format or version, or

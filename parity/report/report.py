@@ -18,7 +18,7 @@ from parity.report.weights import to_weight_frame, weight_notes
 if TYPE_CHECKING:
     import pandas as pd
 
-    from parity.core.repro import Exhibit
+    from parity.core.repro import Repro
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Report:
     """By case and side, where the finite numbers are left, if they are."""
     partial: str = ""
     """What was left out on purpose, so that this is no report on the whole port."""
-    exhibit: "Exhibit | None" = field(default=None, repr=False)
+    repro: "Repro | None" = field(default=None, repr=False)
     """The call of the first fault, if it was to be kept."""
 
     def __bool__(self) -> bool:
@@ -131,7 +131,7 @@ class Report:
     @classmethod
     def from_json(cls, path: str | Path) -> "Report":
         """Read what `to_json` wrote, or `report.json` of a folder; it has everything but the
-        arrays, `outputs` and `exhibit`.
+        arrays, `outputs` and `repro`.
 
         Raises `InputError` for whatever is no report of this format.
         """
@@ -192,17 +192,17 @@ class Report:
         arguments, as for `parity compare`; of a ladder, as `module:attribute`, its `parity.Pair`.
 
         Raises:
-            InputError: there is no fault, its call was not kept (`exhibit=True`), or it cannot be
+            InputError: there is no fault, its call was not kept (`repro=True`), or it cannot be
                 made again by itself.
         """
         from parity.report.repro import write_bundle
 
-        if self.exhibit is None:
-            why = "the report has no fault" if not self.faults else "compare with exhibit=True"
+        if self.repro is None:
+            why = "the report has no fault" if not self.faults else "compare with repro=True"
             if self.faults and of_gradient(self.faults[0].case, self.faults[0].leaf):
                 why = "the first fault is one of gradients, and a bundle shows outputs"
             raise InputError(f"bundle: there is no call to write: {why}")
-        return write_bundle(self.exhibit, Path(folder), make)
+        return write_bundle(self.repro, Path(folder), make)
 
 
 def csv(table: "pd.DataFrame") -> str:

@@ -7,7 +7,7 @@ from safetensors.numpy import save
 
 from parity.core.exceptions import InputError
 from parity.core.files import write_all
-from parity.core.repro import Exhibit
+from parity.core.repro import Repro
 
 SCRIPT = '''\
 """{title}
@@ -66,7 +66,7 @@ for key, array in load_file(here / "expected.safetensors").items():
 '''
 
 
-def write_bundle(exhibit: Exhibit, folder: Path, make: str) -> list[Path]:
+def write_bundle(repro: Repro, folder: Path, make: str) -> list[Path]:
     """Write the arrays and the script, each file whole or not at all; returns their paths.
 
     `make` is `module:attribute` of what makes the port.
@@ -74,16 +74,16 @@ def write_bundle(exhibit: Exhibit, folder: Path, make: str) -> list[Path]:
     Raises:
         InputError: the call cannot be written down, or `make` is not of that form.
     """
-    where = f"`{exhibit.fault.path or '<root>'}`, call {exhibit.fault.call}"
-    if exhibit.problem:
-        raise InputError(f"bundle: {where} cannot be made again by itself: {exhibit.problem}")
+    where = f"`{repro.fault.path or '<root>'}`, call {repro.fault.call}"
+    if repro.problem:
+        raise InputError(f"bundle: {where} cannot be made again by itself: {repro.problem}")
     home, colon, name = make.partition(":")
     if not (colon and name.isidentifier()):
         raise InputError(f"bundle: make={make!r}: expected module:attribute, what makes the port")
     arrays = {
-        "inputs": exhibit.given or {},
-        "expected": exhibit.expected or {},
-        "weights": exhibit.weights or {},
+        "inputs": repro.given or {},
+        "expected": repro.expected or {},
+        "weights": repro.weights or {},
     }
     try:
         files: dict[str, str | bytes] = {
@@ -91,15 +91,15 @@ def write_bundle(exhibit: Exhibit, folder: Path, make: str) -> list[Path]:
         }
     except (SafetensorError, KeyError) as error:  # KeyError: a type that it has no name for
         raise InputError(f"bundle: {where} has arrays that no file can hold: {error}") from error
-    files["repro.py"] = _script(exhibit, folder / "repro.py", home, name)
+    files["repro.py"] = _script(repro, folder / "repro.py", home, name)
     write_all(folder, files)
     return [folder / key for key in files]
 
 
-def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
-    fault = exhibit.fault
-    torch = "torch.manual_seed" in exhibit.making
-    reference = torch or "reference" in exhibit.making
+def _script(repro: Repro, place: Path, home: str, name: str) -> str:
+    fault = repro.fault
+    torch = "torch.manual_seed" in repro.making
+    reference = torch or "reference" in repro.making
     return SCRIPT.format(
         title=f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}: "
         f"{fault.cause or 'fault'}.",
@@ -110,8 +110,8 @@ def _script(exhibit: Exhibit, place: Path, home: str, name: str) -> str:
         if reference
         else "",
         torch="import torch\n" if torch else "",
-        settings="".join(f"{line}\n" for line in exhibit.settings),
-        imports=f"\n{exhibit.imports}" if exhibit.imports else "",
-        making=exhibit.making.replace("{name}", name),
-        call=exhibit.call,
+        settings="".join(f"{line}\n" for line in repro.settings),
+        imports=f"\n{repro.imports}" if repro.imports else "",
+        making=repro.making.replace("{name}", name),
+        call=repro.call,
     )

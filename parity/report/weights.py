@@ -1,4 +1,4 @@
-"""The ledger of weights as lines, as a table, and as what a reader must know before a PASS."""
+"""The weight map as lines, as a table, and as what a reader must know before a PASS."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

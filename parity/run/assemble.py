@@ -23,10 +23,10 @@ from parity.report import Report
 from parity.run.case import Outcome
 from parity.weights.coverage import settled, with_weights
 from parity.weights.module_map import Folding, fold
-from parity.weights.weight_map import make_ledger
+from parity.weights.weight_map import make_weight_map
 
-PORTRAITS = 12
-"""How many faults of a report have a portrait: each takes up to 50 kB of it."""
+ERROR_MAPS = 12
+"""How many faults of a report have a error_map: each takes up to 50 kB of it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Paired:
 
     modules: int
     folding: Folding
-    ledger: tuple[Weight, ...]
+    weight_map: tuple[Weight, ...]
     zeros: tuple[str, ...] = ()
 
 
@@ -53,7 +53,7 @@ def paired(
     ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
     names = {path: renamed(path, rules.rename or {}) for path in modules}
     folding = fold(modules, ours, names, rules.tied)
-    ledger = make_ledger(
+    weight_map = make_weight_map(
         tensors,
         capture_nnx.named_tensors(port),
         modules=found,
@@ -62,7 +62,7 @@ def paired(
         rules=rules.weights,
         declared=rules.declared,
     )
-    return Paired(len(modules), folding, ledger, all_zero(tensors))
+    return Paired(len(modules), folding, weight_map, all_zero(tensors))
 
 
 class Programs:
@@ -99,7 +99,7 @@ def assembled(
     """
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
-    weights = settled(pairs.ledger, coverage, rows)
+    weights = settled(pairs.weight_map, coverage, rows)
     if rules.only:
         if not coverage.calls:
             chosen = ", ".join(rules.only)
@@ -133,14 +133,14 @@ def assembled(
         emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
         nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
         partial="; ".join(filter(None, partial)),
-        exhibit=next((outcome.exhibit for outcome in outcomes if outcome.exhibit), None),
+        repro=next((outcome.repro for outcome in outcomes if outcome.repro), None),
     )
 
 
 def _of_modules(
     weights: Sequence[Weight], coverage: Coverage, folding: Folding
 ) -> tuple[Weight, ...]:
-    """The lines of the ledger that are of a module in the coverage."""
+    """The lines of the weight map that are of a module in the coverage."""
     paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
     places = {folding.partners[path] for path in paths if path in folding.partners}
     return tuple(line for line in weights if line.path in (paths if line.name else places))
@@ -153,10 +153,10 @@ def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
         first = merged.get(fault.path)
         if first is not None:
             merged[fault.path] = replace(first, calls=first.calls + fault.calls)
-        elif len(merged) < PORTRAITS:
+        elif len(merged) < ERROR_MAPS:
             merged[fault.path] = fault
         else:
-            merged[fault.path] = replace(fault, portrait=None)
+            merged[fault.path] = replace(fault, error_map=None)
     return tuple(merged.values())
 
 

@@ -24,7 +24,7 @@ from parity.core.exceptions import InputError
 from parity.core.globs import Pending, captured, check_used, renamed
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Case
-from parity.core.repro import Exhibit
+from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Diagnosis, Fault, Row
@@ -78,7 +78,7 @@ class Outcome:
     nonfinite: tuple[NonFinite, ...] = ()
     emulation: Emulation | None = None
     uncaptured: Mapping[str, str] = field(default_factory=dict)
-    exhibit: Exhibit | None = None
+    repro: Repro | None = None
     seen: str = ""
     left_out: tuple[str, ...] = ()
     """What both sides have and a declaration names."""
@@ -140,8 +140,8 @@ def run_case(
 ) -> Outcome:
     """Run both sides on one input, and measure, judge and locate.
 
-    `weights` is the ledger of both roots, which tells of faults that weights explain. `backward`
-    is the reference's backward pass, where gradients are to be compared too.
+    `weights` is the weight map of both roots, which explains faults. `backward` is
+    the reference's backward pass, where gradients are to be compared too.
     """
     layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
     layout_rules.check(layout)
@@ -211,7 +211,7 @@ def run_case(
         ]  # fmt: skip
         faults = faults_of(judged, reference.diagnose, progress)
         shown = None
-        if rules.exhibit and faults:
+        if rules.repro and faults:
             shown = take(faults[0], judged, nnx_root, sides, store)
         found = [one for part in judged for one in part.found]
         rows = [one.row for one in found]

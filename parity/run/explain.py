@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from parity.core.error_map import Portrait
+from parity.core.error_map import ErrorMap
 from parity.core.exceptions import first_line
 from parity.core.verdicts import Diagnosis, Fault
-from parity.diagnose.error_map import portray
+from parity.diagnose.error_map import error_map_of
 from parity.diagnose.scene import HINTS, Scene
 from parity.host.progress import Progress
 from parity.judge.faults import Found
@@ -60,15 +60,17 @@ def explained(
     )  # fmt: skip
     result = _why(first, scene, diagnose)
     progress.advance()
-    picture, lost = _portrait(first, scene)
+    picture, lost = _error_map(first, scene)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost)))
-    return replace(fault, cause=result.cause, hint=result.hint, evidence=evidence, portrait=picture)
+    return replace(
+        fault, cause=result.cause, hint=result.hint, evidence=evidence, error_map=picture
+    )
 
 
-def _portrait(found: Found, scene: Scene) -> tuple[Portrait | None, str]:
+def _error_map(found: Found, scene: Scene) -> tuple[ErrorMap | None, str]:
     """Where the error lies, or why that is not known."""
     try:
-        return portray(found, scene), ""
+        return error_map_of(found, scene), ""
     except Exception as error:  # the report must not be lost for a picture
         return None, f"where in the array is not known: {first_line(error)}"
 

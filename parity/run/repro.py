@@ -14,7 +14,7 @@ from parity.capture.linen import Part
 from parity.capture.nnx import Method, target
 from parity.capture.recorder import unbind
 from parity.core.calls import Match
-from parity.core.repro import Exhibit
+from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
@@ -34,18 +34,18 @@ class Unshowable(Exception):
 
 def take(
     fault: Fault, parts: Sequence[Judged], root: nnx.Module, sides: Sides, store: Store
-) -> Exhibit:
+) -> Repro:
     """The call of a fault; `root` is the port."""
     judged = part_of(fault, parts)
     match = next(m for m in judged.part.matches
                  if (m.ref.path, m.ref.number) == (fault.path, fault.call))  # fmt: skip
     if match.port.tapped:
-        return Exhibit(fault, problem="it is at a tap, and a tap cannot be called by itself")
+        return Repro(fault, problem="it is at a tap, and a tap cannot be called by itself")
     method = sides.nnx_method if match.ref.parent == -1 else "__call__"
     try:
         call, imports = _source(match, root, sides.nnx_modules[match.port.path], method)
     except Unshowable as error:
-        return Exhibit(fault, problem=str(error))
+        return Repro(fault, problem=str(error))
     names = [leaf.name for leaf in match.port.inputs if leaf.buffer]
     expected = {
         f"output.{leaf.port.name}".rstrip("."): reference(leaf, store)
@@ -53,8 +53,8 @@ def take(
         if leaf.port and leaf.port.buffer and leaf.ref.buffer
     }
     if not expected:
-        return Exhibit(fault, problem="the port returns nothing that the reference does")
-    return Exhibit(
+        return Repro(fault, problem="the port returns nothing that the reference does")
+    return Repro(
         fault,
         call,
         imports,
@@ -83,14 +83,14 @@ def _settings() -> tuple[str, ...]:
     return tuple(lines)
 
 
-def with_weights(exhibit: Exhibit, tensors: Sequence[Tensor]) -> Exhibit:
-    """The exhibit with the reference's weights of the module at fault."""
+def with_weights(repro: Repro, tensors: Sequence[Tensor]) -> Repro:
+    """The repro with the reference's weights of the module at fault."""
     found = {tensor.full_name: np.ascontiguousarray(tensor.read()) for tensor in tensors}
-    return replace(exhibit, weights=found)
+    return replace(repro, weights=found)
 
 
-def made_by_pair(exhibit: Exhibit, weights: str | None, config: str | None, seed: int) -> Exhibit:
-    """The exhibit with how a `parity.Pair` makes its port."""
+def made_by_pair(repro: Repro, weights: str | None, config: str | None, seed: int) -> Repro:
+    """The repro with how a `parity.Pair` makes its port."""
     if weights:
         making = f"port = {{name}}.make_nnx({weights!r}, {config!r}, None)"
     else:
@@ -98,11 +98,11 @@ def made_by_pair(exhibit: Exhibit, weights: str | None, config: str | None, seed
             f"reference = {{name}}.make_torch(None, {config!r}, {seed})\n"
             f"port = {{name}}.make_nnx(None, {config!r}, reference)"
         )
-    return replace(exhibit, making=making)
+    return replace(repro, making=making)
 
 
-def made_by_function(exhibit: Exhibit, seed: int) -> Exhibit:
-    """The exhibit with how the port is made by a function that `parity compare` takes.
+def made_by_function(repro: Repro, seed: int) -> Repro:
+    """The repro with how the port is made by a function that `parity compare` takes.
 
     `seed` is what torch's stream begins at when the function is called.
     """
@@ -110,7 +110,7 @@ def made_by_function(exhibit: Exhibit, seed: int) -> Exhibit:
         f"torch.manual_seed({seed})\nmade = {{name}}()\n"
         'port = made["nnx_module"] if isinstance(made, Mapping) else made[1]'
     )
-    return replace(exhibit, making=making)
+    return replace(repro, making=making)
 
 
 def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:

@@ -67,7 +67,7 @@ def check_trace(
     for case, stored in zip(cases, golden.index.cases, strict=True):
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         programs.before(case.path, [form.shape for form in stored.given])
-        outcome = run_case(case, reference, port, rules, progress, weights=pairs.ledger)
+        outcome = run_case(case, reference, port, rules, progress, weights=pairs.weight_map)
         outcomes.append(replace(outcome, notes=(*outcome.notes, *_doubts(outcome))))
     facts = {
         **golden.index.facts,

@@ -21,7 +21,7 @@ from parity.traces.propagate import judge_apart
 from parity.traces.index import Index, StoredCase
 from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, adopted, open_trace
-from parity.weights.weight_map import make_ledger
+from parity.weights.weight_map import make_weight_map
 from parity.judge.faults import Found, find_faults
 from parity.extras.nonfinite import first_nonfinite
 from parity.host.progress import Progress
@@ -69,7 +69,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
         if partner is None:
             outcomes.append(_alone(case, f"only {before} has the case {case.name}"))
         else:
-            outcomes.append(_compared(ref, case, other, partner, rules, pairs.ledger, progress))
+            outcomes.append(_compared(ref, case, other, partner, rules, pairs.weight_map, progress))
     outcomes += [_alone(case, f"only {after} has the case {case.name}") for case in found.values()]
     facts = {
         **ref.index.facts,
@@ -137,9 +137,9 @@ def _why(a: Index, b: Index) -> str:
 
 def _paired(ref: Golden, other: Golden) -> Paired:
     folding = fold(ref.modules, other.modules, {path: path for path in ref.modules})
-    ledger = make_ledger(ref.tensors, other.tensors, modules=other.modules, folding=folding)
+    weight_map = make_weight_map(ref.tensors, other.tensors, modules=other.modules, folding=folding)
     ours, theirs = ({one.full_name: one for one in golden.tensors} for golden in (ref, other))
-    return Paired(len(ref.modules), folding, tuple(_line(one, ours, theirs) for one in ledger))
+    return Paired(len(ref.modules), folding, tuple(_line(one, ours, theirs) for one in weight_map))
 
 
 def _line(line: Weight, ref: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Weight:

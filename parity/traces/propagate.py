@@ -28,7 +28,7 @@ from parity.measure.noise import score
 from parity.host.progress import Progress
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.pair import Case
-from parity.core.measurements import Exclusive, Handed, Inclusive
+from parity.core.measurements import Exclusive, ChildInput, Inclusive
 from parity.core.store import Buffer, Store
 
 NAN = math.nan
@@ -105,7 +105,7 @@ class _Work:
             order: self._largest(match.outputs) for order, match in self._matches.items()
         }
         self._errors: dict[Key, Exclusive] = {}
-        self._handed: dict[int, list[Handed]] = defaultdict(list)
+        self._handed: dict[int, list[ChildInput]] = defaultdict(list)
         self._outputs: dict[Key, Buffer] = {}
         self._received: dict[Key, Buffer] = {}
 
@@ -132,7 +132,7 @@ class _Work:
             if math.isinf(off) and before <= half(np.dtype(np.float32)):
                 error = Exclusive(NAN, NAN, 0, problem=text)
                 self._handed[parent.order].append(
-                    Handed(parent.order, order, match.ref.path, name, after, error)
+                    ChildInput(parent.order, order, match.ref.path, name, after, error)
                 )
         for leaf in match.inputs:
             if not comparable(leaf) or self._alike(leaf):
@@ -146,7 +146,7 @@ class _Work:
                 error = replace(error, problem=NO_FLOAT64)
             key = (order, leaf.ref.name)
             self._handed[parent.order].append(
-                Handed(parent.order, *key[:1], match.ref.path, key[1], after, error)
+                ChildInput(parent.order, *key[:1], match.ref.path, key[1], after, error)
             )
             self._keep(self._received, key, leaf, before)
 

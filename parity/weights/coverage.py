@@ -1,4 +1,4 @@
-"""What the ledger of weights means for a comparison, once it is known what ran and what holds."""
+"""Coverage of the tensors, and weight map findings that the outputs refute."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from parity.weights.suggest import how
 def settled(
     weights: Sequence[Weight], coverage: Coverage, rows: Sequence[Row]
 ) -> tuple[Weight, ...]:
-    """The ledger without the unusual orders of axes that the port knows how to read.
+    """The weight_map without the unusual orders of axes that the port knows how to read.
 
     These are of modules that ran: if all that they return is right, so is the order.
     """

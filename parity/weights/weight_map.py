@@ -1,4 +1,4 @@
-"""The ledger of weights: each tensor of the reference and the one leaf of the port that holds it.
+"""The weight map: each tensor of the reference and the leaf of the port that holds it.
 
 Names tell which tensors to compare, the values alone whether they are equal, in what order of axes,
 and where not, what is wrong.
@@ -30,7 +30,7 @@ NAMES = {
 """What Flax calls the tensors of PyTorch's modules."""
 
 
-def make_ledger(
+def make_weight_map(
     ref: Iterable[Tensor],
     port: Iterable[Tensor],
     *,

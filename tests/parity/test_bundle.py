@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 import parity
 from parity import InputError
 from parity.cli import cli
-from parity.core.repro import Exhibit
+from parity.core.repro import Repro
 from parity.core.verdicts import Fault
 from parity.report.repro import write_bundle
 from parity.run.repro import Unshowable, _access, made_by_pair
@@ -93,7 +93,7 @@ def home(tmp_path, monkeypatch):
 def shown(home, capsys):
     """A report with its call, what was written, and what the script printed."""
     torch.manual_seed(3)
-    report = compare(**import_module("mixing").make_pair(), seed=3, exhibit=True)
+    report = compare(**import_module("mixing").make_pair(), seed=3, repro=True)
     torch.manual_seed(4)  # the script starts from its own seed
     written = report.bundle(home / "out", make="mixing:make_pair")
     runpy.run_path(str(home / "out" / "repro.py"))
@@ -167,32 +167,32 @@ X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_right_port_has_nothing_to_show(tmp_path):
-    report = compare(Same(), Scaled(1.0), (X,), exhibit=True)
+    report = compare(Same(), Scaled(1.0), (X,), repro=True)
     with pytest.raises(parity.InputError, match="no call to write: the report has no fault"):
         report.bundle(tmp_path, make="a:b")
     report = compare(Same(), Scaled(2.0), (X,))
-    with pytest.raises(parity.InputError, match="compare with exhibit=True"):
+    with pytest.raises(parity.InputError, match="compare with repro=True"):
         report.bundle(tmp_path, make="a:b")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_down_is_said(tmp_path):
-    report = compare(Same(), Scaled(2.0), (X,), exhibit=True)
+    report = compare(Same(), Scaled(2.0), (X,), repro=True)
     with pytest.raises(parity.InputError, match="expected module:attribute"):
         report.bundle(tmp_path, make="somewhere")
     port = {"torch": "__call__", "nnx": lambda module, x: module(x)}
-    report = compare(Same(), Scaled(2.0), (X,), method=port, exhibit=True)
+    report = compare(Same(), Scaled(2.0), (X,), method=port, repro=True)
     with pytest.raises(parity.InputError, match="no function that can be imported"):
         report.bundle(tmp_path, make="a:b")
     streams = {"rngs": nnx.Rngs(0)}
-    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, exhibit=True)
+    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, repro=True)
     with pytest.raises(parity.InputError, match="it takes a Rngs"):
         report.bundle(tmp_path, make="a:b")
 
 
 def test_a_function_that_was_called_is_imported(tmp_path):
     methods = {"torch": "__call__", "nnx": doubled}
-    report = compare(Same(), Scaled(1.0), (X,), method=methods, exhibit=True)
+    report = compare(Same(), Scaled(1.0), (X,), method=methods, repro=True)
     report.bundle(tmp_path, make="a:b")
     script = (tmp_path / "repro.py").read_text()
     assert f"from {__name__} import doubled" in script
@@ -200,16 +200,16 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 
 
 def test_how_a_pair_makes_its_port():
-    exhibit = Exhibit(Fault("a", 0, "", "forward", "Conv", ""))
-    assert made_by_pair(exhibit, "folder", None, 0).making == (
+    repro = Repro(Fault("a", 0, "", "forward", "Conv", ""))
+    assert made_by_pair(repro, "folder", None, 0).making == (
         "port = {name}.make_nnx('folder', None, None)"
     )
-    assert "{name}.make_torch(None, 'small', 7)" in made_by_pair(exhibit, None, "small", 7).making
+    assert "{name}.make_torch(None, 'small', 7)" in made_by_pair(repro, None, "small", 7).making
 
 
 def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
-    bare = Exhibit(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
+    bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
     made = made_by_pair(bare, None, "{size}.json", 0)
     write_bundle(made, tmp_path, "mine:PAIR")
     assert "PAIR.make_torch(None, '{size}.json', 0)" in (tmp_path / "repro.py").read_text()
@@ -217,7 +217,7 @@ def test_braces_in_what_was_asked_for_are_text(tmp_path):
 
 def test_arrays_that_no_file_holds_are_said(tmp_path):
     array = {"x": np.ones(2, np.longdouble)}
-    bare = Exhibit(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
+    bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
     with pytest.raises(InputError, match="bundle: `a`, call 0 has arrays that no file can hold"):
         write_bundle(bare, tmp_path, "mine:PAIR")
 
@@ -225,7 +225,7 @@ def test_arrays_that_no_file_holds_are_said(tmp_path):
 def test_the_script_configures_jax_as_it_was(tmp_path):
     device = jax.devices("cpu")[0]
     with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
-        report = compare(Same(), Scaled(2.0), (X,), exhibit=True)
+        report = compare(Same(), Scaled(2.0), (X,), repro=True)
     report.bundle(tmp_path, make="a:b")
     lines = [
         line

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from parity.core.calls import Leaf, LeafMatch
-from parity.core.measurements import Exclusive, Handed, Inclusive, Metrics
+from parity.core.measurements import ChildInput, Exclusive, Inclusive, Metrics
 from parity.core.pair import Rung
 from parity.core.reasons import PORT_LACKS
 from parity.core.store import Buffer
@@ -93,7 +93,7 @@ def test_moved_data_must_be_the_same():
 def test_a_container_is_at_fault_if_what_it_returns_is_wrong_too():
     assert container(exclusive(r=1e3), inclusive(r=1e3)) == ("FAIL", "exclusive")
     assert container(exclusive(r=1e3), inclusive(r=2.0)) == ("WARN", "")
-    handed = (Handed(5, 3, "a.b", "x", "", exclusive(r=1e3)),)
+    handed = (ChildInput(5, 3, "a.b", "x", "", exclusive(r=1e3)),)
     assert container(exclusive(r=1.0), inclusive(r=1e3), handed) == ("FAIL", "exclusive")
     assert container(exclusive(r=1.0), inclusive(r=2.0), handed) == ("WARN", "")
 

@@ -16,7 +16,7 @@ from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
 from parity.gradients import noise as gradient
 from parity.gradients.noise import scored
-from parity.weights.weight_map import in_order_of_ref, make_ledger
+from parity.weights.weight_map import in_order_of_ref, make_weight_map
 
 compare = partial(parity.compare, modes=("grad",), jitted=False)
 ALL = ("free", "exclusive", "inclusive", "grad")
@@ -616,7 +616,7 @@ def test_less_deep(models):
 
 
 def test_the_files_and_the_page(tmp_path):
-    report = compare(*small(ours=stop), (X,), exhibit=True)
+    report = compare(*small(ours=stop), (X,), repro=True)
     written = {path.name: path.read_text() for path in report.write(tmp_path)}
     for name in ("layers.csv", "report.md", "report.html", "report.json", "junit.xml"):
         assert "__call__/grad" in written[name], name
@@ -630,12 +630,12 @@ def test_a_leaf_of_the_port_in_the_order_of_the_reference():
     draw = np.random.default_rng(0)
     theirs = {name: draw.standard_normal((4, 2, 3)) for name in ("q", "k")}
     held = np.concatenate([array.transpose(2, 1, 0) for array in theirs.values()], -1)
-    ledger = make_ledger(
+    weight_map = make_weight_map(
         [Tensor("", name, one.shape, lambda one=one: one) for name, one in theirs.items()],
         [Tensor("", "qk", held.shape, lambda: held)],
         rules=(Fused(("q", "k"), into="qk"),),
     )
-    for line in ledger:
+    for line in weight_map:
         array, index = in_order_of_ref(line, held)
         np.testing.assert_array_equal(array, theirs[line.name][index])
 

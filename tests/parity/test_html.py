@@ -25,7 +25,7 @@ from parity.report.html import as_html, as_notebook
 from parity.report.html.data import page_data
 from parity.report.html.drift import drift, points
 from parity.report.html.modules import heat, module_tree
-from parity.run.assemble import PORTRAITS, _merged_faults
+from parity.run.assemble import ERROR_MAPS, _merged_faults
 
 EVIL = "a</script><script>alert(1)</script>\"><img src=x onerror='alert(1)'>`{{ 7 * 7 }}`&amp;"
 CSS = files("parity.report.html").joinpath("templates/page.css").read_text()
@@ -230,16 +230,16 @@ def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():
 
 
 def test_few_faults_have_portraits(faulty):
-    shown = replace(faulty.faults[0], portrait=faulty.faults[0].portrait)
-    many = _merged_faults([replace(shown, path=f"m{i}") for i in range(PORTRAITS + 5)])
-    assert [fault.portrait is not None for fault in many] == [True] * PORTRAITS + [False] * 5
+    shown = replace(faulty.faults[0], error_map=faulty.faults[0].error_map)
+    many = _merged_faults([replace(shown, path=f"m{i}") for i in range(ERROR_MAPS + 5)])
+    assert [fault.error_map is not None for fault in many] == [True] * ERROR_MAPS + [False] * 5
 
 
 def test_json_has_the_portraits(faulty):
     schema = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
     document = json.loads(as_json(faulty))
     jsonschema.validate(document, schema)
-    assert document["faults"][0]["portrait"]["unit"] > 0
+    assert document["faults"][0]["error_map"]["unit"] > 0
 
 
 def test_a_piece_of_a_notebook(faulty):

@@ -1,4 +1,4 @@
-"""The ledger of weights: alone on tensors, and in the reports of whole comparisons."""
+"""The weight map: alone on tensors, and in the reports of whole comparisons."""
 
 import json
 
@@ -21,7 +21,7 @@ from parity.report.markdown import as_markdown
 from parity.weights.module_map import Folding
 from parity.weights.suggest import how
 from parity.weights.transform import fingerprint, regroups, same_values
-from parity.weights.weight_map import make_ledger
+from parity.weights.weight_map import make_weight_map
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)
@@ -35,11 +35,11 @@ def tensor(full_name, values, buffer=False):
 
 
 def line(ref, port, name="weight", buffer=False, others=()):
-    """The ledger's line of one tensor, in a module of these."""
+    """The weight_map's line of one tensor, in a module of these."""
     theirs = [tensor(f"a.{name}", ref, buffer), *others]
     ours = "kernel" if ref.ndim > 1 else "bias"
     leaves = [] if port is None else [tensor(f"a.{ours}", port, buffer)]
-    return make_ledger(theirs, leaves, modules=["a"])[0]
+    return make_weight_map(theirs, leaves, modules=["a"])[0]
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_buffers():
     mask = np.eye(4, dtype=bool)
     assert line(mask, mask, name="mask", buffer=True).finding == ""
     assert line(mask, ~mask, name="mask", buffer=True).cause == "norm_buffers"
-    assert make_ledger([tensor("a.num_batches_tracked", np.zeros(()), buffer=True)], []) == ()
+    assert make_weight_map([tensor("a.num_batches_tracked", np.zeros(()), buffer=True)], []) == ()
 
 
 def test_axes_that_are_merged_or_split():
@@ -131,7 +131,7 @@ def test_scalars_and_square_kernels():
     assert same_values(square, square.T) == (1, 0)
     assert same_values(square, square) == (0, 1)
     assert line(square, square).cause == "weights_layout"
-    table = make_ledger([tensor("a.weight", square)], [tensor("a.embedding", square)])
+    table = make_weight_map([tensor("a.weight", square)], [tensor("a.embedding", square)])
     assert table[0].finding == ""  # only a kernel has a usual order
 
 
@@ -145,7 +145,7 @@ def test_a_fingerprint_is_that_of_the_values_in_any_order():
 def test_tensors_of_one_module_pair_by_name_then_values_then_size():
     theirs = [tensor(f"a.{name}", VECTOR + i) for i, name in enumerate(("weight", "gamma", "beta"))]
     ours = [("shift", VECTOR + 2), ("factor", VECTOR + 1), ("scale", VECTOR)]
-    found = make_ledger(theirs, [tensor(f"a.{name}", values) for name, values in ours])
+    found = make_weight_map(theirs, [tensor(f"a.{name}", values) for name, values in ours])
     assert [one.nnx_name for one in found] == ["a.scale", "a.factor", "a.shift"]
     assert not any(one.finding for one in found)
 
@@ -162,7 +162,7 @@ def test_lists_of_parameters():
             self.scales = nnx.List([nnx.Param(jnp.asarray(VECTOR) + i) for i in range(2)])
             self.rngs = nnx.Rngs(0)
 
-    found = make_ledger(capture_torch.named_tensors(Torch()), capture_nnx.named_tensors(Port()))
+    found = make_weight_map(capture_torch.named_tensors(Torch()), capture_nnx.named_tensors(Port()))
     assert [one.nnx_name for one in found] == ["scales.0", "scales.1"]
     assert not any(one.finding for one in found)
 
@@ -171,7 +171,7 @@ def test_a_shared_tensor_may_be_one_leaf():
     def shared(name):
         return Tensor(name, "weight", KERNEL.shape, lambda: KERNEL, identity=7)
 
-    found = make_ledger([shared("embed"), shared("head")], [tensor("embed.kernel", USUAL)])
+    found = make_weight_map([shared("embed"), shared("head")], [tensor("embed.kernel", USUAL)])
     assert [one.nnx_name for one in found] == ["embed.kernel", "embed.kernel"]
 
 
@@ -406,7 +406,7 @@ def test_rules_that_do_not_fit_are_findings():
     )
     theirs = [tensor(name, p.detach().numpy()) for name, p in reference.named_parameters()]
     ours = [tensor("qkv.kernel", np.zeros((4, 12), np.float32))]
-    found = {one.name: one for one in make_ledger(theirs, ours, rules=wrong)}
+    found = {one.name: one for one in make_weight_map(theirs, ours, rules=wrong)}
     assert found["to_q.weight"].cause == "shape"
     assert "`qkv.kernel` (4, 12) does not hold `to_q.weight` (4, 4) and" in (
         found["to_q.weight"].finding
@@ -419,7 +419,7 @@ def test_a_tensor_that_is_split():
     ours = [tensor(f"a.{name}.kernel", whole[i * 3 : i * 3 + 3].T) for i, name in enumerate("qkv")]
     names = tuple(f"a.{name}.kernel" for name in "qkv")
     theirs = [tensor("a.in_proj_weight", whole)]
-    right = make_ledger(theirs, ours, rules=[Fused("*.in_proj_weight", tuple(
+    right = make_weight_map(theirs, ours, rules=[Fused("*.in_proj_weight", tuple(
         f"*.{name}.kernel" for name in "qkv"), axis=0)])  # fmt: skip
     assert [one.nnx_name for one in right] == list(names)
     assert [one.transform for one in right] == [
@@ -427,7 +427,7 @@ def test_a_tensor_that_is_split():
     ]  # fmt: skip
     assert {one.shape for one in right} == {(9, 4)}
     rule = Fused("a.in_proj_weight", into=(names[1], names[0], names[2]), axis=0)
-    wrong = make_ledger(theirs, ours, rules=[rule])
+    wrong = make_weight_map(theirs, ours, rules=[rule])
     assert [one.cause for one in wrong] == ["weights_swapped", "weights_swapped", ""]
     assert wrong[0].finding == "holds the values of a.in_proj_weight[3:6]"
 
@@ -537,13 +537,13 @@ def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
 def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around_them():
     theirs, ours = [tensor("a.weight", KERNEL)], [tensor("a.conv.kernel", USUAL)]
     folding = Folding({"": "", "a": "a"}, port={"a.conv": "a"})
-    (found,) = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=folding)
+    (found,) = make_weight_map(theirs, ours, modules=["", "a", "a.conv"], folding=folding)
     assert (found.nnx_name, found.finding) == ("a.conv.kernel", "")
-    lost, _ = make_ledger(theirs, ours, modules=["", "a", "a.conv"], folding=Folding({"": ""}))
+    lost, _ = make_weight_map(theirs, ours, modules=["", "a", "a.conv"], folding=Folding({"": ""}))
     assert lost.nnx_name == ""
     theirs, ours = [tensor("a.conv.weight", KERNEL)], [tensor("a.kernel", 2 * USUAL)]
     folding = Folding({"": "", "a": "a"}, ref={"a.conv": "a"})
-    (found,) = make_ledger(theirs, ours, modules=["", "a"], folding=folding)
+    (found,) = make_weight_map(theirs, ours, modules=["", "a"], folding=folding)
     assert (found.nnx_name, found.cause) == ("a.kernel", "weights_value")
     assert found.finding.startswith("off by 1 ")
 
@@ -551,7 +551,7 @@ def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around
 def test_a_tensor_of_another_place_is_suggested_and_renamed():
     theirs = [tensor("block.gamma", VECTOR), tensor("block.beta", VECTOR[:3])]
     ours = [tensor("block.ls.scale", VECTOR)]
-    lost, none, _ = make_ledger(theirs, ours, modules=["block", "block.ls"])
+    lost, none, _ = make_weight_map(theirs, ours, modules=["block", "block.ls"])
     assert lost.suggested == "block.ls.scale"
     assert lost.finding.endswith(
         "the port's `block.ls.scale` (7,) holds the same values: "
@@ -559,8 +559,8 @@ def test_a_tensor_of_another_place_is_suggested_and_renamed():
     )
     assert none.suggested == ""
     rename = {"block.gamma": "block.ls.scale"}
-    assert make_ledger(theirs, ours, rename=rename)[0].finding == ""
-    (other, *_) = make_ledger(theirs, [tensor("block.ls.scale", VECTOR + 1)])
+    assert make_weight_map(theirs, ours, rename=rename)[0].finding == ""
+    (other, *_) = make_weight_map(theirs, [tensor("block.ls.scale", VECTOR + 1)])
     assert "has its size" in other.finding
 
 

@@ -187,6 +187,6 @@ def test_inside_an_nnx_module_under_jit(only):
 
 
 def test_there_is_no_bundle_of_one(tmp_path):
-    report = compare(*make(epsilon=1e-3), (X,), rename=RENAME, exhibit=True)
+    report = compare(*make(epsilon=1e-3), (X,), rename=RENAME, repro=True)
     with pytest.raises(parity.InputError, match="it is a module of Linen"):
         report.bundle(tmp_path, make="a:b")

@@ -1,4 +1,4 @@
-from parity.core.measurements import Exclusive, Handed, Inclusive
+from parity.core.measurements import ChildInput, Exclusive, Inclusive
 from parity.core.verdicts import Row
 from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
@@ -47,12 +47,12 @@ def test_an_inclusive_failure_counts_where_nothing_inside_explains_it():
 
 def test_a_fault_counts_from_the_call_that_first_receives_it():
     error = Exclusive(1.0, 1.0, 0, r=99)
-    handed = {"": (Handed(5, 4, "b", "x", "a", error),)}
+    handed = {"": (ChildInput(5, 4, "b", "x", "a", error),)}
     (first, second) = faults(handed, root=OWN, b=OWN)
     assert (first.path, first.segment) == ("", "between `a` and the input of `b`")
     assert (second.path, second.segment) == ("b", "after `x`")
     assert "hands on is off by 1.0e+00" in first.evidence
-    handed = {"a": (Handed(2, 0, "a.x", "x", "", error),)}
+    handed = {"a": (ChildInput(2, 0, "a.x", "x", "", error),)}
     (only,) = faults(handed, a=OWN)
     assert only.segment == "between its own input and the input of `x`"
 

@@ -6,7 +6,7 @@ from flax import nnx
 
 import parity
 from parity.core.error_map import EDGES
-from parity.diagnose.error_map import portrait
+from parity.diagnose.error_map import error_map
 
 REF = np.random.default_rng(0).standard_normal((2, 5, 8, 9, 6)).astype(np.float32)
 
@@ -18,7 +18,7 @@ def along(found, axis):
 def test_an_error_in_one_column_of_one_frame():
     port = REF.copy()
     port[1, 3, :, 8] += 0.5
-    found = portrait(REF, port, leaf="x", to="a.conv")
+    found = error_map(REF, port, leaf="x", to="a.conv")
     assert (found.leaf, found.to, found.free) == ("x", "a.conv", False)
     assert found.unit == pytest.approx(float(np.sqrt((REF.astype(float) ** 2).mean())), rel=1e-2)
     assert np.flatnonzero(along(found, "item")).tolist() == [1]
@@ -43,7 +43,7 @@ def test_a_large_array_is_reduced_and_a_single_wrong_entry_stays():
     ref = np.ones((1, 200, 300, 4), np.float32)
     port = ref.copy()
     port[0, 150, 217, 2] = 5
-    found = portrait(ref, port)
+    found = error_map(ref, port)
     heat = np.array(found.heat)
     assert heat.shape == (64, 64)
     assert found.heat_size == (200, 300)
@@ -59,7 +59,7 @@ def test_what_is_finite_on_one_side_only_counts_as_the_largest():
     ref[0, 0, 0, 0, 1] = port[0, 0, 0, 0, 1] = np.inf
     port[1, 2, 3, 4, 5] = np.nan
     ref[1, 2, 3, 4, 4] = np.inf
-    found = portrait(ref, port)
+    found = error_map(ref, port)
     assert found.counts[-1] == 2
     assert found.counts[0] == REF.size - 2
     assert found.worst == "item 1, frame 2"
@@ -82,7 +82,7 @@ def test_what_is_finite_on_one_side_only_counts_as_the_largest():
 def test_ranks_and_types(ref, axes, size):
     port = ref.copy()
     port.flat[-1] = 1 if ref.dtype == bool else port.flat[-1] * 3 + 1
-    found = portrait(ref, port)
+    found = error_map(ref, port)
     assert (found.heat_axes, found.heat_size) == (axes, size)
     assert found.counts[0] == ref.size - 1
     assert found.heat[-1][-1] > 0
@@ -90,14 +90,14 @@ def test_ranks_and_types(ref, axes, size):
 
 
 def test_arrays_that_cannot_be_subtracted():
-    assert portrait(REF, REF[:1]) is None
-    assert portrait(np.float32(1), np.float32(2)) is None
-    assert portrait(np.zeros((0, 3)), np.zeros((0, 3))) is None
+    assert error_map(REF, REF[:1]) is None
+    assert error_map(np.float32(1), np.float32(2)) is None
+    assert error_map(np.zeros((0, 3)), np.zeros((0, 3))) is None
 
 
 def test_a_fault_has_the_portrait_of_what_it_returns(faulty):
     fault = next(fault for fault in faulty.faults if fault.path == "stem")
-    found = fault.portrait
+    found = fault.error_map
     assert (found.to, found.free) == ("", False)
     assert [one.size for one in found.along] == [2, 7, 9, 8]
     # a bias of 1 everywhere
@@ -106,7 +106,7 @@ def test_a_fault_has_the_portrait_of_what_it_returns(faulty):
 
 def test_a_fault_has_the_portrait_of_what_it_hands_on(faulty):
     fault = next(fault for fault in faulty.faults if fault.path == "blocks.0")
-    found = fault.portrait
+    found = fault.error_map
     assert (found.to, found.leaf) == ("blocks.0.norm", "input")
     heat = np.array(found.heat)
     # upside down: the middle row of 7 is right
@@ -122,7 +122,7 @@ def test_an_array_without_channels_is_drawn_by_its_last_axes():
     ref = np.ones((2, 3, 7, 9), np.float32)
     port = ref.copy()
     port[1, 2, 4, 6] += 1
-    found = portrait(ref, port, named=False)
+    found = error_map(ref, port, named=False)
     assert found.worst == "entry 1 of axis 0, entry 2 of axis 1"
     assert (found.heat_axes, found.heat_size) == (("axis 2", "axis 3"), (7, 9))
     assert np.argwhere(found.heat).tolist() == [[4, 6]]
@@ -142,11 +142,11 @@ def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
     def fail(found, scene):
         raise MemoryError("no room for the error")
 
-    monkeypatch.setattr("parity.run.explain.portray", fail)
+    monkeypatch.setattr("parity.run.explain.error_map_of", fail)
     report = parity.compare(Same(), Twice(), (REF,), jitted=False)
     fault = report.first_fault
     assert report.verdict == "FAIL"
-    assert (fault.cause, fault.portrait) == ("scale_or_offset", None)
+    assert (fault.cause, fault.error_map) == ("scale_or_offset", None)
     assert fault.evidence.endswith(
         "where in the array is not known: MemoryError: no room for the error"
     )

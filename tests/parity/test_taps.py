@@ -186,12 +186,12 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
     ],
 )
 def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
-    report = compare(*make_block(**mistakes), (X,), exhibit=True)
+    report = compare(*make_block(**mistakes), (X,), repro=True)
     assert faults(report) == expected
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"
-    assert report.first_fault.portrait.along[1].axis == "axis 1"  # heads are no rows of an image
+    assert report.first_fault.error_map.along[1].axis == "axis 1"  # heads are no rows of an image
     with pytest.raises(parity.InputError, match="a tap cannot be called by itself"):
         report.bundle(tmp_path, make="a:b")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from parity.core.error_map import EDGES, Along, Portrait
+from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.report.html.svg import INKS, drawn, powers_of_ten
 
 if TYPE_CHECKING:
@@ -17,22 +17,22 @@ COLOURS = "viridis"
 """Readable on light and on dark, and without colour vision."""
 
 
-def pictures(portrait: Portrait, name: str) -> str:
+def pictures(error_map: ErrorMap, name: str) -> str:
     """One `<svg>` with all of them; its ids begin with `name`."""
-    return drawn(name, 11, 4.2, lambda figure: _draw(figure, portrait))
+    return drawn(name, 11, 4.2, lambda figure: _draw(figure, error_map))
 
 
-def _draw(figure: "Figure", portrait: Portrait) -> None:
-    long = [along for along in portrait.along if along.size > 1] or list(portrait.along)
+def _draw(figure: "Figure", error_map: ErrorMap) -> None:
+    long = [along for along in error_map.along if along.size > 1] or list(error_map.along)
     sides = figure.add_gridspec(
         1, 2, width_ratios=(1, 1.7), left=0.04, right=0.985, top=0.93, bottom=0.12, wspace=0.24
     )
     right = sides[1].subgridspec(2, 1, height_ratios=(1, 1.15), hspace=0.5)
     upper = right[0].subgridspec(1, len(long), wspace=0.42)
-    _heat(figure, figure.add_subplot(sides[0]), portrait)
+    _heat(figure, figure.add_subplot(sides[0]), error_map)
     for at, along in enumerate(long):
         _along(figure.add_subplot(upper[at]), along)
-    _histogram(figure.add_subplot(right[1]), portrait.counts)
+    _histogram(figure.add_subplot(right[1]), error_map.counts)
 
 
 def _along(axes: "Axes", along: Along) -> None:
@@ -47,15 +47,15 @@ def _along(axes: "Axes", along: Along) -> None:
     axes.grid(axis="y")
 
 
-def _heat(figure: "Figure", axes: "Axes", portrait: Portrait) -> None:
-    height, width = portrait.heat_size
-    values = np.ma.masked_invalid(np.array(portrait.heat))
+def _heat(figure: "Figure", axes: "Axes", error_map: ErrorMap) -> None:
+    height, width = error_map.heat_size
+    values = np.ma.masked_invalid(np.array(error_map.heat))
     image = axes.imshow(
-        values, COLOURS, interpolation="nearest", aspect="equal" if portrait.heat_axes[0] == "row"
+        values, COLOURS, interpolation="nearest", aspect="equal" if error_map.heat_axes[0] == "row"
         else "auto", extent=(-0.5, width - 0.5, height - 0.5, -0.5),
     )  # fmt: skip
-    first, second = portrait.heat_axes
-    axes.set_title("the worst image" if portrait.worst else "the image")
+    first, second = error_map.heat_axes
+    axes.set_title("the worst image" if error_map.worst else "the image")
     axes.set_xlabel(second)
     axes.set_ylabel(first)
     axes.locator_params(integer=True, nbins=5)

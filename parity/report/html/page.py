@@ -94,7 +94,7 @@ def _hash(script: str) -> str:
 def _pictures(report: Report) -> dict[int, Any]:
     """The pictures of faults by number, as far as they have some."""
     return {
-        at: Markup(pictures(fault.portrait, f"fault-{at}"))
+        at: Markup(pictures(fault.error_map, f"fault-{at}"))
         for at, fault in enumerate(report.faults, 1)
-        if fault.portrait is not None
+        if fault.error_map is not None
     }
