@@ -26,7 +26,7 @@ import parity
 from parity.core.limits import TABLE, r_limit
 from parity.core.metrics import rms
 from parity.host import environment
-from parity.run.part import MODES
+from parity.options.options import MODES
 from tests.faultzoo import zoo
 
 OUT = Path(__file__).parents[1] / "docs" / "thresholds.md"
