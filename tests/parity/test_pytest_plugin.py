@@ -15,7 +15,6 @@ from parity.core.measurements import Exclusive, Inclusive, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.assertion import assess
-from tests.docs.sources import numbers
 
 NAN = math.nan
 
@@ -158,8 +157,7 @@ def test_wrong(assert_parity):
     assert found["verdict-one-more"] == "FAIL"
     assert found["first_fault-one-more"] == "second"
     assert found["cause-one-more"] == "weights_value"
-    (shown,) = numbers("README.md", "FAIL R #")
-    assert float(found["worst_r-one-more"]) == pytest.approx(shown, rel=0.2)
+    assert float(found["worst_r-one-more"]) > 1e4
 
 
 def test_what_was_not_compared_fails_and_a_warning_is_shown(run):
