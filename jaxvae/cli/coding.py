@@ -36,10 +36,7 @@ def encoded(
 
 
 def decoded(
-    model: "AutoencoderKLCogVideoX",
-    latent: ArrayLike,
-    frames: int,
-    bars: "Progress",
+    model: "AutoencoderKLCogVideoX", latent: ArrayLike, frames: int, bars: "Progress"
 ) -> Iterator[Float[np.ndarray, "t h w 3"]]:
     """The frames of a latent (1, t, h, w, c), some at a time."""
     bar = bars.add_task("decoding", total=frames)

@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jaxvae.cli.files import refuse_source
-from jaxvae.cli.options import (
-    JSON,
-    QUIET,
-    load,
-    progress,
-    report,
-    set_tiles,
-    with_model,
-    with_tiles,
-)
+from jaxvae.cli.options import JSON, QUIET, load_tiled, progress, report, with_model
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import shown
 from jaxvae.io.video import RATE, Writer, check_output, to_pixels
@@ -32,19 +23,11 @@ NAMES = ("latent", "mean")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("target", type=click.Path(path_type=Path))
 @with_model
-@with_tiles
 @click.option("--rate", type=float, help="Frames a second  [default: what SOURCE says, or 24]")
 @QUIET
 @JSON
 def decode(
-    source: Path,
-    target: Path,
-    tiling: bool,
-    tile: tuple[int, int] | None,
-    rate: float | None,
-    quiet: bool,
-    as_json: bool,
-    **model: Any,
+    source: Path, target: Path, rate: float | None, quiet: bool, as_json: bool, **model: Any
 ) -> None:
     """Decode the safetensors file SOURCE and write the video to TARGET.
 
@@ -56,8 +39,7 @@ def decode(
     check_output(target)
     refuse_source(source, target)
     latent, said = _latent(source)
-    vae = load(**model)
-    set_tiles(vae, tiling, tile)
+    vae = load_tiled(**model)
     channels = vae.config.latent_channels
     if latent.shape[-1] != channels:
         raise WeightsError(
@@ -72,10 +54,7 @@ def decode(
     size = (latent.shape[2] * step, latent.shape[3] * step)
     frames = vae.config.video_frames(latent.shape[1])
     per_second = said if rate is None else Fraction(rate).limit_denominator(1001)
-    with (
-        progress(quiet or as_json) as bars,
-        Writer(target, frames, size, per_second) as file,
-    ):
+    with progress(quiet or as_json) as bars, Writer(target, frames, size, per_second) as file:
         for part in decoded(vae, latent, frames, bars):
             file.write(to_pixels(part))
     facts = {

@@ -11,13 +11,11 @@ from jaxvae.cli.options import (
     JSON,
     QUIET,
     clip_of,
-    load,
+    load_tiled,
     progress,
     report,
-    set_tiles,
     with_clip,
     with_model,
-    with_tiles,
 )
 from jaxvae.io.video import VideoError
 
@@ -27,7 +25,6 @@ from jaxvae.io.video import VideoError
 @click.argument("target", type=click.Path(path_type=Path, dir_okay=False))
 @with_model
 @with_clip
-@with_tiles
 @QUIET
 @JSON
 def encode(
@@ -36,8 +33,6 @@ def encode(
     first: int,
     frames: int | None,
     size: tuple[int, int] | None,
-    tiling: bool,
-    tile: tuple[int, int] | None,
     quiet: bool,
     as_json: bool,
     **model: Any,
@@ -50,8 +45,7 @@ def encode(
     if target.suffix != ".safetensors" or not target.parent.is_dir():
         raise VideoError(f"{target}: expected a name in a folder that exists, with .safetensors")
     refuse_source(source, target)
-    vae = load(**model)
-    set_tiles(vae, tiling, tile)
+    vae = load_tiled(**model)
     clip = clip_of(vae, source, first, frames, size)
 
     import numpy as np

@@ -7,21 +7,13 @@ from jaxvae.io.video import VideoError
 
 
 def refuse_source(source: Path, target: Path) -> None:
-    """Refuse to write over what is read, under whatever name.
-
-    Raises:
-        VideoError: both are the same file.
-    """
+    """Raise VideoError if what is read would be written over, under whatever name."""
     if source.exists() and target.exists() and source.samefile(target):
         raise VideoError(f"{target}: is what is read; expected another file to write to")
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then move it there.
-
-    Raises:
-        VideoError: it cannot be written.
-    """
+    """Write a file beside its place, then move it there; raise VideoError if that fails."""
     partial = path.with_name(f".{uuid4().hex}.partial")
     try:
         partial.write_bytes(content)

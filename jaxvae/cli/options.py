@@ -81,22 +81,15 @@ TILE = click.option("--tile", type=Size(), help="The same, with tiles of this si
 
 
 def with_model(command: Command) -> Command:
-    """The options that `load` takes."""
-    for option in (PRECISION, DTYPE, OFFLINE, REVISION, WEIGHTS):
+    """Add the options that `load_tiled` takes."""
+    for option in (TILE, TILING, PRECISION, DTYPE, OFFLINE, REVISION, WEIGHTS):
         command = option(command)
     return command
 
 
 def with_clip(command: Command) -> Command:
-    """The options that `clip_of` takes."""
+    """Add the options that `clip_of` takes."""
     for option in (SIZE, FRAMES, FIRST):
-        command = option(command)
-    return command
-
-
-def with_tiles(command: Command) -> Command:
-    """The options that `set_tiles` takes."""
-    for option in (TILE, TILING):
         command = option(command)
     return command
 
@@ -110,10 +103,9 @@ def load(
     param_dtype: str | None = None,
     finite: bool = True,
 ) -> "AutoencoderKLCogVideoX":
-    """The model of a folder or a repository.
+    """Return the model of a folder or a repository.
 
-    Raises:
-        WeightsError: it cannot be read, or with `finite` has values that are not.
+    Raises WeightsError if it cannot be read, or with `finite` has values that are not.
     """
     from jaxvae.io.weights import refuse_nonfinite
     from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
@@ -130,14 +122,21 @@ def load(
     return model
 
 
+def load_tiled(
+    *, tiling: bool, tile: tuple[int, int] | None, **model: Any
+) -> "AutoencoderKLCogVideoX":
+    """Return what `load` returns, with tiling on where it was asked for."""
+    vae = load(**model)
+    set_tiles(vae, tiling, tile)
+    return vae
+
+
 def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:
     """Switch tiling on where it was asked for.
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
-    comes out has another size than what went in.
-
-    Raises:
-        click.UsageError: a tile is no multiple of what the model compresses it by, or too small.
+    comes out has another size than what went in. Raises UsageError for a tile that is too small, or
+    no multiple of what the model compresses it by.
     """
     if tile is None and not tiling:
         return
@@ -160,13 +159,11 @@ def clip_of(
     frames: int | None,
     size: tuple[int, int] | None,
 ) -> Video:
-    """The part of a video that the model can take.
+    """Return the part of a video that the model can take.
 
     Height and width are cut down to multiples of what it compresses them by, around the middle.
-
-    Raises:
-        VideoError: the file cannot be read.
-        click.UsageError: the window is larger than the frames, or smaller than the model takes.
+    Raises VideoError if the file cannot be read, and UsageError for a window that is larger than
+    the frames or smaller than the model takes.
     """
     found = find_video(path, first, frames)
     step = model.config.spatial_ratio
@@ -184,7 +181,7 @@ def _x(size: tuple[int, int]) -> str:
 
 
 def progress(quiet: bool) -> "Progress":
-    """A bar with the time left, on a terminal that nobody has asked to be quiet."""
+    """Return a bar with the time left, on a terminal that nobody has asked to be quiet."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -12,13 +12,11 @@ from jaxvae.cli.options import (
     JSON,
     QUIET,
     clip_of,
-    load,
+    load_tiled,
     progress,
     report,
-    set_tiles,
     with_clip,
     with_model,
-    with_tiles,
 )
 from jaxvae.io.video import Writer, check_output, to_pixels
 
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 @click.argument("target", type=click.Path(path_type=Path))
 @with_model
 @with_clip
-@with_tiles
 @click.option(
     "--compare",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -46,8 +43,6 @@ def reconstruct(
     first: int,
     frames: int | None,
     size: tuple[int, int] | None,
-    tiling: bool,
-    tile: tuple[int, int] | None,
     compare: Path | None,
     quiet: bool,
     as_json: bool,
@@ -63,8 +58,7 @@ def reconstruct(
     refuse_source(source, target)
     if compare is not None:
         _check_picture(source, compare)
-    vae = load(**model)
-    set_tiles(vae, tiling, tile)
+    vae = load_tiled(**model)
     clip = clip_of(vae, source, first, frames, size)
     kept = returned(clip.frames, vae.config)
     left_out = clip.frames - kept

@@ -1,1 +1,1 @@
-"""Where a model runs and what is compiled for it: sharding, programs kept and made ahead."""
+"""Sharding over devices, and programs that are compiled ahead and kept."""

@@ -20,11 +20,7 @@ Program = tuple[Coder, jax.ShapeDtypeStruct, Cache | None]
 
 
 def programs(
-    coder: Coder,
-    x: jax.ShapeDtypeStruct,
-    windows: Windows,
-    bounds: list[Bounds],
-    at_once: int = 1,
+    coder: Coder, x: jax.ShapeDtypeStruct, windows: Windows, bounds: list[Bounds], at_once: int = 1
 ) -> Iterator[Program]:
     """Yield what `run_windows` runs: for each size of window a first chunk and any next one."""
     for samples, rows, columns in (group[0] for group in windows.groups()):

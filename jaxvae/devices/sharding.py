@@ -10,7 +10,7 @@ those of one device, up to the rounding of sums that are taken in another order.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -74,13 +74,7 @@ class Layout:
             )
 
     def _names(self) -> dict[Axis, str | None]:
-        return {
-            "batch": self.batch,
-            "height": self.height,
-            "width": self.width,
-            "time": self.time,
-            "tiles": self.tiles,
-        }
+        return {axis: getattr(self, axis) for axis in get_args(Axis)}
 
     def devices(self, axis: Axis) -> int:
         """Return along how many devices `axis` is split."""
@@ -89,17 +83,17 @@ class Layout:
 
     @property
     def whole(self) -> NamedSharding:
-        """Where (b, t, h, w, c) lies if each device along time holds all its frames."""
+        """The place of (b, t, h, w, c) if each device along time holds all its frames."""
         return self._sharding(None)
 
     @property
     def round(self) -> NamedSharding:
-        """Where (b, t, h, w, c) lies if each device along time holds a chunk, or caches for one."""
+        """The place of (b, t, h, w, c) if each device along time holds a chunk, or its caches."""
         return self._sharding(self.time)
 
     @property
     def joined(self) -> NamedSharding:
-        """Where (b, t, h, w, c) lies once all of its frames are there: tiles are to be blended."""
+        """The place of (b, t, h, w, c) once all frames are there: tiles are to be blended."""
         spec = PartitionSpec(self.batch, None, self.height, self.width, None)
         return NamedSharding(self.mesh, spec)
 

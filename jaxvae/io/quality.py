@@ -43,11 +43,7 @@ class Gathered:
             ]
 
     def quality(self) -> Quality:
-        """Of all that was counted.
-
-        Raises:
-            ValueError: nothing was.
-        """
+        """Return PSNR and SSIM of all that was counted; raise ValueError if nothing was."""
         if not self._entries:
             raise ValueError("no frame was compared")
         error = self._squares / self._entries

@@ -15,6 +15,7 @@ from jax.sharding import Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from jaxvae.io.diffusers_folder import WeightsError
+from jaxvae.io.messages import first_line
 from jaxvae.io.pretrained import Pretrained
 from jaxvae.io.weights import refuse_misfits
 from jaxvae.layers.convolution import Precision
@@ -95,9 +96,8 @@ def _explained(folder: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, TypeError, ValueError) as error:
-        reason = str(error).strip().splitlines()
         raise WeightsError(
-            f"{folder}: cannot be restored ({reason[0] if reason else type(error).__name__});"
+            f"{folder}: cannot be restored ({first_line(error)});"
             " expected a folder that save_checkpoint wrote"
         ) from error
 

@@ -13,6 +13,8 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from jaxvae.io.messages import first_line
+
 CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
 """What a file of each kind is written with; `.npy` holds the frames as they are."""
 
@@ -43,8 +45,7 @@ class Video:
     def window(self, size: tuple[int, int], corner: tuple[int, int] | None = None) -> "Video":
         """Return a smaller window, from `corner` on or in the middle.
 
-        Raises:
-            VideoError: it does not lie inside of this one.
+        Raises VideoError if it does not lie inside of this one.
         """
         spare = tuple(all_of - part for all_of, part in zip(self.size, size, strict=True))
         top, left = (max(spare[0] // 2, 0), max(spare[1] // 2, 0)) if corner is None else corner
@@ -86,12 +87,10 @@ class Video:
 
 
 def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
-    """The video of a file, in full size: at most `frames` frames from `first` on.
+    """Return the video of a file, in full size: at most `frames` frames from `first` on.
 
-    They are counted by decoding them: what a file says of itself is often wrong.
-
-    Raises:
-        VideoError: no such file, no video, no frame left.
+    They are counted by decoding them: what a file says of itself is often wrong. Raises VideoError
+    if there is no such file, no video or no frame left.
     """
     if not path.is_file():
         raise VideoError(f"{path}: no such file; expected a video or an .npy (frames, h, w, 3)")
@@ -111,7 +110,7 @@ def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
 
 def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     if path.suffix == ".npy":
-        yield from _array(path)
+        yield from open_array(path)
         return
     av = _av(path)
     try:
@@ -119,20 +118,28 @@ def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
             for frame in container.decode(video=0):
                 yield frame.to_ndarray(format="rgb24")
     except (av.FFmpegError, IndexError, ValueError) as error:
-        raise VideoError(f"{path}: not a video that FFmpeg can read ({_line(error)})") from error
+        raise VideoError(
+            f"{path}: not a video that FFmpeg can read ({first_line(error)})"
+        ) from error
 
 
-def _array(path: Path) -> Any:
+def open_array(path: Path, *, floats: bool = False) -> Any:
+    """Return the array (frames, height, width, 3) of an .npy file, mapped and not read yet.
+
+    It holds uint8, or with `floats` perhaps floating-point numbers. Raises VideoError.
+    """
     try:
         with np.errstate(over="raise"):
             array = np.lib.format.open_memmap(path, "r")
     except Exception as error:
         # NumPy reads the header as Python's literals are read: a wrong one raises anything.
-        raise VideoError(f"{path}: not a readable .npy file ({_line(error)})") from error
+        raise VideoError(f"{path}: not a readable .npy file ({first_line(error)})") from error
     shape: tuple[int, ...] = getattr(array, "shape", ())
-    if len(shape) != 4 or shape[3] != 3 or array.dtype != np.uint8:
+    video = len(shape) == 4 and shape[3] == 3
+    if not video or not (array.dtype == np.uint8 or (floats and array.dtype.kind == "f")):
         found = f"{getattr(array, 'dtype', type(array).__name__)} {shape}"
-        raise VideoError(f"{path}: expected uint8 (frames, height, width, 3), found {found}")
+        kinds = "uint8 or float" if floats else "uint8"
+        raise VideoError(f"{path}: expected {kinds} (frames, height, width, 3), found {found}")
     return array
 
 
@@ -145,11 +152,7 @@ def _rate(path: Path) -> Fraction:
 
 
 def check_output(path: Path) -> None:
-    """Refuse, before anything is computed, what `Writer` could not write.
-
-    Raises:
-        VideoError: another kind of file, or no such folder.
-    """
+    """Raise VideoError, before anything is computed, for what `Writer` could not write."""
     known = [*CODECS, ".npy"]
     if path.suffix not in known:
         raise VideoError(f"{path}: cannot be written; expected one of {', '.join(known)}")
@@ -181,7 +184,9 @@ class Writer:
         except BaseException as error:  # an interrupt too: `__exit__` is not called then
             self._partial.unlink(missing_ok=True)
             if isinstance(error, OSError):
-                raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+                raise VideoError(
+                    f"{self._path}: cannot be written ({first_line(error)})"
+                ) from error
             raise
         return self
 
@@ -195,11 +200,7 @@ class Writer:
         self._stream.options = QUALITY[codec]
 
     def write(self, frames: Frames) -> None:
-        """Add frames.
-
-        Raises:
-            VideoError: they cannot be written, as on a disk that is full.
-        """
+        """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""
         with self._refusing():
             if self._path.suffix == ".npy":
                 self._array[self._written : self._written + len(frames)] = frames
@@ -218,7 +219,7 @@ class Writer:
         try:
             yield
         except failures as error:
-            raise VideoError(f"{self._path}: cannot be written ({_line(error)})") from error
+            raise VideoError(f"{self._path}: cannot be written ({first_line(error)})") from error
 
     def __exit__(
         self,
@@ -245,13 +246,13 @@ class Writer:
 
 
 def to_pixels(frames: Float[np.ndarray, "t h w 3"]) -> Frames:
-    """What is shown of values in [-1, 1]: 8 bits, and what lies outside is cut off."""
+    """Return values in [-1, 1] as 8 bits; what lies outside is cut off."""
     pixels: Frames = np.round((np.clip(frames, -1, 1) + 1) * 127.5).astype(np.uint8)
     return pixels
 
 
 def from_pixels(frames: Frames) -> Float[np.ndarray, "t h w 3"]:
-    """Float32 values in [-1, 1]."""
+    """Return float32 values in [-1, 1]."""
     values: Float[np.ndarray, "t h w 3"] = frames.astype(np.float32) / np.float32(127.5)
     return values - np.float32(1)
 
@@ -271,8 +272,3 @@ def _take(path: Path) -> None:
     if hasattr(os, "posix_fallocate"):
         with path.open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-
-
-def _line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

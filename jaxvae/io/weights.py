@@ -83,8 +83,8 @@ def refuse_nonfinite(model: nnx.Module, source: str | Path) -> None:
 
     Loading keeps any bits. But whatever such a model computes is of no use.
     """
-    bad = [name for name, (param, _) in parameter_slots(model).items()
-           if not jnp.isfinite(param[...]).all()]  # fmt: skip
+    slots = parameter_slots(model).items()
+    bad = [name for name, (param, _) in slots if not jnp.isfinite(param[...]).all()]
     if bad:
         raise WeightsError(
             f"{source}: {_listed('tensors with values that are not finite', bad)}; use the"
@@ -96,8 +96,8 @@ def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] |
     """Return torch name -> (parameter, torch axes in our order or None) for every parameter."""
     slots = {}
     for path, module in nnx.iter_modules(model):
-        for ours, theirs, axes in _PARAMETERS.get(type(module), ()):
-            slots[".".join(str(part) for part in (*path, theirs))] = (getattr(module, ours), axes)
+        for name, torch_name, axes in _PARAMETERS.get(type(module), ()):
+            slots[".".join(map(str, (*path, torch_name)))] = (getattr(module, name), axes)
     count = len(jax.tree.leaves(nnx.state(model, nnx.Param)))
     if len(slots) != count:
         raise TypeError(f"{count} parameters, but only {len(slots)} in modules with a known layout")

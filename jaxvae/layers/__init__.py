@@ -1,1 +1,1 @@
-"""What the autoencoders are built of: convolutions, norms, resizing, arithmetic."""
+"""Layers that autoencoders share: convolutions, norms, activations, resizing, arithmetic."""

@@ -27,7 +27,7 @@ from jaxvae.layers.rounding import narrow, wide_dtype, widen
 from jaxvae.layers.scopes import Module
 
 Cache = dict[str, Any]
-"""Frames handed from one chunk to the next: nested dicts with diffusers' keys."""
+"""Frames passed from one chunk to the next: nested dicts with diffusers' keys."""
 
 Precision = Literal["default", "high", "highest"] | lax.Precision
 

@@ -1,4 +1,4 @@
-"""Which number formats the model computes in and keeps its parameters in.
+"""Number formats that a model computes in and keeps its parameters in.
 
 A parameter is rounded to the dtype of the computation where it is used. So float32 parameters under
 bfloat16 give, bit for bit, what bfloat16 parameters give, and are there for training, where small

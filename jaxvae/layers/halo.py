@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 @partial(jax.tree_util.register_dataclass, data_fields=["cache"], meta_fields=["axis"])
 @dataclass(frozen=True)
 class Halo:
-    """What a convolution gets in the place of its cache, inside of `jax.shard_map` over `axis`.
+    """The input of a convolution in the place of its cache, inside of `jax.shard_map` over `axis`.
 
     `cache` holds the frames before the first of the chunks that run side by side. Only the first
     device reads it.

@@ -42,7 +42,7 @@ def applies(
     dilation: Triple,
     precision: lax.Precision,
 ) -> bool:
-    """Whether this convolution is one of those, and large enough to gain by it.
+    """Return True for such a convolution that is large enough to gain by it.
 
     Not for coarse products: a transformed input is a sum of eight numbers, and loses more than they
     when it is rounded.

@@ -21,9 +21,7 @@ _SUMMED = (1, 2, 4)
 
 
 @partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["parameters"],
-    meta_fields=["deterministic"],
+    jax.tree_util.register_dataclass, data_fields=["parameters"], meta_fields=["deterministic"]
 )
 @dataclass(frozen=True)
 class DiagonalGaussian:
@@ -65,19 +63,14 @@ class DiagonalGaussian:
         """Return the most likely latent."""
         return self.mean
 
-    def sample(
-        self,
-        key: Key[Array, "*b"] | None = None,
-        noise: Latent | None = None,
-    ) -> Latent:
+    def sample(self, key: Key[Array, "*b"] | None = None, noise: Latent | None = None) -> Latent:
         """Draw with a random key, or from given standard normal noise: exactly one of them.
 
         A batch of keys, shape (b,), draws each sample with a key of its own, so that it is the same
         in any batch; the source takes a list of generators for that. JAX does not draw PyTorch's
         numbers: to repeat a sample of PyTorch's, hand its noise over, channels last.
 
-        Raises:
-            ValueError: neither or both were given, another number of keys, another shape of noise.
+        Raises ValueError for neither or both, another number of keys, another shape of noise.
         """
         if (key is None) == (noise is None):
             found = "neither" if key is None else "both"

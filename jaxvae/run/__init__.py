@@ -1,1 +1,1 @@
-"""How a video goes through a model: chunks of frames, slices, tiles, streams."""
+"""A video's way through a model: chunks of frames, slices, tiles, streams."""

@@ -1,4 +1,4 @@
-"""Which frames go through the model together. Pure Python, no arrays.
+"""Bounds of the chunks of frames that go through a model together. Pure Python, no arrays.
 
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
 """

@@ -74,17 +74,13 @@ class Coder:
         return jnp.concatenate(outputs, axis=1)
 
     def traced(self, x: Video) -> bool:
-        """Whether this runs inside a caller's own transformation."""
+        """Return True inside a caller's own transformation."""
         leaves = jax.tree.leaves((x, self.parts))
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
 def run_windows(
-    coder: Coder,
-    x: Video,
-    windows: Windows,
-    bounds: list[Bounds],
-    at_once: int = 1,
+    coder: Coder, x: Video, windows: Windows, bounds: list[Bounds], at_once: int = 1
 ) -> Output:
     """Run the chunks of every window and join what comes out.
 
@@ -135,12 +131,7 @@ def _filled(windows: list[Window], at_once: int) -> list[Window]:
     return windows + windows[-1:] * (-len(windows) % at_once)
 
 
-def _loop_chunks(
-    coder: Coder,
-    x: Video,
-    stack: list[Window],
-    bounds: list[Bounds],
-) -> list[Output]:
+def _loop_chunks(coder: Coder, x: Video, stack: list[Window], bounds: list[Bounds]) -> list[Output]:
     outputs = []
     cache: Cache | None = None
     for frames in bounds:
@@ -152,11 +143,7 @@ def _loop_chunks(
 
 
 def _map_windows(
-    coder: Coder,
-    x: Video,
-    windows: list[Window],
-    bounds: list[Bounds],
-    at_once: int,
+    coder: Coder, x: Video, windows: list[Window], bounds: list[Bounds], at_once: int
 ) -> list[Output]:
     """Return the outputs of windows of one size, whose number `at_once` divides."""
     (samples, rows, columns), frames = windows[0], x.shape[1]

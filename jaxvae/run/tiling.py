@@ -86,7 +86,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Windows:
-    """What goes through the model by itself: tiles, of one sample at a time or of all of them."""
+    """Parts that go through the model by themselves: tiles, of one sample or of all of them."""
 
     samples: tuple[Bounds, ...]
     rows: Axis

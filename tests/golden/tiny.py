@@ -124,7 +124,6 @@ def more_bias(port):
 PAIR = pair()
 WRONG = pair(lambda: Net(residual=1.01), more_bias)
 INLINED = pair(lambda: Net(residual=1.01, block=Inlined))
-BIAS = pair(change=more_bias)
 OTHER = replace(PAIR, name="other")
 
 

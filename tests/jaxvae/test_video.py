@@ -1,7 +1,6 @@
 """Videos in files: what is counted, cut, written, and refused."""
 
 import errno
-from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -9,7 +8,15 @@ import numpy as np
 import pytest
 
 from jaxvae.io import video
-from jaxvae.io.video import Video, VideoError, Writer, find_video, from_pixels, to_pixels
+from jaxvae.io.video import (
+    Video,
+    VideoError,
+    Writer,
+    find_video,
+    from_pixels,
+    open_array,
+    to_pixels,
+)
 
 
 def drawn(frames=5, height=24, width=32):
@@ -53,11 +60,28 @@ def test_odd_sizes_are_coded_too(tmp_path):
 def test_a_window(tmp_path):
     frames = drawn(7)
     path = write(tmp_path / "clip.npy", frames)
-    found = replace(find_video(path, first=2, frames=4), corner=(3, 5), size=(8, 9))
+    found = find_video(path, first=2, frames=4).window((8, 9), corner=(3, 5))
     parts = list(found.parts(3))
     assert [len(part) for part in parts] == [3, 1]
     assert np.array_equal(np.concatenate(parts), frames[2:6, 3:11, 5:14])
     assert find_video(path, frames=100).frames == 7
+    middle = find_video(path).window((20, 20))
+    assert np.array_equal(middle.read(), frames[:, 2:22, 6:26])
+    assert np.array_equal(middle.window((2, 2)).read(), frames[:, 11:13, 15:17])
+    for size, corner in (((25, 4), None), ((4, 33), None), ((4, 4), (21, 0))):
+        with pytest.raises(VideoError, match=r"frames of 24x32 hold no .* window at row"):
+            find_video(path).window(size, corner)
+
+
+def test_an_array_of_floats_is_read_where_it_is_wanted(tmp_path):
+    path = tmp_path / "clip.npy"
+    np.save(path, drawn().astype(np.float32) / 255)
+    assert open_array(path, floats=True).dtype == np.float32
+    with pytest.raises(VideoError, match=r"expected uint8 .*, found float32"):
+        open_array(path)
+    np.save(path, drawn().astype(np.int32))
+    with pytest.raises(VideoError, match=r"expected uint8 or float .*, found int32"):
+        open_array(path, floats=True)
 
 
 def test_an_interrupt_while_a_file_is_opened_leaves_none(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The convolution in time and space that sees no future frame, and what it hands to the next chunk.
+"""The convolution that sees no future frame, and passes its last ones to the next chunk.
 
 Source: diffusers 0.42.1, `autoencoder_kl_cogvideox.py`.
 """
@@ -21,7 +21,7 @@ class CausalConv3d(Module):
 
     Source: diffusers 0.42.1, `CogVideoXCausalConv3d`. A first chunk repeats its first frame
     `kernel_size - 1` times in front; a later chunk starts from the `past` frames that the one
-    before handed on. `pad_mode="replicate"` repeats the edge in time and space and has no cache.
+    before passed on. `pad_mode="replicate"` repeats the edge in time and space and has no cache.
 
     Quirks of the source, kept:
     - Height and width are swapped in the zero padding: a (3, 5, 3) kernel, which needs (2, 1),

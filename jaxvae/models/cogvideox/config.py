@@ -194,23 +194,15 @@ class CogVideoXVAEConfig:
         _expect(blocks > 0, "block_out_channels", "at least one block", blocks)
         for name in ("down_block_types", "up_block_types"):
             length = len(getattr(self, name))
-            _expect(
-                length == blocks, name, f"{blocks} entries, as many as block_out_channels", length
-            )
+            wanted = f"{blocks} entries, as many as block_out_channels"
+            _expect(length == blocks, name, wanted, length)
+        groups = self.norm_num_groups
         for i, channels in enumerate(self.block_out_channels):
-            _expect(
-                channels % self.norm_num_groups == 0,
-                f"block_out_channels[{i}]",
-                f"a multiple of norm_num_groups ({self.norm_num_groups})",
-                channels,
-            )
+            wanted = f"a multiple of norm_num_groups ({groups})"
+            _expect(channels % groups == 0, f"block_out_channels[{i}]", wanted, channels)
         ratio = self.temporal_compression_ratio
-        _expect(
-            math.isfinite(ratio) and ratio >= 1,
-            "temporal_compression_ratio",
-            "a finite number of at least 1",
-            ratio,
-        )
+        finite = math.isfinite(ratio) and ratio >= 1
+        _expect(finite, "temporal_compression_ratio", "a finite number of at least 1", ratio)
         most = _MOST["temporal_compression_ratio"]
         _expect(ratio <= most, "temporal_compression_ratio", f"at most {most}", ratio)
         positive = self.norm_eps > 0 and math.isfinite(self.norm_eps)
@@ -219,12 +211,8 @@ class CogVideoXVAEConfig:
         finite = math.isfinite(factor) and factor != 0
         _expect(finite, "scaling_factor", "a finite number other than 0", factor)
         _expect(shift is None or math.isfinite(shift), "shift_factor", "a finite number", shift)
-        _expect(
-            self.act_fn.lower() in ACTIVATIONS,
-            "act_fn",
-            f"one of {', '.join(ACTIVATIONS)}",
-            self.act_fn,
-        )
+        known = f"one of {', '.join(ACTIVATIONS)}"
+        _expect(self.act_fn.lower() in ACTIVATIONS, "act_fn", known, self.act_fn)
 
 
 def _expect(holds: bool, name: str, expected: str, found: object) -> None:
@@ -242,7 +230,7 @@ def _is_number(value: object) -> bool:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, unless it has a key twice: readers differ in which of them counts."""
+    """Return a JSON object, unless it has a key twice: readers differ in which of them counts."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]

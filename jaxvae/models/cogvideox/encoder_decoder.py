@@ -14,7 +14,7 @@ from jaxvae.layers.norms import GroupNorm
 from jaxvae.layers.scopes import Module
 from jaxvae.models.cogvideox.blocks import DownBlock3D, MidBlock3D, Temb, UpBlock3D
 from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
-from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.cogvideox.spatial_norm import SpatialNorm3D
 from jaxvae.run.steps import Video
 
@@ -39,9 +39,7 @@ class Encoder3D(Module):
         groups = config.norm_num_groups
         self.conv_in = CausalConv3d(config.in_channels, channels[0], 3, pad_mode=pad_mode, **build)
         self.down_blocks = nnx.List[DownBlock3D]([])
-        for i, block_type in enumerate(config.down_block_types):
-            if block_type != DOWN_BLOCK:
-                raise ValueError(f"down_block_types: expected {DOWN_BLOCK}, found {block_type}")
+        for i in range(len(channels)):
             self.down_blocks.append(
                 DownBlock3D(
                     channels[max(i - 1, 0)],
@@ -74,10 +72,7 @@ class Encoder3D(Module):
         self.conv_out = CausalConv3d(channels[-1], moments, 3, pad_mode=pad_mode, **build)
 
     def __call__(
-        self,
-        sample: Video,
-        temb: Temb | None = None,
-        conv_cache: Cache | None = None,
+        self, sample: Video, temb: Temb | None = None, conv_cache: Cache | None = None
     ) -> tuple[Float[Array, "b t2 h2 w2 moments"], Cache]:
         """Return the moments of one chunk and the caches for the next."""
         conv_cache = conv_cache or {}
@@ -126,9 +121,7 @@ class Decoder3D(Module):
             **build,
         )
         self.up_blocks = nnx.List[UpBlock3D]([])
-        for i, block_type in enumerate(config.up_block_types):
-            if block_type != UP_BLOCK:
-                raise ValueError(f"up_block_types: expected {UP_BLOCK}, found {block_type}")
+        for i in range(len(channels)):
             self.up_blocks.append(
                 UpBlock3D(
                     channels[max(i - 1, 0)],
@@ -153,10 +146,7 @@ class Decoder3D(Module):
         )
 
     def __call__(
-        self,
-        sample: Video,
-        temb: Temb | None = None,
-        conv_cache: Cache | None = None,
+        self, sample: Video, temb: Temb | None = None, conv_cache: Cache | None = None
     ) -> tuple[Float[Array, "b t2 h2 w2 dout"], Cache]:
         """Return the frames of one chunk and the caches for the next."""
         conv_cache = conv_cache or {}

@@ -5,6 +5,7 @@ by an earlier port or are easily made: see the names.
 """
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -152,6 +153,11 @@ def _spatial(module: Any, f: Array, zq: Array) -> tuple[Array, Array, Any]:
     return scale, shift, {"conv_y": one, "conv_b": other}
 
 
+def _resized(f: Array, zq: Array) -> Any:
+    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
+    return nearest_resize(zq, f.shape[1:4], first_apart=apart)
+
+
 def _resized_as_one(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
     zq = nearest_resize(zq, f.shape[1:4])
     scale, shift, cache = _spatial(module, f, zq)
@@ -176,14 +182,12 @@ def _resized_smoothly(
 def _scale_and_shift_exchanged(
     module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None
 ) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    scale, shift, cache = _spatial(module, f, nearest_resize(zq, f.shape[1:4], first_apart=apart))
+    scale, shift, cache = _spatial(module, f, _resized(f, zq))
     return module.norm_layer(f) * shift + scale, cache
 
 
 def _norm_left_out(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    scale, shift, cache = _spatial(module, f, nearest_resize(zq, f.shape[1:4], first_apart=apart))
+    scale, shift, cache = _spatial(module, f, _resized(f, zq))
     module.norm_layer(f)
     return f * scale + shift, cache
 
@@ -192,9 +196,7 @@ def _other_activation(function: Callable[[Array], Array]) -> Callable[..., Any]:
     return lambda module, right, x: function(x)
 
 
-def _residual(
-    combine: Callable[[Array, Array], Array],
-) -> Callable[..., Any]:
+def _residual(combine: Callable[[Array, Array], Array]) -> Callable[..., Any]:
     def wrong(
         module: Any, right: Right, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
     ) -> Any:
@@ -301,18 +303,7 @@ def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
     return jnp.clip(right(z, **options), 0, 1)
 
 
-def _compresses(module: Any) -> bool:
-    return bool(module.compress_time)
-
-
-def _looks_back(module: Any) -> bool:
-    return bool(module.time_pad)
-
-
-def _groups(module: Any) -> bool:
-    return bool(module.num_groups > 1)
-
-
+_compresses, _looks_back = attrgetter("compress_time"), attrgetter("time_pad")
 CAUSAL, NORM, SPATIAL = ("CausalConv3d",), ("GroupNorm",), ("SpatialNorm3D",)
 RESNET, DOWN, UP = ("ResnetBlock3D",), ("Downsample3D",), ("Upsample3D",)
 VAE = ("AutoencoderKLCogVideoX",)
@@ -333,7 +324,8 @@ MISTAKES: tuple[Mistake, ...] = (
     _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _other_eps(1e-3)),
     _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm_per_frame),
     _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm_per_position),
-    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved, _groups),
+    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved,
+           lambda module: module.num_groups > 1),
     _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm_unbiased),
     _wrong("norm: no scale and bias", ("scale_or_offset",), NORM, _norm_without_affine),
     _wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),

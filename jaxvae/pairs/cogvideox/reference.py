@@ -35,7 +35,7 @@ with warnings.catch_warnings():
 
 
 def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
-    """diffusers' model: the checkpoint `weights`, or random weights of `config`.
+    """Return diffusers' model: the checkpoint `weights`, or random weights of `config`.
 
     Random weights are diffusers' own initialisation under `torch.manual_seed(seed)`, then norm
     weights 1+0.3N and biases 0.2N: at 1 and 0 they would hide swapped or unused ones.
@@ -68,7 +68,7 @@ def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Norm weights 1+0.3N, every bias 0.2N, from torch's current random state."""
+    """Draw norm weights 1+0.3N and every bias 0.2N from torch's current random state."""
     with torch.no_grad():
         for module in model.modules():
             for name, parameter in module.named_parameters(recurse=False):
@@ -141,20 +141,17 @@ def _video(outputs: Mapping[str, Mapping[str, Any]]) -> Any:
     return outputs["decode/clip"][""]
 
 
-def _reconstruction(
-    args: tuple[Any, ...], theirs: Mapping[str, Any], ours: Mapping[str, Any]
-) -> str:
-    """PSNR and SSIM of what both sides make of a clip, and of one against the other."""
+def _reconstruction(args: tuple[Any, ...], ref: Mapping[str, Any], port: Mapping[str, Any]) -> str:
+    """PSNR and SSIM of a clip's reconstruction by each side, and of one against the other."""
     if importlib.util.find_spec("skimage") is None:
         return "PSNR and SSIM need scikit-image: install jaxvae[video]"
-    clip, reference = (to_pixels(np.moveaxis(one[0], 0, -1)) for one in (args[0], theirs[""]))
-    port = to_pixels(ours[""][0])
-    if not clip.shape == reference.shape == port.shape:
+    clip, wanted = (to_pixels(np.moveaxis(one[0], 0, -1)) for one in (args[0], ref[""]))
+    found = to_pixels(port[""][0])
+    if not clip.shape == wanted.shape == found.shape:
         return ""  # fewer frames come back than went in, or the port returns others
-    pairs = {"reference": (reference, clip), "port": (port, clip),
-             "one against the other": (port, reference)}  # fmt: skip
+    names = ("reference", "port", "one against the other")
     lines = []
-    for name, pair in pairs.items():
+    for name, *pair in zip(names, (wanted, found, found), (clip, clip, wanted), strict=True):
         gathered = Gathered()
         gathered.add(*pair)
         quality = gathered.quality()
