@@ -48,7 +48,7 @@ def check(
     from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
     from parity.traces.check import check_trace
-    from parity.traces.read_index import read_index
+    from parity.traces.index import read_index
 
     # one on a part does not take the place of one on the whole
     part = "-part" if read_index(trace).partial else ""

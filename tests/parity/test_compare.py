@@ -45,7 +45,7 @@ def test_a_correct_port_passes(pair, image):
 
 def test_the_table(pair, image):
     table = compare(*pair, (image,)).table
-    from parity.report.table import COLUMNS
+    from parity.report.cells import COLUMNS
 
     assert tuple(table.columns) == COLUMNS
     assert list(table[table.path == "block"].call) == [0, 0, 1, 1]
