@@ -49,12 +49,12 @@ class Row:
 
     @property
     def name(self) -> str:
-        """How the JSON file and the folders of profiles call it."""
+        """Name in the JSON file and of the folder of its profile."""
         size = f"{self.frames}x{self.height}x{self.width}"
         return f"{self.kind} {self.direction} {self.dtype} {size} {self.layout}"
 
     def spec(self, framework: str, device: str, config: str) -> Spec:
-        """What the process of one side is told."""
+        """Settings that the process of one side gets."""
         shape = (self.frames, self.height, self.width)
         layout = self.layout if framework == "PyTorch" else "contiguous"
         return Spec(framework, device, config, self.direction, self.dtype, *shape, layout)

@@ -1,4 +1,4 @@
-"""What a TPU v6e would need: programs compiled for it on any machine, none of them run.
+"""The needs of a TPU v6e: programs compiled for it on any machine, none of them run.
 
     make tpu-aot
 
@@ -54,7 +54,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """How tables and the JSON file call it."""
+        """Name in tables and in the JSON file."""
         which = "first" if self.first else "next"
         return f"{self.direction} {which} {self.frames} of {self.height}x{self.width}"
 
@@ -258,7 +258,7 @@ def _reason(figures: Figures) -> str:
 
 
 def load(path: Path, versions: Mapping[str, str | None]) -> dict[str, Figures]:
-    """What an earlier run wrote, or nothing if that was another compiler's."""
+    """Return the figures of an earlier run, or nothing if that was another compiler's."""
     if not path.exists():
         return {}
     report = json.loads(path.read_text(encoding="utf-8"))

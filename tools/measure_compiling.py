@@ -1,4 +1,4 @@
-"""What compiling costs and gives: layer by layer, step by step, or a whole call as one program.
+"""Costs and gains of compiling: layer by layer, step by step, or a whole call as one program.
 
     python -m tools.measure_compiling
     python -m tools.measure_compiling --tiny

@@ -1,4 +1,4 @@
-"""How long the formulations of a convolution take on this CPU, and how far each is from float64.
+"""Time that each formulation of a convolution takes on this CPU, and its distance from float64.
 
     python -m tools.measure_convolutions
 

@@ -1,4 +1,4 @@
-"""What each way of splitting costs a device, as compiled and by formula, and how far it scales.
+"""Costs to a device of each way of splitting, as compiled and by formula, and how far it scales.
 
     python -m tools.measure_sharding
 

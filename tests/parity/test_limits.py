@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import parity
 from parity.core.limits import TABLE, r_limit
-from parity.measure.noise import LONG
+from parity.core.metrics import rms, unit_roundoff
+from parity.measure.noise import of_sum
 from parity.options.options import MODES
 from tests.faultzoo import zoo
 from tools import measure_r
-from tools.measure_r import CORRECT, of_case, of_leaf, of_sum, table_of
+from tools.measure_r import CORRECT, of_case, of_leaf, table_of
 from tools.tables import Table, marked
 
 ROOT = Path(parity.__file__).parents[1]
@@ -50,9 +52,9 @@ def test_the_class_name_decides():
 
 def test_the_reference_gets_its_arrays_as_users_have_them():
     """Channels last in memory PyTorch's gradient of this group norm is off by a tenth: then R says
-    nothing, and a port that is as bad passes."""
+    nothing, and a port that is as bad passes. A rounding of a mean of 1000 is 6e-5."""
     found = table_of(CORRECT["GroupNorm, mean/std 1000"], 0, ("grad",))
-    assert found.floor_rel_l2.max() < 1e-4
+    assert found.floor_rel_l2.max() < 100 * 6e-5
     assert set(found.verdict) == {"PASS"}
 
 
@@ -73,7 +75,13 @@ def test_a_fault_is_far_from_passing(case):
     assert max(r for _, r in found) > 3 * r_limit(found[0][0]).fail
 
 
-@pytest.mark.slow
-def test_a_sum_loses_no_more_than_its_unit():
-    for count in (1024, 16384):
-        assert max(of_sum(count, 0)) < 2 * count**0.5 / LONG
+@pytest.mark.parametrize("count", [2**12, 2**14])
+def test_a_long_sum_is_allowed_the_roundings_that_it_has(count):
+    """Summed one term after the other, as `cumsum` does on every processor: n terms lose about
+    0.3 sqrt(n) roundings, and sqrt(n) / 16 times four are allowed for."""
+    rng = np.random.default_rng(0)
+    terms = np.multiply(*rng.standard_normal((2, 2**20 // count, count)).astype(np.float32))
+    wide, found = terms.sum(1, np.float64), terms.cumsum(1)[:, -1]
+    roundings = rms(found - wide) / (4 * unit_roundoff(found.dtype) * rms(wide))
+    assert 1 / 2 < roundings / of_sum(1, count) < 2
+    assert roundings > r_limit("Conv2d").warn  # without the allowance
