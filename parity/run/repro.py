@@ -1,26 +1,29 @@
 """The call of one fault, taken out of a comparison so that it can be made again by itself."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import numpy as np
+import torch
 from flax import nnx
 from jaxtyping import Shaped
 
 from parity.capture.linen import Part
 from parity.capture.nnx import Method, target
 from parity.capture.recorder import unbind
+from parity.capture.torch import named_tensors
 from parity.core.calls import Match
 from parity.core.repro import Repro
 from parity.core.store import Store
-from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
-from parity.force.common import Sides, reference, values
-from parity.run.part import Judged, part_of
+from parity.force.common import reference, values
+from parity.run.case import Outcome
+from parity.run.part import part_of
+from parity.run.protocols import Judged
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -32,13 +35,10 @@ class Unshowable(Exception):
     """The call cannot be written down; the message says why."""
 
 
-def take(
-    fault: Fault, parts: Sequence[Judged], root: nnx.Module, sides: Sides, store: Store
-) -> Repro:
+def take(fault: Fault, judged: Judged, root: nnx.Module, store: Store) -> Repro:
     """The call of a fault; `root` is the port."""
-    judged = part_of(fault, parts)
-    match = next(m for m in judged.part.matches
-                 if (m.ref.path, m.ref.number) == (fault.path, fault.call))  # fmt: skip
+    part, sides, place = part_of(fault, judged.parts), judged.sides, (fault.path, fault.call)
+    match = next(m for m in part.extent.matches if (m.ref.path, m.ref.number) == place)
     if match.port.tapped:
         return Repro(fault, problem="it is at a tap, and a tap cannot be called by itself")
     method = sides.nnx_method if match.ref.parent == -1 else "__call__"
@@ -83,10 +83,16 @@ def _settings() -> tuple[str, ...]:
     return tuple(lines)
 
 
-def with_weights(repro: Repro, tensors: Sequence[Tensor]) -> Repro:
-    """The repro with the reference's weights of the module at fault."""
-    found = {tensor.full_name: np.ascontiguousarray(tensor.read()) for tensor in tensors}
-    return replace(repro, weights=found)
+def with_repro(outcome: Outcome, root: torch.nn.Module, made: Callable[[Repro], Repro]) -> Outcome:
+    """The outcome, its repro with the reference's weights and with how the port is `made`."""
+    repro = outcome.extras.repro
+    if repro is None:
+        return outcome
+    if not repro.problem:
+        tensors = named_tensors(root.get_submodule(repro.fault.path))
+        weights = {one.full_name: np.ascontiguousarray(one.read()) for one in tensors}
+        repro = replace(repro, weights=weights)
+    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
 def made_by_pair(repro: Repro, weights: str | None, config: str | None, seed: int) -> Repro:

@@ -8,7 +8,7 @@ given as well, as far as that is more than rounding; where it is not, nothing is
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from parity.force.common import Arrays, NotMeasured
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.shards import Array
 from parity.judge.verdict import fail_limit, grade
-from parity.run.part import rows_of
+from parity.judge.rows import rows_of
 from parity.judge.faults import Found
-from parity.measure.free import Free, Key, measure_free
+from parity.measure.free import Free, Key
 from parity.core.arrays import comparable, read
 from parity.core.metrics import distance, unit_roundoff
 from parity.measure.noise import score
@@ -47,35 +47,25 @@ def half(*dtypes: np.dtype[Any]) -> float:
     return math.sqrt(max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The rows, the free-running errors, and the arrays that differ where calls were given the same
-    to the bit.
-    """
-
-    found: Sequence[Found]
-    free: Free
-    exclusives: Exclusives
-
-
 def judge_apart(
     case: Case,
     matches: Sequence[Match],
     calls: Sequence[Call],
     float64: RecordedFloat64,
+    free: Free,
     store: Store,
     progress: Progress,
-) -> Judged:
-    """Measure and judge the matched calls of one case; `calls` are all of the reference's.
+) -> tuple[Sequence[Found], Exclusives]:
+    """Judged rows of the matched calls of one case, and their errors; `calls` are the reference's.
 
-    What a call was given beside arrays counts too: both sides are of one framework.
+    Values besides arrays that a call was given count too: both sides are of one framework.
     """
     work = _Work(matches, float64, store, progress)
     progress.stage("what each call was given", len(matches))
     unknown = float64.own(matches, calls, store, work.heard, {m.ref.order for m in matches})
     exclusives, inclusive = work.result(unknown), work.inclusive()
-    found = rows_of(case, matches, (), work.free, inclusive, exclusives, ())
-    return Judged([work.shown(one) for one in found], work.free, exclusives)
+    found = rows_of(case, matches, (), free, inclusive, exclusives, ())
+    return [work.shown(one) for one in found], exclusives
 
 
 class _Work:
@@ -94,7 +84,6 @@ class _Work:
         self._inside: dict[int, list[Match]] = defaultdict(list)
         for match in matches:
             self._inside[match.parent].append(match)
-        self.free = measure_free(matches, store, progress)
         self._distances: dict[tuple[Buffer, Buffer, bool], float] = {}
         self._values = {order: tuple(_values(match)) for order, match in self._matches.items()}
         self._given = {

@@ -18,9 +18,9 @@ import torch
 from parity.capture import torch as capture_torch
 from parity.host import environment
 from parity.core.lock import alone
-from parity.run.case import root_outputs
+from parity.run.inputs import root_outputs
 from parity.options.arguments import check_choice, check_sequences
-from parity.options.scope import choose, needed
+from parity.options.scope import scope_of, needed
 from parity.core.exceptions import InputError
 from parity.traces.index import NAME, NOT_OFFLINE, Index, StoredCase, StoredTensor, write_index
 from parity.traces.lock import locked
@@ -33,7 +33,7 @@ from parity.inputs import load_clip
 from parity.run.live import Live, facts
 from parity.host.progress import Progress
 from parity.core.pair import Case, Offline, Pair
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.capture.restore_torch import seeded
 from parity.core.store import Store, digest
 from parity.core.tree import flatten
@@ -83,7 +83,7 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
+            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
             progress or Progress(),
             video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
         )  # fmt: skip
@@ -93,7 +93,7 @@ def _record(
     pair: Pair,
     offline: Offline,
     folder: Path,
-    rules: Rules,
+    rules: Options,
     shard_size: int,
     progress: Progress,
     *,
@@ -168,15 +168,13 @@ def _record(
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
         key = (case.name, case.path)
-        choice = choose(
-            case.path, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
+        choice = scope_of(
+            case, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
         )
         if key in found:
             shown |= choice.whole or len(found[key].calls) > 1
             outputs[case.name] = _outputs(folder, found[key])
             continue
-        if case.depth == 0:
-            choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
             made = record_case(case, live, pair, choice, store, progress)
             files = write(folder, names, made.arrays, shard_size)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from parity.run.case import root_outputs
-from parity.options.scope import Choice, opened
+from parity.run.inputs import root_outputs
+from parity.options.scope import Scope, opened
 from parity.force.common import Arrays, NotMeasured
 from parity.core.globs import named
 from parity.traces.float64 import difference
@@ -16,7 +16,7 @@ from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of
 from parity.traces.plain import encode_skeleton
 from parity.traces.shards import Array, Form
-from parity.run.part import Part, split
+from parity.run.part import Extent, extents
 from parity.run.live import Live
 from parity.host.progress import Progress
 from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace
@@ -38,7 +38,7 @@ def record_case(
     case: Case,
     live: Live,
     pair: Pair,
-    choice: Choice,
+    choice: Scope,
     store: Store,
     progress: Progress,
 ) -> Made:
@@ -54,7 +54,7 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode_skeleton(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    recorded = live.record(case, store, pair.layout, choice.theirs)
+    recorded = live.record(case, store, pair.layout, choice.ref)
     trace, without = _without_taps(case, recorded)
     forms = _Forms(store)
     wide = _in_float64(case, live, choice, trace, forms, store, progress)
@@ -158,7 +158,7 @@ class _InFloat64:
 def _in_float64(
     case: Case,
     live: Live,
-    choice: Choice,
+    choice: Scope,
     trace: Trace,
     forms: _Forms,
     store: Store,
@@ -168,7 +168,7 @@ def _in_float64(
     float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
     calls = (shown.calls, shown.calls)
     matches = tuple(map(_with_itself, shown.calls))
-    parts = (Part(matches, calls),) if choice.whole else split(matches, calls)
+    parts = (Extent(matches, calls),) if choice.whole else extents(matches, calls)
     own: dict[int, Wide] = {}
     handed: dict[int, Wide] = {}
     whole: dict[int, Wide] = {}
