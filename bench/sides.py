@@ -76,7 +76,7 @@ class TorchSide:
             raise Failed("this PyTorch finds no CUDA device")
 
         from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import make_torch
+        from jaxvae.pairs.cogvideox.reference import make_torch
 
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
@@ -163,7 +163,8 @@ class JaxSide:
 
         from jaxvae import AutoencoderKLCogVideoX
         from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import make_torch, state_of
+        from jaxvae.pairs.cogvideox.pair import state_of
+        from jaxvae.pairs.cogvideox.reference import make_torch
 
         try:
             self.device = jax.devices(spec.device)[0]

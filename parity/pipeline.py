@@ -13,13 +13,12 @@ from flax import nnx
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
-from parity.core.pair import Case, Pair
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
 from parity.extras import emulation
 from parity.extras.compiled_run import Compiled
 from parity.host import environment, memory
 from parity.host.progress import Progress
-from parity.inputs import load_clip
 from parity.options.arguments import (
     check_arguments,
     check_choice,
@@ -173,12 +172,8 @@ def compare(
 @alone
 def run_pair(
     pair: Pair,
+    options: PairOptions | None = None,
     *,
-    video: str | None = None,
-    frames: int = 17,
-    size: tuple[int, int] = (64, 64),
-    weights: str | None = None,
-    config: str | None = None,
     seed: int = 0,
     emulate: str | None = None,
     eager: bool = False,
@@ -188,46 +183,42 @@ def run_pair(
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
-    """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
+    """Run a pair's ladder on the inputs that it makes.
 
-    `weights` and `config` are what the pair takes them for; `emulate`, `eager`, `only`,
-    `depth` and `keep_repro` are as in `compare`. Cases that cannot show what `only` chooses are
-    left out. In a process of its own, what JAX has compiled is dropped before
+    `options` are the pair's own, by name, and may be text; `emulate`, `eager`, `only`, `depth` and
+    `keep_repro` are as in `compare`. Cases that cannot show what `only` chooses are left out. In a
+    process of its own, what JAX has compiled is dropped before
     the root is called with other shapes than the last time: these programs are hardly run again,
     and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
     """
     emulation.check(emulate)
     check_sequences(only=only)
     check_numbers(seed, depth)
-    progress = progress or Progress()
+    options, progress = pair.resolved(options), progress or Progress()
     pair.prepare()
     usage = Usage()
-    progress.stage("reading the clip")
-    clip = load_clip(video, frames, size, seed)
     progress.stage("making both models")
-    # With weights of its own the port is made first: its reader says what is wrong with them.
-    loaded = pair.make_nnx(weights, config, None) if weights else None
-    reference = pair.make_torch(weights, config, seed)
+    reference = pair.make_torch(options, seed)
     capture_torch.check_devices(reference, (), {})
-    port = loaded or pair.make_nnx(weights, config, reference)
+    port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")
-    options = Options(
+    wanted = Options(
         pair.rungs, pair.declared, pair.rename, pair.layout, fused=pair.fused,
         emulate=emulate, eager=eager, only=tuple(only), depth=depth, keep_repro=keep_repro,
     )  # fmt: skip
     paths = [path for path, _ in reference.named_modules()]
-    check_choice(paths, options)
-    cases = needed(options.only, paths, pair.cases(reference, clip, seed))
+    check_choice(paths, wanted)
+    cases = needed(wanted.only, paths, pair.cases(reference, options, seed))
     described = environment.describe(seed, reference)
     weights_gib = memory.gib(sum(p.nbytes for p in reference.parameters()))
-    known = {**facts(pair, reference, clip, weights, config, seed), "weights_gib": weights_gib}
+    known = {**facts(pair, reference, cases, options, seed), "weights_gib": weights_gib}
     comparison = Comparison(
-        pair.name, Live(reference, seed), RunningPort(port, own_process=own_process), options,
+        pair.name, Live(reference, seed), RunningPort(port, own_process=own_process), wanted,
         described, known,
     )  # fmt: skip
 
     def finish(outcome: Outcome) -> Outcome:
-        made = partial(made_by_pair, weights=weights, config=config, seed=seed)
+        made = partial(made_by_pair, options=options, seed=seed)
         return with_repro(outcome, reference, made)
 
     return run_cases(

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairs.cogvideox.pair import make_nnx, make_torch
+from jaxvae.pairs.cogvideox.pair import make_nnx
+from jaxvae.pairs.cogvideox.reference import make_torch
+from jaxvae.pairs.inputs import load_clip
 from parity.core.metrics import compare_arrays
-from parity.inputs import load_clip
 from parity.measure.noise import score
 from tests.docs.documents import blocks
 from tests.docs.sources import numbers
@@ -67,7 +68,7 @@ def test_encode_and_decode(table):
 def outputs_alone():
     """What both sides and PyTorch in float64 return for the clip: port, reference, exact."""
     reference = make_torch(None, None, 0)
-    port = make_nnx(None, None, reference)
+    port = make_nnx({"weights": None, "config": None}, reference)
     sample = torch.from_numpy(load_clip(None, 17, (64, 64), 0).frames)
 
     def last(tensor):

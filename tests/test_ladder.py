@@ -36,7 +36,7 @@ RATCHET = 2.0
 @pytest.fixture(scope="module")
 def ladder():
     """One run of the whole ladder on the small configuration and real video."""
-    return run_pair(PAIR, config="small")
+    return run_pair(PAIR, {"config": "small"})
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parity
 
 @pytest.fixture(scope="module")
 def report():
-    return run_pair(PAIR, weights=str(FOLDER))
+    return run_pair(PAIR, {"weights": str(FOLDER)})
 
 
 @pytest.mark.slow

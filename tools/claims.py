@@ -285,16 +285,17 @@ def compiled() -> Figures:
 
 def _small(quantised: bool = False) -> tuple[Any, Any]:
     """diffusers' model in the ladder's small configuration, and the port with its weights."""
-    from jaxvae.pairs.cogvideox import pair
+    from jaxvae.pairs.cogvideox.pair import PAIR
 
     if not quantised:
-        reference = pair.make_torch(None, "small", 0)
-        return reference, pair.make_nnx(None, "small", reference)
+        options = PAIR.resolved({"config": "small"})
+        reference = PAIR.make_torch(options, 0)
+        return reference, PAIR.make_nnx(options, reference)
     import diffusers
     import torch
 
     torch.manual_seed(0)
-    config = dict(pair.make_torch(None, "small", 0).config)
+    config = dict(PAIR.make_torch(PAIR.resolved({"config": "small"}), 0).config)
     config = {key: value for key, value in config.items() if not key.startswith("_")}
     # that convolution has as many channels as the video
     config |= {"use_post_quant_conv": True, "latent_channels": config["out_channels"]}

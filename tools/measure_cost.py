@@ -20,7 +20,6 @@ import torch
 from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.core.pair import Case
 from parity.host.progress import Progress
-from parity.inputs import load_clip
 from parity.options.options import Rules
 from parity.run.case import run_case
 from parity.run.live import Live
@@ -29,9 +28,10 @@ from parity.run.live import Live
 def main(config: str | None) -> None:
     """Print the seconds and the ratios; reports say how much memory a run took."""
     progress = Progress()
-    reference = PAIR.make_torch(None, config, 0)
-    port = PAIR.make_nnx(None, config, reference)
-    encode, decode, *_ = PAIR.cases(reference, load_clip(None, 17, (64, 64), 0), 0)
+    options = PAIR.resolved({"config": config})
+    reference = PAIR.make_torch(options, 0)
+    port = PAIR.make_nnx(options, reference)
+    encode, decode, *_ = PAIR.cases(reference, options, 0)
     decode = replace(decode, args=(_plain(reference, encode)["mean"].numpy(),))
     cases = [replace(case, shipped=None) for case in (encode, decode)]
     alone = _seconds(lambda: [_plain(reference, case) for case in cases])

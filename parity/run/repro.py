@@ -16,6 +16,7 @@ from parity.capture.nnx import Method, target
 from parity.capture.recorder import unbind
 from parity.capture.torch import named_tensors
 from parity.core.calls import Match
+from parity.core.pair import PairOptions
 from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tree import rebuild
@@ -95,15 +96,17 @@ def with_repro(outcome: Outcome, root: torch.nn.Module, made: Callable[[Repro], 
     return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
-def made_by_pair(repro: Repro, weights: str | None, config: str | None, seed: int) -> Repro:
-    """The repro with how a `parity.Pair` makes its port."""
-    if weights:
-        making = f"port = {{name}}.make_nnx({weights!r}, {config!r}, None)"
-    else:
-        making = (
-            f"reference = {{name}}.make_torch(None, {config!r}, {seed})\n"
-            f"port = {{name}}.make_nnx(None, {config!r}, reference)"
-        )
+def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
+    """Return the repro with how a `parity.Pair` makes its port."""
+    try:
+        written = _text(dict(options))
+    except Unshowable as error:
+        return replace(repro, problem=f"of an option of the pair: {error}")
+    making = (
+        f"options = {written}\n"
+        f"reference = {{name}}.make_torch(options, {seed})\n"
+        "port = {name}.make_nnx(options, reference)"
+    )
     return replace(repro, making=making)
 
 

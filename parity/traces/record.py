@@ -29,10 +29,9 @@ from parity.traces.read_index import read_index
 from parity.traces.record_case import record_case
 from parity.traces.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.traces.trace import adopted
-from parity.inputs import load_clip
 from parity.run.live import Live, facts
 from parity.host.progress import Progress
-from parity.core.pair import Case, Offline, Pair
+from parity.core.pair import Case, Offline, Pair, PairOptions
 from parity.options.options import Options
 from parity.capture.restore_torch import seeded
 from parity.core.store import Store, digest
@@ -55,19 +54,15 @@ class Recording:
 def record_pair(
     pair: Pair,
     folder: Path,
+    options: PairOptions | None = None,
     *,
-    video: str | None = None,
-    frames: int = 17,
-    size: tuple[int, int] = (64, 64),
-    weights: str | None = None,
-    config: str | None = None,
     seed: int = 0,
     only: Sequence[str] = (),
     depth: int | None = None,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
-    """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
+    """Record the reference of `pair` on the inputs that it makes, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
     Of each case the outermost call is recorded whatever was chosen. Files have at most `shard_size`
@@ -78,14 +73,14 @@ def record_pair(
             another trace.
     """
     check_sequences(only=only)
+    options = pair.resolved(options)
     if pair.offline is None:
         raise InputError(NOT_OFFLINE.format(pair.name))
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
             pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
-            progress or Progress(),
-            video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
+            progress or Progress(), options, seed,
         )  # fmt: skip
 
 
@@ -96,23 +91,16 @@ def _record(
     rules: Options,
     shard_size: int,
     progress: Progress,
-    *,
-    video: str | None,
-    frames: int,
-    size: tuple[int, int],
-    weights: str | None,
-    config: str | None,
+    options: PairOptions,
     seed: int,
 ) -> Recording:
-    progress.stage("reading the clip")
-    clip = load_clip(video, frames, size, seed)
     progress.stage("making the reference")
-    reference = pair.make_torch(weights, config, seed)
+    reference = pair.make_torch(options, seed)
     capture_torch.check_devices(reference, (), {})
     progress.stage("making the inputs")
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    cases = needed(rules.only, paths, pair.cases(reference, options, seed))
     _check_names(cases)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
@@ -124,7 +112,7 @@ def _record(
             "seed": seed,
             "only": list(rules.only),
             "depth": rules.depth,
-            "clip": [clip.source, digest(clip.frames).hex()],
+            "options": _digest({name: repr(value) for name, value in options.items()}),
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
             "settings": _digest(settings),
@@ -135,7 +123,7 @@ def _record(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts=facts(pair, reference, clip, weights, config, seed),
+        facts=facts(pair, reference, cases, options, seed),
         only=rules.only,
         depth=rules.depth,
         modules=tuple(replace(info, path=path)

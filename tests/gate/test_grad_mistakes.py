@@ -37,8 +37,9 @@ def gradients(port, reference, call):
 
 
 def make():
-    reference = PAIR.make_torch(None, "small", 0)
-    return reference, PAIR.make_nnx(None, "small", reference)
+    options = PAIR.resolved({"config": "small"})
+    reference = PAIR.make_torch(options, 0)
+    return reference, PAIR.make_nnx(options, reference)
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -9,7 +9,7 @@ from parity.core.exceptions import InputError
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 ABOUT = ["floor_rel_l2", "R"]
 """A trace has the reference's float64 values to float32 of their difference from the float32."""
 

@@ -176,5 +176,5 @@ def test_another_pair_is_refused(recorded, pair, part):
 )
 def test_what_could_not_be_checked_is_not_recorded(tmp_path, pair, options, part):
     with pytest.raises(InputError) as caught:
-        record_pair(pair, tmp_path, frames=1, size=(8, 8), **options)
+        record_pair(pair, tmp_path, **options)
     assert part in str(caught.value)

@@ -14,7 +14,7 @@ import optax
 import pytest
 import torch
 
-from parity.inputs import load_clip
+from jaxvae.pairs.inputs import load_clip
 
 STEPS = 20
 ROUNDING = 2.0**-24
@@ -82,7 +82,7 @@ def test_the_loss_follows_that_of_pytorch(bridge, objective, name):
     [
         (["--steps", "0"], "--steps: expected at least 1"),
         (["--frames", "-4"], "--frames a multiple of 4"),
-        (["--video", "gone.mp4"], "gone.mp4: no such video file"),
+        (["--video", "gone.mp4"], "gone.mp4: no such file"),
         (["--out", "gone/video.npy"], "--out: no folder gone"),
     ],
 )

@@ -306,33 +306,34 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
     assert np.abs(exact - wanted).mean() < 2e-7
 
 
-def make_port(weights, config, reference):
+def make_port(options, reference):
     port = nnx.Conv(3, 4, (1, 1, 1), rngs=nnx.Rngs(0))
     port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
     port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
     return port
 
 
+CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)
 TINY = parity.Pair(
     name="tiny",
-    make_torch=lambda weights, config, seed: torch.nn.Conv3d(3, 4, 1),
+    make_torch=lambda options, seed: torch.nn.Conv3d(3, 4, 1),
     make_nnx=make_port,
-    cases=lambda reference, clip, seed: (parity.Case("conv/clip", (clip.frames,)),),
+    cases=lambda reference, options, seed: (parity.Case("conv/clip", (CLIP,)),),
     rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
 )
 
 
 @pytest.mark.slow
 def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
-    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit", "--frames", "1"]
-    done = CliRunner().invoke(cli, [*words, "--size", "8x8", "--out", str(tmp_path)])
+    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit"]
+    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "effective precision of float32 products: jax float32, torch float32" in done.stderr
     assert "precision tf32 adds rel_l2 " in done.stdout
     document = json.loads((tmp_path / "report.json").read_text())
     assert document["emulations"][0]["mode"] == "tf32"
     assert 1e-5 < document["emulations"][0]["outputs"][""][0] < 1e-3
-    quiet = [*words[:2], "--quiet", "--frames", "1", "--size", "8x8", "--out", str(tmp_path)]
+    quiet = [*words[:2], "--quiet", "--out", str(tmp_path)]
     done = CliRunner().invoke(cli, quiet)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "tiny: PASS\n", "")
     refused = CliRunner().invoke(cli, ["run", "--emulate", "fp8"])

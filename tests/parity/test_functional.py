@@ -293,13 +293,13 @@ def test_a_check_against_a_golden_trace(tmp_path):
     port = parity.Functional(function, make_params(reference))
     pair = parity.Pair(
         name="gpt",
-        make_torch=lambda weights, config, seed: reference,
-        make_nnx=lambda weights, config, reference: port,
-        cases=lambda reference, clip, seed: (parity.Case("call", (IDS,)),),
+        make_torch=lambda options, seed: reference,
+        make_nnx=lambda options, reference: port,
+        cases=lambda reference, options, seed: (parity.Case("call", (IDS,)),),
         rungs=(),
         offline=parity.Offline(lambda reference: {}, lambda settings, tensors: port),
     )
-    record_pair(pair, tmp_path, frames=1)
+    record_pair(pair, tmp_path)
     report = check_trace(tmp_path, pair)
     assert {row.path for row in report.rows} >= {"layers.1.norm1", "layers.0.mlp", "layers.1", ""}
     assert [path for path, _, _ in faults(report)] == ["layers.1.norm1"]
