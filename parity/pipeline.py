@@ -33,7 +33,8 @@ from parity.options.scope import needed
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.case import Outcome
-from parity.run.live import Live, facts
+from parity.run.facts import facts
+from parity.run.live import Live
 from parity.run.loop import Usage, run_cases
 from parity.run.port import RunningPort
 from parity.run.repro import made_by_function, made_by_pair, with_repro
@@ -161,10 +162,11 @@ def compare(
     )
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     described = environment.describe(seed, torch_module)
-    comparison = Comparison(name, Live(torch_module, seed), port, options, described, {})
+    live = Live(torch_module, seed)
+    comparison = Comparison(name, live, port, options, described, {})
 
     def finish(outcome: Outcome) -> Outcome:
-        return with_repro(outcome, torch_module, lambda repro: made_by_function(repro, seed))
+        return with_repro(outcome, live.weights_of, lambda repro: made_by_function(repro, seed))
 
     return run_cases(comparison, [case], progress or Progress(), Usage(), finish=finish)
 
@@ -212,14 +214,15 @@ def run_pair(
     described = environment.describe(seed, reference)
     weights_gib = memory.gib(sum(p.nbytes for p in reference.parameters()))
     known = {**facts(pair, reference, cases, options, seed), "weights_gib": weights_gib}
+    live = Live(reference, seed)
     comparison = Comparison(
-        pair.name, Live(reference, seed), RunningPort(port, own_process=own_process), wanted,
+        pair.name, live, RunningPort(port, own_process=own_process), wanted,
         described, known,
     )  # fmt: skip
 
     def finish(outcome: Outcome) -> Outcome:
         made = partial(made_by_pair, options=options, seed=seed)
-        return with_repro(outcome, reference, made)
+        return with_repro(outcome, live.weights_of, made)
 
     return run_cases(
         comparison, cases, progress, usage, finish=finish,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from parity.capture import layout as layout_rules
 from parity.capture import torch as capture_torch
-from parity.capture.recorder import bind, join
+from parity.capture.arguments import port_arguments
+from parity.capture.recorder import join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
-from parity.core.pair import Case, Pair, PairOptions
+from parity.core.pair import Case
 from parity.core.store import Store
-from parity.core.tensors import Tensor
-from parity.core.tree import flatten, mapped, rebuild
+from parity.core.tensors import Array, Tensor
+from parity.core.tree import mapped
 from parity.core.verdicts import Diagnosis
 from parity.diagnose.diagnose import diagnose
 from parity.diagnose.scene import Scene
@@ -26,19 +26,6 @@ from parity.run.protocols import Arguments
 
 if TYPE_CHECKING:
     from parity.gradients.torch import TorchBackward
-
-
-def facts(
-    pair: Pair, reference: torch.nn.Module, cases: Sequence[Case], options: PairOptions, seed: int
-) -> dict[str, Any]:
-    """Return what a report says of the reference and of its inputs, with what the pair says."""
-    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
-    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
-    return {
-        "input": sources or f"made by the pair{given and f' ({given})'}",
-        **pair.facts(options, seed),
-        "parameters": sum(p.numel() for p in reference.parameters()),
-    }
 
 
 class Live:
@@ -62,24 +49,7 @@ class Live:
     def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
-        kinds = [cls.__name__ for cls in type(module).__mro__]
-        function = capture_torch.target(module, case.torch)
-        names = list(bind(function, case.args, case.kwargs))
-
-        def convert(name: str, value: Any) -> Any:
-            flat = flatten(value)
-            arrays = []
-            for leaf, array in flat.arrays:
-                plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
-                full = f"{name}.{leaf}" if leaf else name
-                floating = plain.dtype.kind in "fcV"
-                how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
-                moved = np.moveaxis(plain, 1, -1) if how.move else plain
-                arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
-            return rebuild(flat.skeleton, arrays) if arrays else value
-
-        args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
-        return args, {name: convert(name, value) for name, value in case.kwargs.items()}
+        return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
     def record(
         self,
@@ -119,6 +89,11 @@ class Live:
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""
         return capture_torch.optional_arguments(self._called(case))
+
+    def weights_of(self, path: str) -> Mapping[str, Array]:
+        """Values of the tensors of one module, by name below it."""
+        tensors = capture_torch.named_tensors(self._root.get_submodule(path))
+        return {one.full_name: np.ascontiguousarray(one.read()) for one in tensors}
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """A warning of modules in train mode that behave differently there."""

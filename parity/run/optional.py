@@ -9,7 +9,8 @@ from parity.core.repro import Repro
 from parity.core.verdicts import Fault, Row
 from parity.judge.verdict import fail_limit
 from parity.run.inputs import root_outputs
-from parity.run.protocols import Compared, Context, Judged
+from parity.run.protocols import Context
+from parity.run.records import Compared, Judged
 
 NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
 

@@ -1,8 +1,7 @@
 """The port that runs: recorded, then run again on the reference's values."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,22 +10,21 @@ from flax import nnx
 
 from parity.capture import layout as layout_rules
 from parity.capture import nnx as capture_nnx
-from parity.capture import taps
 from parity.capture.functional import Functional
-from parity.capture.recorder import join
+from parity.capture.tapped import record_with_taps
 from parity.core.calls import Trace
 from parity.core.exceptions import InputError
-from parity.core.globs import captured, renamed
+from parity.core.globs import renamed
 from parity.core.pair import Case
 from parity.core.tree import flatten
-from parity.force.common import Sides
 from parity.host import memory
 from parity.options.options import Options
 from parity.options.scope import Scope
 from parity.run.inputs import check_inputs
 from parity.run.judge import judge_forced
 from parity.run.pairing import Pairing, pair
-from parity.run.protocols import Arguments, Compared, Context, Judged, Reference
+from parity.run.protocols import Arguments, Context, Reference
+from parity.run.records import Compared, Judged
 
 NO_TAPS = (
     "the port is a function without taps, seen as a whole: name what the reference's modules"
@@ -94,21 +92,14 @@ class RunningPort:
             inside=scope.port,
         )
         with layout_rules.hint(ref.calls[-1]) if self._args is None else nullcontext():
-            trace = _seen_through(run, module, ref, rename)
+            trace = record_with_taps(run, module, ref, rename)
         check_inputs(ref.calls[-1], trace.calls[-1], context.store)
         return trace
 
     def judge(self, context: Context, compared: Compared) -> Judged:
         """Judged rows, by running each side with the other's values."""
-        case, rename = context.case, context.options.rename or {}
-        prefix, module = renamed(case.path, rename), self.called(case, rename)
-        modules: dict[str, Any] = {
-            join(prefix, path): child for path, child in capture_nnx.submodules(module).items()
-        }
-        modules |= compared.recording.port.linen
-        return judge_forced(
-            context, compared, Sides(context.reference.float64(case), modules, case.nnx)
-        )
+        module = self.called(context.case, context.options.rename or {})
+        return judge_forced(context, compared, module)
 
     def notes(self, trace: Trace) -> tuple[str, ...]:
         """What a function without taps leaves unseen."""
@@ -120,26 +111,3 @@ class RunningPort:
             jax.clear_caches()
             memory.give_back()
             self._shapes = shapes
-
-
-def _seen_through(
-    run: Callable[[], Trace], module: nnx.Module, ref: Trace, rename: Mapping[str, str]
-) -> Trace:
-    """The port's calls, operation by operation if it has taps that its programs may hide."""
-    compiled: Trace | None = None
-    if not isinstance(module, Functional):
-        compiled = run()
-        if not compiled.untapped and not _may_hide_taps(ref, compiled, rename):
-            return compiled
-    with jax.disable_jit():
-        eager = run()
-    if compiled is None or any(call.tapped for call in eager.calls):
-        return eager
-    return replace(compiled, untapped=eager.untapped)
-
-
-def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
-    """Whether what was compiled before the run may have a tap where the port makes no call."""
-    made = {f".{call.path}" for call in port.calls}
-    lacking = {f".{renamed(call.path, rename)}" for call in ref.calls if call.path} - made
-    return any(captured(f"*.{name}", path) for name in taps.called() for path in lacking)

@@ -1,4 +1,4 @@
-"""Protocols of a comparison's two sides, and the records that its stages hand on.
+"""Protocols of a comparison's two sides.
 
 A reference runs (`live.Live`) or was recorded (`traces.recorded.Recorded`). A port runs
 (`port.RunningPort`), or a second recording stands in its place (`traces.second.SecondTrace`). All
@@ -10,21 +10,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from parity.align.calls import Alignment
-from parity.core.calls import Call, ModuleInfo, Trace
+from parity.core.calls import ModuleInfo, Trace
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
 from parity.core.verdicts import Diagnosis
 from parity.diagnose.scene import Scene
-from parity.extras.input_coverage import Exercised
-from parity.force.common import Float64, Sides
+from parity.force.common import Float64
 from parity.host.progress import Progress
 from parity.judge.faults import Found
-from parity.measure.free import Free
 from parity.options.options import Options
 from parity.options.scope import Scope
-from parity.run.part import Part
+from parity.run.records import Compared, Judged
 
 if TYPE_CHECKING:
     from parity.gradients.protocol import Backward
@@ -98,49 +95,6 @@ class Context:
     weights: Sequence[Weight]
     store: Store
     progress: Progress
-
-
-@dataclass(frozen=True)
-class Recording:
-    """One recorded run of each side, in the scope of the comparison.
-
-    `ref_root` and `port_root` are the calls of the called module itself, which the scope may leave
-    out; the port's is `None` where nothing in the scope was called.
-    """
-
-    scope: Scope
-    ref: Trace
-    port: Trace
-    ref_root: Call
-    port_root: Call | None
-    exercised: Exercised
-
-    @property
-    def calls(self) -> tuple[Sequence[Call], Sequence[Call]]:
-        """All calls of the reference and of the port."""
-        return self.ref.calls, self.port.calls
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A recording whose calls are matched, and the free-running errors."""
-
-    recording: Recording
-    alignment: Alignment
-    free: Free
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Judged parts of a case, and the sides whose runs they were judged by."""
-
-    parts: Sequence[Part]
-    sides: Sides
-
-    @property
-    def found(self) -> Sequence[Found]:
-        """The rows of all parts."""
-        return [one for part in self.parts for one in part.found]
 
 
 class Port(Protocol):

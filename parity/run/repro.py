@@ -7,14 +7,12 @@ from typing import Any
 
 import jax
 import numpy as np
-import torch
 from flax import nnx
 from jaxtyping import Shaped
 
 from parity.capture.linen import Part
 from parity.capture.nnx import Method, target
 from parity.capture.recorder import unbind
-from parity.capture.torch import named_tensors
 from parity.core.calls import Match
 from parity.core.pair import PairOptions
 from parity.core.repro import Repro
@@ -24,7 +22,7 @@ from parity.core.verdicts import Fault
 from parity.force.common import reference, values
 from parity.run.case import Outcome
 from parity.run.part import part_of
-from parity.run.protocols import Judged
+from parity.run.records import Judged
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -84,15 +82,17 @@ def _settings() -> tuple[str, ...]:
     return tuple(lines)
 
 
-def with_repro(outcome: Outcome, root: torch.nn.Module, made: Callable[[Repro], Repro]) -> Outcome:
-    """The outcome, its repro with the reference's weights and with how the port is `made`."""
+def with_repro(
+    outcome: Outcome,
+    weights_of: Callable[[str], Mapping[str, Array]],
+    made: Callable[[Repro], Repro],
+) -> Outcome:
+    """The outcome, its repro with the weights of the module and with how the port is `made`."""
     repro = outcome.extras.repro
     if repro is None:
         return outcome
     if not repro.problem:
-        tensors = named_tensors(root.get_submodule(repro.fault.path))
-        weights = {one.full_name: np.ascontiguousarray(one.read()) for one in tensors}
-        repro = replace(repro, weights=weights)
+        repro = replace(repro, weights=weights_of(repro.fault.path))
     return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 

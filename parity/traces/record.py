@@ -29,7 +29,8 @@ from parity.traces.read_index import read_index
 from parity.traces.record_case import record_case
 from parity.traces.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.traces.trace import adopted
-from parity.run.live import Live, facts
+from parity.run.facts import facts
+from parity.run.live import Live
 from parity.host.progress import Progress
 from parity.core.pair import Case, Offline, Pair, PairOptions
 from parity.options.options import Options
