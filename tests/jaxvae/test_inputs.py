@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from jaxvae.pairs import inputs
-from parity.core.exceptions import InputError
 from jaxvae.pairs.inputs import load_clip, normal, procedural, sample_file
+from parity.core.exceptions import InputError
 
 
 def refused(match, video, frames=2, size=(8, 8)):
