@@ -17,9 +17,10 @@ import torch
 from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.core.pair import Case
 from parity.host.progress import Progress
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
 from tools.tables import publish
 
 HEAD = ("what", "seconds", "times PyTorch alone")
@@ -40,11 +41,11 @@ def main(config: str | None) -> None:
     alone = _seconds(lambda: [_plain(reference, case) for case in cases])
     rows = [("PyTorch alone", f"{alone:.1f}", "1.0")]
     for modes in (("free", "exclusive"), ("free", "exclusive", "inclusive")):
-        rules = Rules(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout, modes)
+        rules = Options(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout, modes)
 
-        def measure(rules: Rules = rules) -> None:
+        def measure(rules: Options = rules) -> None:
             for case in cases:
-                run_case(case, Live(reference), port, rules, progress)
+                run_case(case, Live(reference), RunningPort(port), rules, (), progress)
 
         measure()
         taken = _seconds(measure)

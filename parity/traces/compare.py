@@ -17,7 +17,8 @@ from parity.run.assemble import Comparison
 from parity.run.case import Outcome
 from parity.run.loop import Usage, run_cases
 from parity.traces.index import Index, StoredCase
-from parity.traces.second import FirstTrace, SecondTrace
+from parity.traces.recorded import Recorded
+from parity.traces.second import SecondTrace
 from parity.traces.trace import Golden, open_trace
 
 LOOK = "look at what differs in the code of this module"
@@ -43,7 +44,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     ]
     comparison = Comparison(
         f"{before.name} against {after.name}",
-        FirstTrace(ref, LOOK),
+        Recorded(ref, LOOK, one_layout=True),
         SecondTrace(other),
         Options(only=ref.index.only, depth=ref.index.depth, layout=ref.index.layout),
         {**other.index.environment, "reference": dict(ref.index.environment)},

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import chain
 from typing import Any, NoReturn
 
@@ -17,7 +18,7 @@ from parity.traces.trace import Golden, adopted
 from parity.judge.faults import Found
 from parity.core.pair import Case
 from parity.core.verdicts import Diagnosis
-from parity.core.calls import Match, ModuleInfo, Trace
+from parity.core.calls import Leaf, Match, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.tensors import Tensor
 from parity.run.protocols import Arguments
@@ -30,11 +31,14 @@ BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 class Recorded:
     """A golden trace as the reference of a comparison.
 
-    `advice` is the hint where neither arrays nor weights show a cause.
+    `advice` is the hint where neither arrays nor weights show a cause. `one_layout` says that the
+    port has the reference's layout.
     """
 
-    def __init__(self, golden: Golden, advice: str = BY_RUN) -> None:
-        self._golden, self._advice = golden, advice
+    def __init__(
+        self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False
+    ) -> None:
+        self._golden, self._advice, self._one_layout = golden, advice, one_layout
         self._cases = {case.key: case for case in golden.index.cases}
 
     def modules(self) -> Mapping[str, ModuleInfo]:
@@ -65,7 +69,8 @@ class Recorded:
     ) -> Trace:
         """The recorded calls, in the scope that a check has too."""
         stored = self._of(case)
-        return adopted(stored.calls, stored.modules, self._golden.reader, store)
+        trace = adopted(stored.calls, stored.modules, self._golden.reader, store)
+        return in_one_layout(trace) if self._one_layout else trace
 
     def float64(self, case: Case) -> RecordedFloat64:
         """The recorded float64 runs."""
@@ -125,3 +130,13 @@ def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Ar
         ref = float64.returned(*key)
         if ref is not None:
             yield ref, scene.store.get(scene.exclusives.outputs[key])
+
+
+def in_one_layout(trace: Trace) -> Trace:
+    """The trace, with the axes of every array known: the other side has the same layout."""
+
+    def sure(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        return tuple(replace(leaf, sure=True) for leaf in leaves)
+
+    calls = (replace(c, inputs=sure(c.inputs), outputs=sure(c.outputs)) for c in trace.calls)
+    return replace(trace, calls=tuple(calls))

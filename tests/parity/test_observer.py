@@ -11,9 +11,10 @@ from jax import lax
 import parity
 from parity.core.pair import Case
 from parity.host.progress import Progress
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 
@@ -191,7 +192,9 @@ def shipped_broken(model, xs):
 )
 def test_what_is_shipped_is_compared(reference, function, said):
     case = Case("loop", (X,), shipped=function)
-    outcome = run_case(case, Live(reference), Loop(reference), Rules(), Progress())
+    outcome = run_case(
+        case, Live(reference), RunningPort(Loop(reference)), Options(), (), Progress()
+    )
     assert bool(outcome.notes) == bool(said)
     assert said in "".join(outcome.notes)
     assert list(outcome.uncaptured) == ["loop"]
