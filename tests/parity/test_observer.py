@@ -197,7 +197,7 @@ def test_what_is_shipped_is_compared(reference, function, said):
     )
     assert bool(outcome.notes) == bool(said)
     assert said in "".join(outcome.notes)
-    assert list(outcome.uncaptured) == ["loop"]
+    assert list(outcome.extras.uncaptured) == ["loop"]
 
 
 def test_jit_stays_as_the_user_set_it(reference):
