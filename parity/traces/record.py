@@ -152,7 +152,7 @@ def _record(
         {case.key: case for case in before.cases if _whole(folder, case.shards)} if before else {}
     )
     kept = len(found)
-    live = Live(reference)
+    live = Live(reference, seed)
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
     shown = False
