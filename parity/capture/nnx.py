@@ -74,7 +74,7 @@ def record(
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     """Every module by dotted path, the root as `""`; a shared module under its first path.
 
-    Those of Linen can be called once a record has heard of them: see `Trace.linen`.
+    Those of Linen can be called once they were recorded: see `Trace.linen`.
     """
     found: dict[str, nnx.Module] = {}
     for path, value in _nodes(root):
@@ -178,7 +178,7 @@ def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
-    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    """The function that `invoke` calls; its signature names the arguments."""
     if not isinstance(method, str):
         return functools.partial(method, module)
     if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):

@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from parity.capture.taps import KIND
@@ -12,28 +12,20 @@ from parity.core.exceptions import InputError
 from parity.core.tree import Skeleton
 
 
-@dataclass(frozen=True)
-class _Open:
-    begun: int
-    parent: int
-    path: str
-    inputs: tuple[Leaf, ...]
-    arguments: Skeleton | None
-
-
 class Recorder:
     """Collects calls from events in the order in which they happen; calls nest."""
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
-        self._open: list[_Open] = []
+        self._open: list[Call] = []
         self._begun = 0
         self._numbers: Counter[str] = Counter()
 
     def begin(self, path: str, inputs: tuple[Leaf, ...], arguments: Skeleton | None) -> None:
         """A call of the module at `path` starts; `arguments` rebuilds its arguments by name."""
-        parent = self._open[-1].begun if self._open else -1
-        self._open.append(_Open(self._begun, parent, path, inputs, arguments))
+        parent = self._open[-1].order if self._open else -1
+        call = Call(path, "", "", 0, self._begun, parent, inputs, (), arguments=arguments)
+        self._open.append(call)
         self._begun += 1
 
     def end(
@@ -50,22 +42,8 @@ class Recorder:
         call = self._open.pop()
         number = self._numbers[call.path]
         self._numbers[call.path] += 1
-        self._calls.append(
-            Call(
-                path=call.path,
-                kind=kind,
-                method=method,
-                number=number,
-                order=call.begun,
-                parent=call.parent,
-                inputs=call.inputs,
-                outputs=outputs,
-                traced=traced,
-                arguments=call.arguments,
-                returned=returned,
-                in_place=in_place,
-            )
-        )
+        call = replace(call, kind=kind, method=method, number=number, outputs=outputs)
+        self._calls.append(replace(call, traced=traced, returned=returned, in_place=in_place))
 
     def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""
@@ -103,23 +81,17 @@ def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
 
     A container's input that a convolution reads too, bit for bit, is as surely channel-first.
     """
-    sure = {
-        (leaf.buffer, leaf.moved)
-        for call in calls
-        for leaf in (*call.inputs, *call.outputs)
-        if leaf.buffer is not None and leaf.sure
-    }
+    leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
+    sure = {(leaf.buffer, leaf.moved) for leaf in leaves if leaf.buffer and leaf.sure}
 
-    def shared(leaf: Leaf) -> Leaf:
-        return replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
+    def shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+        return tuple(
+            replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
+            for leaf in leaves
+        )
 
     return tuple(
-        replace(
-            call,
-            inputs=tuple(map(shared, call.inputs)),
-            outputs=tuple(map(shared, call.outputs)),
-        )
-        for call in calls
+        replace(call, inputs=shared(call.inputs), outputs=shared(call.outputs)) for call in calls
     )
 
 
