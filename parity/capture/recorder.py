@@ -3,13 +3,40 @@
 import inspect
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.capture.taps import KIND
 from parity.core.calls import Call, Leaf
 from parity.core.exceptions import InputError
 from parity.core.tree import Skeleton
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The modules to record: that at `prefix` in its model, and those `inside` it, by path.
+
+    All of the latter are, unless they are given.
+    """
+
+    prefix: str = ""
+    inside: Collection[str] | None = None
+
+    def includes(self, path: str) -> bool:
+        """True if that module below the prefix is recorded."""
+        return self.inside is None or path in self.inside
+
+    def without_taps(self, paths: Collection[str]) -> frozenset[str]:
+        """The recorded ones of all modules that have others below them which are not.
+
+        It is not known in whose code a tap is: these have none then.
+        """
+        left_out = [path for path in paths if path != self.prefix and not self.includes(path)]
+        parts = [path.split(".") for path in left_out]
+        return frozenset(".".join(keys[:i]) for keys in parts for i in range(len(keys)))
+
+
+EVERYTHING = Scope()
 
 
 class Recorder:
@@ -64,15 +91,12 @@ class Recorder:
         modules = {call.path for call in self._calls if not call.tapped}
         for call in self._calls:
             if call.tapped and call.path in modules:
-                raise InputError(
-                    f"tap {call.path!r} has the path of a module that is called too; name it"
-                    " otherwise"
-                )
-        place = {call.order: index for index, call in enumerate(self._calls)}
-        place[-1] = -1
+                why = "has the path of a module that is called too; name it otherwise"
+                raise InputError(f"tap {call.path!r} {why}")
+        place = {call.order: index for index, call in enumerate(self._calls)} | {-1: -1}
         return tuple(
-            replace(call, order=place[call.order], parent=place[call.parent])
-            for call in self._calls
+            replace(call, order=index, parent=place[call.parent])
+            for index, call in enumerate(self._calls)
         )
 
 
@@ -93,24 +117,6 @@ def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     return tuple(
         replace(call, inputs=shared(call.inputs), outputs=shared(call.outputs)) for call in calls
     )
-
-
-def without_taps(
-    paths: Collection[str], root: str, inside: Collection[str] | None
-) -> frozenset[str]:
-    """The recorded modules that have others below them which are not recorded.
-
-    Whether a tap is in the code of the one or the other is not known: there are none then. `paths`
-    are all modules that may be called, `inside` those that are recorded besides the `root`.
-    """
-    if inside is None:
-        return frozenset()
-    found: set[str] = set()
-    for path in paths:
-        if path != root and path not in inside:
-            parts = path.split(".")
-            found |= {"", *(".".join(parts[:i]) for i in range(1, len(parts)))}
-    return frozenset(found)
 
 
 def bind(

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +12,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import Recorder, bind, join, settle, without_taps
+from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join, settle
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
@@ -32,21 +32,18 @@ def record(
     *,
     store: Store,
     layout: Mapping[str, str],
-    prefix: str = "",
-    inside: Collection[str] | None = None,
+    scope: Scope = EVERYTHING,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
-    module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
-    module's path in its model; `inside` are the paths of the submodules to record, all of them
-    unless it is given. Taps are recorded as calls are.
+    module's own row is made here, since a method other than `forward` runs no hook. Taps are
+    recorded as calls are.
     """
-    paths = [join(prefix, path) for path, _ in module.named_modules()]
-    observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
+    observer = _Observer(module, store, layout, scope)
     with undone(lambda: unhook(module, observer)):
         for path, child in module.named_modules():
-            if path and (inside is None or join(prefix, path) in inside):
+            if path and scope.includes(join(scope.prefix, path)):
                 child.register_forward_pre_hook(observer.before, with_kwargs=True)
                 child.register_forward_hook(observer.after, with_kwargs=True)
         with torch.no_grad(), kept_reference(module):
@@ -55,9 +52,8 @@ def record(
             with taps.observed(observer.tap):
                 output = invoke(module, method, args, kwargs)
             observer.end(module, method if isinstance(method, str) else "__call__", output)
-    info = {join(prefix, path): value for path, value in modules(module).items()}
-    if inside is not None:
-        info = {path: one for path, one in info.items() if path == prefix or path in inside}
+    info = {join(scope.prefix, path): value for path, value in modules(module).items()}
+    info = {p: one for p, one in info.items() if p == scope.prefix or scope.includes(p)}
     return Trace(settle(observer.recorder.finish()), info)
 
 
@@ -193,12 +189,13 @@ class _Observer:
         root: torch.nn.Module,
         store: Store,
         layout: Mapping[str, str],
-        prefix: str,
-        without_taps: Collection[str],
+        scope: Scope,
     ) -> None:
         self.recorder = Recorder()
-        self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
-        self._store, self._layout, self._without_taps = store, layout, without_taps
+        named = root.named_modules()
+        self._paths = {id(module): join(scope.prefix, path) for path, module in named}
+        self._without_taps = scope.without_taps(self._paths.values())
+        self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
 

@@ -17,7 +17,7 @@ from parity.capture import layout as layout_rules
 from parity.capture import nnx as capture_nnx
 from parity.capture import taps
 from parity.capture.functional import Functional
-from parity.capture.recorder import join
+from parity.capture.recorder import Scope, join
 from parity.core.arrays import read
 from parity.core.calls import Call, LeafMatch, Match, Trace
 from parity.core.exceptions import InputError
@@ -168,8 +168,7 @@ def run_case(
                     ref=ref,
                     rename=rename,
                     store=store,
-                    prefix=renamed(case.path, rename),
-                    inside=choice.ours,
+                    scope=Scope(renamed(case.path, rename), choice.ours),
                 )
             check_inputs(called, port.calls[-1], store)
         _check_pending(rules.pending, ref, port, early=False)

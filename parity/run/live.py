@@ -9,7 +9,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import torch as capture_torch
-from parity.capture.recorder import bind, join
+from parity.capture.recorder import Scope, bind, join
 from parity.core.calls import Trace
 from parity.core.pair import Case, Clip, Pair
 from parity.core.store import Store
@@ -94,7 +94,7 @@ class Live:
             method = _returning(case.returned_from(self._before), module, method)
         return capture_torch.record(
             module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, inside=inside,
+            store=store, layout=layout, scope=Scope(case.path, inside),
         )  # fmt: skip
 
     def float64(self, case: Case) -> TorchModules:
