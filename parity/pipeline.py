@@ -15,7 +15,7 @@ from parity.capture import torch as capture_torch
 from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
-from parity.core.pair import Case, Pair
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.repro import Repro
 from parity.core.tensors import Fused, Stacked, tied
 from parity.core.tree import flatten
@@ -23,7 +23,6 @@ from parity.extras import emulation
 from parity.extras.compiled_run import Compiled
 from parity.host import environment, memory
 from parity.host.progress import Progress
-from parity.inputs import load_clip
 from parity.options.arguments import (
     check_arguments,
     check_choice,
@@ -192,12 +191,8 @@ def _paired(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules)
 @alone
 def run_pair(
     pair: Pair,
+    options: PairOptions | None = None,
     *,
-    video: str | None = None,
-    frames: int = 17,
-    size: tuple[int, int] = (64, 64),
-    weights: str | None = None,
-    config: str | None = None,
     seed: int = 0,
     emulate: str | None = None,
     disable_jit: bool = False,
@@ -207,9 +202,9 @@ def run_pair(
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
-    """Run a pair's ladder on a clip and on its synthetic inputs; see `load_clip` for the clip.
+    """Run a pair's ladder on the inputs that it makes.
 
-    `weights` and `config` are what the pair takes them for; `emulate`, `disable_jit`, `only`,
+    `options` are the pair's own, by name, and may be text; `emulate`, `disable_jit`, `only`,
     `depth` and `repro` are as in `compare`. Cases that cannot show what `only` chooses are left
     out. In a process of its own, what JAX has compiled is dropped before
     the root is called with other shapes than the last time: these programs are hardly run again,
@@ -218,17 +213,13 @@ def run_pair(
     emulation.check(emulate)
     check_sequences(only=only)
     check_numbers(seed, depth)
-    progress = progress or Progress()
+    options, progress = pair.resolved(options), progress or Progress()
     pair.prepare()
     start, before = time.monotonic(), memory.resident_memory()
-    progress.stage("reading the clip")
-    clip = load_clip(video, frames, size, seed)
     progress.stage("making both models")
-    # With weights of its own the port is made first: its reader says what is wrong with them.
-    loaded = pair.make_nnx(weights, config, None) if weights else None
-    reference = pair.make_torch(weights, config, seed)
+    reference = pair.make_torch(options, seed)
     capture_torch.check_devices(reference, (), {})
-    port = loaded or pair.make_nnx(weights, config, reference)
+    port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")
     rules = Rules(
         pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
@@ -237,7 +228,7 @@ def run_pair(
     )  # fmt: skip
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    cases = needed(rules.only, paths, pair.cases(reference, options, seed))
     progress.stage("comparing the weights")
     pairs = _paired(reference, port, rules)
     outcomes: list[Outcome] = []
@@ -256,14 +247,14 @@ def run_pair(
             outcome = run_case(case, live, port, rules, progress, weights=pairs.weight_map)
         if outcome.repro is not None:
             shown = _with_weights(outcome.repro, reference)
-            outcome = replace(outcome, repro=made_by_pair(shown, weights, config, seed))
+            outcome = replace(outcome, repro=made_by_pair(shown, options, seed))
             rules = replace(rules, repro=False)  # of one call the arrays are kept
         outcomes.append(outcome)
         outputs[case.name] = outcome.outputs
         seen |= {f"seen in {case.name}": outcome.seen} if outcome.seen else {}
         done.append(case)
     held = {
-        **facts(pair, reference, clip, weights, config, seed),
+        **facts(pair, reference, done, options, seed),
         "seconds": round(time.monotonic() - start, 1),
         **progress.facts(),
         **seen,

@@ -11,7 +11,7 @@ from parity.capture import layout as layout_rules
 from parity.capture import torch as capture_torch
 from parity.capture.recorder import Scope, bind, join
 from parity.core.calls import Trace
-from parity.core.pair import Case, Clip, Pair
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import Store
 from parity.core.tree import flatten, mapped, rebuild
 from parity.core.verdicts import Diagnosis
@@ -23,21 +23,14 @@ from parity.judge.faults import Found
 
 
 def facts(
-    pair: Pair,
-    reference: torch.nn.Module,
-    clip: Clip,
-    weights: str | None,
-    config: str | None,
-    seed: int,
+    pair: Pair, reference: torch.nn.Module, cases: Sequence[Case], options: PairOptions, seed: int
 ) -> dict[str, Any]:
-    """What a report says of the reference and of what it was given: what is known, and what the
-    pair says of the rest.
-    """
+    """Return what a report says of the reference and of its inputs, with what the pair says."""
+    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
+    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
     return {
-        "input": f"made by the pair, which was offered {clip.source}",
-        "weights": weights or "made by the pair",
-        "config": config or "none was asked for",
-        **pair.facts(clip, weights, config, seed),
+        "input": sources or f"made by the pair{given and f' ({given})'}",
+        **pair.facts(options, seed),
         "parameters": sum(p.numel() for p in reference.parameters()),
     }
 

@@ -14,6 +14,7 @@ from parity.capture.linen import Part
 from parity.capture.nnx import Method, target
 from parity.capture.recorder import unbind
 from parity.core.calls import Match
+from parity.core.pair import PairOptions
 from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Tensor
@@ -89,15 +90,17 @@ def with_weights(repro: Repro, tensors: Sequence[Tensor]) -> Repro:
     return replace(repro, weights=found)
 
 
-def made_by_pair(repro: Repro, weights: str | None, config: str | None, seed: int) -> Repro:
-    """The repro with how a `parity.Pair` makes its port."""
-    if weights:
-        making = f"port = {{name}}.make_nnx({weights!r}, {config!r}, None)"
-    else:
-        making = (
-            f"reference = {{name}}.make_torch(None, {config!r}, {seed})\n"
-            f"port = {{name}}.make_nnx(None, {config!r}, reference)"
-        )
+def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
+    """Return the repro with how a `parity.Pair` makes its port."""
+    try:
+        written = _text(dict(options))
+    except Unshowable as error:
+        return replace(repro, problem=f"of an option of the pair: {error}")
+    making = (
+        f"options = {written}\n"
+        f"reference = {{name}}.make_torch(options, {seed})\n"
+        "port = {name}.make_nnx(options, reference)"
+    )
     return replace(repro, making=making)
 
 

@@ -109,7 +109,7 @@ def _check_alike(ref: Golden, other: Golden) -> None:
         called = f" of {path}" if path else ""
         raise InputError(
             f"{ref.folder} and {other.folder}: of other inputs in {len(differ)} cases,"
-            f" {name}{called} first{_why(a, b)}; record both with the same clip, size and seed"
+            f" {name}{called} first{_why(a, b)}; record both with the same options and seed"
         )
 
 

@@ -14,7 +14,7 @@ from parity.traces.compare import compare_traces
 from parity.traces.propagate import half
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 
 
 def first_case(*asked):
@@ -29,8 +29,8 @@ def edited(tmp_path_factory):
     """A trace of the tiny pair whose reference `edit` has changed, or is made from another seed."""
 
     def record(edit=lambda reference: None, seed=ASKED["seed"]):
-        def make_torch(weights, config, _):
-            reference = tiny.make_torch(weights, config, seed)
+        def make_torch(options, _):
+            reference = tiny.make_torch(options, seed)
             edit(reference)
             return reference
 

@@ -201,18 +201,20 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 
 def test_how_a_pair_makes_its_port():
     repro = Repro(Fault("a", 0, "", "forward", "Conv", ""))
-    assert made_by_pair(repro, "folder", None, 0).making == (
-        "port = {name}.make_nnx('folder', None, None)"
+    assert made_by_pair(repro, {"size": (8, 8), "config": None}, 7).making == (
+        "options = {'size': (8, 8), 'config': None}\n"
+        "reference = {name}.make_torch(options, 7)\n"
+        "port = {name}.make_nnx(options, reference)"
     )
-    assert "{name}.make_torch(None, 'small', 7)" in made_by_pair(repro, None, "small", 7).making
+    assert "which a script cannot spell" in made_by_pair(repro, {"when": object()}, 7).problem
 
 
 def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
     bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
-    made = made_by_pair(bare, None, "{size}.json", 0)
+    made = made_by_pair(bare, {"config": "{size}.json"}, 0)
     write_bundle(made, tmp_path, "mine:PAIR")
-    assert "PAIR.make_torch(None, '{size}.json', 0)" in (tmp_path / "repro.py").read_text()
+    assert "options = {'config': '{size}.json'}" in (tmp_path / "repro.py").read_text()
 
 
 def test_arrays_that_no_file_holds_are_said(tmp_path):

@@ -176,9 +176,9 @@ def test_a_ladder_runs_the_cases_that_can_show_the_choice(pair, image):
     small = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
     ladder = parity.Pair(
         name="small",
-        make_torch=lambda weights, config, seed: pair[0],
-        make_nnx=lambda weights, config, reference: pair[1],
-        cases=lambda reference, clip, seed: (
+        make_torch=lambda options, seed: pair[0],
+        make_nnx=lambda options, reference: pair[1],
+        cases=lambda reference, options, seed: (
             parity.Case("forward/image", (image,), torch=counted),
             parity.Case("features/again", args_from=lambda outputs: (image,), torch=counted,
                         nnx="__call__"),
@@ -188,13 +188,13 @@ def test_a_ladder_runs_the_cases_that_can_show_the_choice(pair, image):
         ),
         rungs=(),
     )  # fmt: skip
-    report = run_pair(ladder, frames=1, size=(8, 8), only=["block.norm"])
+    report = run_pair(ladder, only=["block.norm"])
     assert report.verdict == "WARN"
     assert "TorchNet" in ran
     assert "Linear" not in ran
     assert list(report.table["case"].unique()) == ["forward/image", "features/again", "call/norm"]
     assert set(report.table.path) == {"block.norm"}
-    whole = run_pair(dataclasses.replace(ladder, name="whole"), frames=1, size=(8, 8), depth=1)
+    whole = run_pair(dataclasses.replace(ladder, name="whole"), depth=1)
     assert "Linear" in ran
     assert whole.facts["depth"] == 1
 
