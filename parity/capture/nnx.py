@@ -20,7 +20,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
 from parity.capture.functional import Functional
 from parity.capture.hooks_nnx import Observer, can_be_called, observed
 from parity.capture.linen import Part, parts
-from parity.capture.recorder import Recorder, bind, join, without_taps
+from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.store import Store
@@ -37,28 +37,25 @@ def record(
     kwargs: Mapping[str, Any],
     *,
     store: Store,
-    prefix: str = "",
-    inside: Collection[str] | None = None,
+    scope: Scope = EVERYTHING,
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
-    `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
-    model; `inside` are the paths of the submodules to record, all of them unless it is given. Calls
-    under `jax.vmap` are not recorded: no single call of the reference is one of them. Taps are
-    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
-    traced now would stay in JAX's caches.
+    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap` are not
+    recorded: no single call of the reference is one of them. Taps are recorded where nothing is
+    traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
+    caches.
 
     Raises:
         InputError: another comparison is running in this process.
     """
-    found = submodules(module)
-    called = [join(prefix, path) for path, child in found.items() if can_be_called(type(child))]
-    observer = _RecordingObserver(store, prefix, without_taps(called, prefix, inside))
+    prefix = scope.prefix
+    found = {join(prefix, path): child for path, child in submodules(module).items()}
+    called = [path for path, child in found.items() if can_be_called(type(child))]
+    observer = _RecordingObserver(store, prefix, scope.without_taps(called))
     args, kwargs = arrays(args, kwargs)
     given = flatten(bind(target(module, method), args, kwargs))
-    inner = {join(prefix, path): child for path, child in found.items() if path}
-    if inside is not None:
-        inner = {path: child for path, child in inner.items() if path in inside}
+    inner = {p: child for p, child in found.items() if child is not module and scope.includes(p)}
     objects = [value for _, value in given.statics]
     with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
@@ -74,7 +71,7 @@ def record(
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     """Every module by dotted path, the root as `""`; a shared module under its first path.
 
-    Those of Linen can be called once a record has heard of them: see `Trace.linen`.
+    Those of Linen can be called once they were recorded: see `Trace.linen`.
     """
     found: dict[str, nnx.Module] = {}
     for path, value in _nodes(root):
@@ -178,7 +175,7 @@ def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
-    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    """The function that `invoke` calls; its signature names the arguments."""
     if not isinstance(method, str):
         return functools.partial(method, module)
     if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):

@@ -11,7 +11,11 @@ Array = Shaped[np.ndarray, "..."]
 
 def read(store: Store, ref: Buffer, undo: bool) -> Array:
     """A reference array in the port's layout; `undo` takes back the move of its channel axis."""
-    array = store.get(ref)
+    return moved_back(store.get(ref), undo)
+
+
+def moved_back(array: Array, undo: bool) -> Array:
+    """The array with its last axis on 1 if the move is to be undone."""
     return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if undo else array
 
 

@@ -6,7 +6,6 @@ returned, as if that were given. So a gradient that one call stops or spoils is 
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from parity.capture.linen import Part
 from parity.capture.nnx import Method, aliased, named_tensors, target
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_nnx import kept_port
-from parity.core.arrays import read
+from parity.core.arrays import Array, read
 from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
 from parity.core.store import Buffer, Store
 from parity.core.tree import Flat, flatten, rebuild
-from parity.force.common import Array, NotMeasured, by_port_leaf, by_turn, values
+from parity.force.common import NotMeasured, Turns, by_port_leaf, values
 from parity.force.nnx import replaced
 from parity.gradients.protocol import Gradients, Side
 
@@ -139,10 +138,7 @@ class _Differentiating(Observer):
         recorded: Gradients,
     ) -> None:
         super().__init__()
-        by_order = {match.port.order: match for match in matches[:-1]}
-        turns = by_turn(calls).items()
-        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
-        self._turns: Counter[str] = Counter()
+        self._turns = Turns({match.port.order: match for match in matches[:-1]}, calls)
         self._modules, self._store, self._recorded = modules, store, recorded
         root = matches[-1].port.path
         held = [(one.identity, join(root, one.full_name)) for one in named_tensors(modules[root])]
@@ -160,8 +156,7 @@ class _Differentiating(Observer):
             return self._again(self._replay, path, function, args, kwargs)
         if self._apart:
             return function(*args, **kwargs)
-        match = self._matches.get((path, self._turns[path]))
-        self._turns[path] += 1
+        match = self._turns.next(path)
         if _trace_state() != self._outside:
             if match is not None:
                 self.found.hidden.add(match.ref.order)

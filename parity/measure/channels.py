@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.metrics import BLOCK, unit_roundoff
-
-Array = Shaped[np.ndarray, "..."]
 
 OFF = 1e-3
 """Relative error of one channel from which it is looked at by itself."""
@@ -36,7 +34,7 @@ class Part:
 
 
 def suspicious(ref: Array, port: Array) -> bool:
-    """Whether some channel is off by more than rounding makes of one that does not cancel."""
+    """True if some channel is off by more than rounding makes of one that does not cancel."""
     if not _has_channels(ref):
         return False
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -6,17 +6,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Shaped
-
-from parity.core.arrays import comparable, read
+from parity.core.arrays import Array, comparable, read
 from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Metrics
 from parity.core.metrics import compare_arrays, ratio, rms_distance
 from parity.core.store import Buffer, Store
 from parity.host.progress import Progress
-
-Array = Shaped[np.ndarray, "..."]
 
 Key = tuple[int, str]
 """The `order` of a reference call, and the name of an output leaf."""

@@ -8,14 +8,12 @@ R near 1 means: as accurate as PyTorch.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.measurements import Exclusive
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
 from parity.measure.channels import worst_part
 from parity.measure.masks import unmasked
-
-Array = Shaped[np.ndarray, "..."]
 
 LONG = 16.0
 """The root of how many terms a sum may have before more than four roundings are allowed for."""
@@ -58,7 +56,7 @@ def of_sum(terms: float, count: int) -> float:
 
 
 def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:
-    """Whether the relative distance from the reference alone shows that R <= `limit`.
+    """True if the relative distance from the reference alone shows that R <= `limit`.
 
     rms(port - ref64) <= rms(port - ref) + rms(ref - ref64), and the denominator of R is at least
     each of rms(ref - ref64) and 4u rms(ref64), so R <= 1 + rel_l2 (1 + 1/4u).

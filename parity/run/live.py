@@ -10,7 +10,7 @@ import torch
 
 from parity.capture import torch as capture_torch
 from parity.capture.arguments import port_arguments
-from parity.capture.recorder import join
+from parity.capture.recorder import Scope, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.pair import Case
@@ -64,7 +64,7 @@ class Live:
             method = _returning(case.returned_from({}), module, method)
         return capture_torch.record(
             module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, inside=inside,
+            store=store, layout=layout, scope=Scope(case.path, inside),
         )  # fmt: skip
 
     def float64(self, case: Case) -> TorchModules:
