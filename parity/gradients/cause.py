@@ -1,4 +1,4 @@
-"""Why a gradient is wrong, by what it is beside the reference's."""
+"""The cause of a wrong gradient, by comparison of both sides' arrays."""
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def cause_of(subject: Subject, *, container: bool) -> tuple[str, str, str]:
 
 
 def _only_at(given: Array | None, ref: Array, port: Array) -> str:
-    """Whether the two differ only where the input has one value, and where."""
+    """The values of the input where alone the two differ, as a phrase; `""` if elsewhere too."""
     if given is None or given.shape != ref.shape:
         return ""
     near = ROUNDINGS * unit_roundoff(given.dtype) * float(np.abs(ref).max())

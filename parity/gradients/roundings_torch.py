@@ -1,4 +1,4 @@
-"""What roundings come to in a gradient, of the terms that it is a sum of."""
+"""Size of rounding in a gradient, in float64: of the terms of its sum, and by changed numbers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,22 +9,32 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from parity.core.metrics import rms
 from parity.force.torch import to_array
-from parity.gradients.graph_torch import nodes
+from parity.gradients.noise import AS_MUCH, CANCELS, STEPS
+from parity.gradients.protocol import Asked
 
-STEPS = (2.0**-20, 2.0**-24)
-"""By how much each number is changed, relatively: in float64 all else is less."""
-
-AS_MUCH = 2.0
-"""What the smaller change comes to, in its units, may be so many times what the larger does: more
-is a mask or a maximum that takes the other side."""
-
-CANCELS = 4.0
-"""A gradient that roundings inside the pass move so many times their own size has cancelled there:
-the terms that arrive do not show it."""
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+"""The operation that a leaf of the graph has."""
 
 WIDE = (torch.float64, torch.complex128)
 
 Gradients = Sequence[torch.Tensor | None]
+
+
+class Shake:
+    """Changes numbers by a few roundings, if that is asked."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+        # what lies near a kink is on one side of it
+        self._by = asked.by if asked.shaken % 2 else -asked.by
+        self._draw = torch.Generator().manual_seed((asked.shaken + 1) // 2)
+
+    def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor, shaken by roundings of a type."""
+        if not self.asked.shaken:
+            return tensor
+        drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
+        return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
 
 
 class Jitter:
@@ -73,7 +83,7 @@ def spreads_of(
     draw: torch.Generator,
     jitter: Jitter | None,
 ) -> Gradients:
-    """What roundings of the terms of each gradient in `values` come to, in units of one rounding.
+    """Roundings of the terms of each gradient in `values`, in units of one rounding.
 
     The terms are what arrives at the outputs. Where a gradient cancels on the way (the bias of a
     key, in attention as a whole) they are, with a `jitter`, all that is between two operations. The
@@ -117,3 +127,22 @@ def signs(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 def _size(one: torch.Tensor) -> float:
     return rms(to_array(one, False))
+
+
+def nodes(outputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """The operations of the backward pass from some arrays, each once."""
+    found: dict[Any, None] = {}
+    rest: list[Any] = [one.grad_fn for one in outputs]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            rest.extend(after for after, _ in node.next_functions)
+    return list(found)
+
+
+def leads_to(output: torch.Tensor, leaves: Sequence[torch.Tensor]) -> list[bool]:
+    """True for each of the `leaves` of its graph that an array is computed from."""
+    found = (node for node in nodes([output]) if node.name() == ACCUMULATES)
+    ends = {id(node.variable) for node in found}
+    return [id(leaf) in ends for leaf in leaves]
