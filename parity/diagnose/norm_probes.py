@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
+from parity.diagnose.probe import NORMS, Trial, again, all_of, probe, together_and_alone
 from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import NORMS, Trial, again, all_of, probe, together_and_alone
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -156,7 +156,7 @@ def _affine(op: Operation, y: torch.Tensor, shape: tuple[int, ...] | None) -> to
 
 
 def group_factors(op: Operation, plain: Array, port: Array) -> tuple[float, float] | None:
-    """How a wrong variance shows: every group of every sample is off by a factor of its own.
+    """Signature of a wrong variance: every group of every sample is off by a factor of its own.
 
     `plain` and `port` are the right and the port's output, channel-last. Returns what is left of
     the error if these factors are taken out, and the relative error that the variance in one pass

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Operation
-from parity.diagnose.trial import (
+from parity.diagnose.probe import (
     CONVOLUTIONS,
     POOLS,
     Trial,
@@ -19,6 +18,7 @@ from parity.diagnose.trial import (
     probe,
     together_and_alone,
 )
+from parity.diagnose.replay import Operation
 
 Pairs = list[tuple[int, int]]
 """Padding before and after each axis, the last axis first, as `F.pad` wants it."""
@@ -159,8 +159,8 @@ def in_front(operations: Sequence[Operation]) -> Iterator[Trial]:
         *fronts, x = operation.given["tensors"]
         video = x.ndim == 5 and operation.given.get("dim", 0) == 2
         # what an array repeats of itself is its padding, what comes from elsewhere a cache
-        own = all(front.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-                  for front in fronts)  # fmt: skip
+        storage = x.untyped_storage().data_ptr()
+        own = all(front.untyped_storage().data_ptr() == storage for front in fronts)
         for text, make in _FRONTS.items():
             cause = "cache" if video and not own else "padding"
             yield Trial(cause, f"{text} in front", {operation.place: partial(_cat, make=make)})

@@ -71,12 +71,12 @@ class Operation:
 
     @property
     def subject(self) -> torch.Tensor:
-        """What it works on: its first argument."""
+        """The first argument: what it works on."""
         tensor: torch.Tensor = self.args[0] if self.args else next(iter(self.kwargs.values()))
         return tensor
 
     def result(self) -> Any:
-        """What it returns unchanged."""
+        """The result of the unchanged operation."""
         return self.function(*self.args, **self.kwargs)
 
     def again(self, **changes: Any) -> Any:

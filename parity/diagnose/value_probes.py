@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import (
+from parity.diagnose.probe import (
     NORMS,
     PRODUCTS,
     Trial,
@@ -18,6 +17,7 @@ from parity.diagnose.trial import (
     probe,
     together_and_alone,
 )
+from parity.diagnose.replay import Change, Operation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 

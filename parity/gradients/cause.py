@@ -4,7 +4,7 @@ import numpy as np
 
 from parity.core.metrics import ratio, rms, unit_roundoff
 from parity.core.tensors import Array
-from parity.diagnose.scene import EXPLAINED
+from parity.diagnose.causes import EXPLAINED
 from parity.gradients.noise import Subject
 
 ROUNDINGS = 64

@@ -1,4 +1,4 @@
-"""What a probe is: it changes operations of the reference as a port may have changed them.
+"""The definition of a probe: it changes operations of the reference as a port may have.
 
 A probe is a function of the operations that a call makes by itself. It yields trials; one that
 makes the reference's float64 run give what the port gave explains the error. Adding a probe is one
@@ -62,7 +62,7 @@ def again(**arguments: Any) -> Change:
 
 
 def first_argument(operation: Operation) -> Any:
-    """What the operation was given, instead of what it makes of that."""
+    """The first argument of the operation in the place of its result."""
     return operation.subject.clone()
 
 
