@@ -1,15 +1,13 @@
 """The reference's gradients in float64, with the noise of each."""
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
 import numpy as np
 
 from parity.core.arrays import Array, read
 from parity.core.store import Buffer, Store
-from parity.force.common import NotMeasured
-from parity.gradients.noise import SHAKEN, SHAKES
-from parity.gradients.protocol import PLAIN, Asked, Key, WideGradients
+from parity.gradients.noise import SHAKES
+from parity.gradients.protocol import Key, WideGradients
 
 
 class Float64:
@@ -18,9 +16,9 @@ class Float64:
     `run` makes it, and raises NotMeasured if it cannot.
     """
 
-    def __init__(self, run: Callable[[Asked], WideGradients], store: Store) -> None:
+    def __init__(self, run: Callable[[int], WideGradients], store: Store) -> None:
         self._run, self._store = run, store
-        self._gradients = run(PLAIN)
+        self._gradients = run(0)
         self._jumps: dict[Key, Buffer] = {}
 
     def goes_to(self, key: Key) -> Sequence[int]:
@@ -35,11 +33,6 @@ class Float64:
         jumps = None if jump is None else read(self._store, jump, undo)
         return read(self._store, found.value, undo), found.spread, jumps
 
-    def count_inside(self) -> None:
-        """Count the roundings between the operations of calls too, where that can be done."""
-        with suppress(NotMeasured):
-            self._gradients = self._run(Asked(inside=True))
-
     def shake(self) -> None:
         """Measure how far a few roundings move each entry of a gradient.
 
@@ -47,7 +40,7 @@ class Float64:
         that is near enough to it: gradients jump then, on either side.
         """
         for number in range(1, SHAKES + 1):
-            again = self._run(Asked(number, SHAKEN))
+            again = self._run(number)
             for key in self._gradients.of.keys() & again.of.keys():
                 before, after = self._gradients.of[key].value, again.of[key].value
                 jump = np.abs(self._store.get(after) - self._store.get(before))

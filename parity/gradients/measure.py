@@ -13,16 +13,15 @@ from parity.capture.linen import Part
 from parity.core.ancestors import ancestors
 from parity.core.calls import Call, Match
 from parity.core.measurements import Exclusive
-from parity.core.metrics import rms
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.force.common import NotMeasured, Recording, Sides, within
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
-from parity.gradients.noise import Subject, is_strained, scored, small, strict, widened
+from parity.gradients.noise import small, unknown, worst_of
 from parity.gradients.protocol import Backward
 from parity.gradients.runs import Runs
-from parity.gradients.subjects import RANDOM, Subjects
+from parity.gradients.subjects import Subjects
 from parity.host.progress import Progress
 from parity.judge.verdict import fail_limit
 
@@ -56,11 +55,8 @@ def measure_gradients(
         progress.stage("gradients: the reference in float64")
         run = partial(backward.in_float64, runs.recording, runs.recorded)
         runs.float64 = Float64(run, store)
-        if any(subject.strained for subject in measured.subjects):
-            progress.stage("gradients: what roundings come to")
-            runs.float64.count_inside()
         if any(subject.doubtful for subject in measured.subjects):
-            progress.stage("gradients: what roundings do to them")
+            progress.stage("gradients: the reference with a few roundings more")
             runs.float64.shake()
     except NotMeasured as error:
         runs.problem = str(error)
@@ -96,35 +92,10 @@ class Measured:
         alone = Recording([match], within(calls, order), store)
         try:
             float64 = Float64(partial(self._backward.in_float64, alone, self.runs.recorded), store)
-            worst, far = _worst(list(self.subjects.subtree(match, float64)), limit)
-            if worst.problem or is_strained(worst, limit):
-                float64.count_inside()
-                worst, far = _worst(list(self.subjects.subtree(match, float64)), limit)
+            worst, far = worst_of(self.subjects.subtree(match, float64), limit)
             if small(worst, limit):
                 float64.shake()
-                worst, _ = _worst(list(self.subjects.subtree(match, float64)), limit)
+                worst, _ = worst_of(self.subjects.subtree(match, float64), limit)
         except NotMeasured as error:
-            return _unknown(str(error)), far
+            return unknown(str(error)), far
         return worst, far
-
-
-def _worst(subjects: Sequence[Subject], limit: float) -> tuple[Exclusive, float]:
-    errors, far = list[Exclusive](), 0.0
-    for subject in subjects:
-        ref, port, wide, terms = subject.ref, subject.port, subject.wide, subject.terms
-        if subject.problem or port is None:
-            return _unknown(subject.problem), far
-        error = scored(ref, port, wide, terms)
-        if strict(error, ref) > limit:
-            far = max(far, error.rel_l2)
-        size = 0.0 if subject.jump is None else rms(subject.jump)
-        errors.append(widened(ref, port, wide, terms, size) if size else error)
-    if any(error.unsteady for error in errors):
-        return _unknown(RANDOM), far
-    nan = float("nan")
-    return max(errors, key=lambda e: (e.nonfinite, e.r), default=Exclusive(nan, nan, 0)), far
-
-
-def _unknown(why: str) -> Exclusive:
-    nan = float("nan")
-    return Exclusive(nan, nan, 0, problem=why)

@@ -4,6 +4,7 @@ All numbers of the gradients' noise are here; `docs/thresholds.md` has those of 
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -51,15 +52,14 @@ AS_FAR = 2.0
 FEW = 0.5
 """Share of the entries that may jump: a factor, or another formula, moves all."""
 
-STRAINED = 0.25
-"""Share of its limit from which R is looked at again: below what is a WARN."""
-
 ENOUGH, MOST = 16, 0.8
 """Of so many entries, a difference of which a factor explains this share is one."""
 
 JUMPS = "is over the limit, but a few roundings move as much of this gradient, in most entries"
 
 NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
+
+RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,8 @@ class Subject:
     def own(self) -> Exclusive:
         """The local error of the call."""
         if self.port is None or self.problem:
-            nan = float("nan")
-            return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
+            return unknown(self.problem or NOT_AGAIN)
         return scored(self.ref, self.port, self.wide, self.terms, self.jump, self.limit)
-
-    @property
-    def strained(self) -> bool:
-        """True if it may matter how many roundings it has."""
-        return self.wide is not None and is_strained(self.own, self.limit)
 
     @property
     def doubtful(self) -> bool:
@@ -169,11 +163,31 @@ def strict(error: Exclusive, ref: Array) -> float:
     return error.r * max(1.0, error.floor_rel_l2 / unit) if unit else error.r
 
 
-def is_strained(error: Exclusive, limit: float) -> bool:
-    """True if an error is near its limit, or the reference far from float64."""
-    return error.unsteady or error.r > STRAINED * limit
-
-
 def small(error: Exclusive, limit: float) -> bool:
     """True if an error that fails may be that of a few entries."""
     return error.r > limit and error.rel_l2 < KINK and not error.nonfinite
+
+
+def worst_of(subjects: Iterable[Subject], limit: float) -> tuple[Exclusive, float]:
+    """The worst error; and the largest relative error that is more than rounding where nothing
+    jumps.
+    """
+    errors, far = list[Exclusive](), 0.0
+    for subject in subjects:
+        ref, port, wide, terms = subject.ref, subject.port, subject.wide, subject.terms
+        if subject.problem or port is None:
+            return unknown(subject.problem), far
+        error = scored(ref, port, wide, terms)
+        if strict(error, ref) > limit:
+            far = max(far, error.rel_l2)
+        size = 0.0 if subject.jump is None else rms(subject.jump)
+        errors.append(widened(ref, port, wide, terms, size) if size else error)
+    if any(error.unsteady for error in errors):
+        return unknown(RANDOM), far
+    none = Exclusive(math.nan, math.nan, 0)
+    return max(errors, key=lambda e: (e.nonfinite, e.r), default=none), far
+
+
+def unknown(why: str) -> Exclusive:
+    """The error of a gradient that could not be measured."""
+    return Exclusive(math.nan, math.nan, 0, problem=why)

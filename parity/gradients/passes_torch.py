@@ -6,7 +6,6 @@ gradients are read, and in float64 what comes in from either side is replaced by
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -180,7 +179,7 @@ class Forced(Pass):
         self._sums: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
         self._called = {match.ref.path for match in recording.matches}
         self._draw = torch.Generator().manual_seed(0)
-        self._jitter = Jitter() if shake.asked.inside else None
+        self._jitter = Jitter()
 
     def gradients(
         self, method: Method, weights: Mapping[str, Sequence[torch.Tensor]]
@@ -200,7 +199,7 @@ class Forced(Pass):
                 if leaf.name in known and differentiable(leaf):
                     tensor = _end(frame, (order, "input", leaf.name), leaf.moved, tensor)
                 arrays.append(tensor)
-        with nullcontext() if self._jitter is None else self._jitter.keeping():
+        with self._jitter.keeping():
             output = self.run(method, arrays)
         self._start(self.match, frame, output)
         self._finish(self._frames.pop())
@@ -289,11 +288,9 @@ class Forced(Pass):
             return none, none
         outputs = [root for root, _, _ in roots]
         given = [widen(self.store.get(start), moved) for _, start, moved in roots]
-        shaken = bool(self._shake.asked.shaken)
-        values = torch.autograd.grad(
-            outputs, ends, given, allow_unused=True, retain_graph=not shaken
-        )
-        if shaken:
+        plain = not self._shake.number
+        values = torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=plain)
+        if not plain:
             return values, none
         return values, spreads_of(outputs, ends, given, values, self._draw, self._jitter)
 

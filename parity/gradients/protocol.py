@@ -57,23 +57,6 @@ class WideGradients:
     flows: Mapping[Key, Sequence[int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """Variant of a run in float64.
-
-    With a number for `shaken`, inputs of calls and parameters are changed by `by` roundings, drawn
-    from that number; spreads are 0 then. `inside` counts the roundings between the operations of a
-    call too, where a gradient cancels there.
-    """
-
-    shaken: int = 0
-    by: float = 0.0
-    inside: bool = False
-
-
-PLAIN = Asked()
-
-
 class Backward(Protocol):
     """The backward pass of the reference, from gradients at its outputs that a seed gives."""
 
@@ -86,10 +69,13 @@ class Backward(Protocol):
         ...
 
     def in_float64(
-        self, recording: Recording, recorded: Gradients, asked: Asked = PLAIN
+        self, recording: Recording, recorded: Gradients, shaken: int = 0
     ) -> WideGradients:
         """Run it in float64, every matched call by itself: its inputs and the gradients at its
         outputs are the recorded ones.
+
+        With a number for `shaken`, inputs of calls and parameters are changed by a few roundings,
+        drawn from that number; spreads are 0 then.
 
         Raises:
             NotMeasured: it does not run in float64.

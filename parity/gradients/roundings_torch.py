@@ -9,8 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from parity.core.metrics import rms
 from parity.force.torch import to_array
-from parity.gradients.noise import AS_MUCH, CANCELS, STEPS
-from parity.gradients.protocol import Asked
+from parity.gradients.noise import AS_MUCH, CANCELS, SHAKEN, STEPS
 
 ACCUMULATES = "torch::autograd::AccumulateGrad"
 """The operation that a leaf of the graph has."""
@@ -21,17 +20,17 @@ Gradients = Sequence[torch.Tensor | None]
 
 
 class Shake:
-    """Changes numbers by a few roundings, if that is asked."""
+    """Changes numbers by a few roundings, drawn from a `number`; of 0 not at all."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, number: int) -> None:
+        self.number = number
         # what lies near a kink is on one side of it
-        self._by = asked.by if asked.shaken % 2 else -asked.by
-        self._draw = torch.Generator().manual_seed((asked.shaken + 1) // 2)
+        self._by = SHAKEN if number % 2 else -SHAKEN
+        self._draw = torch.Generator().manual_seed((number + 1) // 2)
 
     def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """The tensor, shaken by roundings of a type."""
-        if not self.asked.shaken:
+        if not self.number:
             return tensor
         drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
         return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
@@ -81,29 +80,23 @@ def spreads_of(
     given: Sequence[torch.Tensor],
     values: Gradients,
     draw: torch.Generator,
-    jitter: Jitter | None,
+    jitter: Jitter,
 ) -> Gradients:
     """Roundings of the terms of each gradient in `values`, in units of one rounding.
 
-    The terms are what arrives at the outputs. Where a gradient cancels on the way (the bias of a
-    key, in attention as a whole) they are, with a `jitter`, all that is between two operations. The
-    graph is freed.
+    The terms are those that arrive at the outputs. Where a gradient cancels on the way (the bias of
+    a key, in attention as a whole) they are all that pass between two operations. The graph stays.
     """
-    signed = [one * signs(one, draw) for one in given]
-    found: Gradients = torch.autograd.grad(
-        outputs, ends, signed, allow_unused=True, retain_graph=jitter is not None
-    )
-    if jitter is None:
-        return found
+
+    def run(given: Sequence[torch.Tensor]) -> Gradients:
+        return torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=True)
+
+    arriving = run([one * signs(one, draw) for one in given])
     moved: list[Gradients] = []
     for step in STEPS:
         with jitter.on(outputs, step):
-            moved.append(
-                torch.autograd.grad(
-                    outputs, ends, given, allow_unused=True, retain_graph=step != STEPS[-1]
-                )
-            )
-    return [_larger(*each) for each in zip(values, found, *moved, strict=True)]
+            moved.append(run(given))
+    return [_larger(*each) for each in zip(values, arriving, *moved, strict=True)]
 
 
 def _larger(

@@ -146,11 +146,7 @@ def _far(subject: Subject, limit: float) -> bool:
 
 
 def _explained(
-    fault: Fault,
-    found: Found,
-    subject: Subject,
-    passed: PassedBack,
-    measured: Measured,
+    fault: Fault, found: Found, subject: Subject, passed: PassedBack, measured: Measured
 ) -> Fault:
     """The fault, with which gradient goes wrong, between which calls, and why."""
     match, reason = subject.match, found.judged.reason
@@ -168,7 +164,7 @@ def _explained(
         segment = f"after `{path}`"
         if after is not None:  # it goes nowhere else
             segment = f"between `{path}` and the input of `{_short(after.ref.path, match)}`"
-        what = f"what it hands back to `{path}`"
+        what = f"what it passes back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))
     error = subject.own
     evidence = f"{what} is off by {error.rel_l2:.1e} ({reason})"

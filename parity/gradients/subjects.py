@@ -14,14 +14,13 @@ from parity.core.store import Buffer
 from parity.core.tensors import Weight
 from parity.force.common import reference
 from parity.gradients.float64 import Float64
-from parity.gradients.noise import Subject, scored
+from parity.gradients.noise import RANDOM, Subject, scored
 from parity.gradients.protocol import Key, Side, owner, paired, total
 from parity.gradients.runs import Runs
 from parity.judge.verdict import fail_limit
 from parity.measure.noise import of_sum
 from parity.weights.weight_map import in_order_of_ref
 
-RANDOM = "not measured: PyTorch is far from its own float64 run: random, or in train mode?"
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
 
 
@@ -47,18 +46,13 @@ class Subjects:
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""
-        port = self._runs.port
         for leaf in paired(match.inputs):
-            local = self._port(port.local, match, "input", leaf)
-            whole = self._port(port.whole, match, "input", leaf)
-            alone = local if whole is None else whole
-            yield Subject(
-                match,
-                leaf.ref.name,
-                self._ref(match, "input", leaf),
+            local = self._of_leaf(match, "input", leaf, self._runs.port.local)
+            key: Key = (match.ref.order, "input", leaf.port.name if leaf.port else "")
+            whole = self._array(self._runs.port.whole.get(key))
+            alone = local.port if whole is None else whole
+            yield replace(
                 local,
-                *self._runs.float64.get((match.ref.order, "input", leaf.ref.name), leaf.undo),
-                limit=fail_limit(match.ref.kind),
                 whole=whole,
                 free=alone if match.ref.parent == -1 else None,
                 given=reference(leaf, self._store),
@@ -70,24 +64,34 @@ class Subjects:
         if match.parent not in self._runs.port.done or self._runs.problem:
             return
         for leaf in paired(match.outputs):
-            yield Subject(
-                match,
-                leaf.ref.name,
-                self._ref(match, "output", leaf),
-                self._port(self._runs.port.local, match, "output", leaf),
-                *self._runs.float64.get((match.ref.order, "output", leaf.ref.name), leaf.undo),
-                limit=fail_limit(self._kinds[match.parent]),
-            )
+            subject = self._of_leaf(match, "output", leaf, self._runs.port.local)
+            yield replace(subject, limit=fail_limit(self._kinds[match.parent]))
+
+    def _of_leaf(
+        self,
+        match: Match,
+        side: Side,
+        leaf: LeafMatch,
+        gradients: Mapping[Key, Buffer],
+        float64: Float64 | None = None,
+    ) -> Subject:
+        """The gradient at an input or output of a call, with the port's in `gradients`."""
+        assert leaf.port is not None
+        order, name = match.ref.order, leaf.ref.name
+        ref = self._array(self._runs.recorded.of.get((order, side, name)), leaf.undo)
+        if ref is None:
+            ref = np.zeros_like(reference(leaf, self._store))
+        port = self._array(gradients.get((order, side, leaf.port.name)))
+        noise = (float64 or self._runs.float64).get((order, side, name), leaf.undo)
+        return Subject(match, name, ref, port, *noise, fail_limit(match.ref.kind))
 
     def subtree(self, match: Match, float64: Float64) -> Iterator[Subject]:
         """The gradients of a call with all that is inside it."""
-        whole, order, limit = self._runs.port.whole, match.ref.order, fail_limit(match.ref.kind)
+        whole, limit = self._runs.port.whole, fail_limit(match.ref.kind)
         for leaf in paired(match.inputs):
-            port = self._port(whole, match, "input", leaf)
-            if port is not None:
-                ref = self._ref(match, "input", leaf)
-                noise = float64.get((order, "input", leaf.ref.name), leaf.undo)
-                yield Subject(match, leaf.ref.name, ref, port, *noise, limit)
+            subject = self._of_leaf(match, "input", leaf, whole, float64)
+            if subject.port is not None:
+                yield subject
         for name, lines in self._lines.items():
             port = self._port_tensor(whole, [match], lines)
             wide, spread, jump = float64.get(total(name))
@@ -95,14 +99,13 @@ class Subjects:
                 continue
             # of one call the reference's gradient is known in float64 alone
             ref, terms = _narrow(wide), of_sum(spread, _positions([match]))
-            problem = RANDOM if self._unsteady(name) else ""
-            yield Subject(
-                match, name, ref, _as(port, ref), wide, terms, jump, limit, problem=problem
-            )
+            why = RANDOM if self._unsteady(total(name)) else ""
+            yield Subject(match, name, ref, _as(port, ref), wide, terms, jump, limit, problem=why)
 
-    def _unsteady(self, name: str) -> bool:
-        """True if the reference's own gradient of a parameter is not what it is in float64."""
-        ref, (wide, spread, _) = self._recorded(total(name)), self._runs.float64.get(total(name))
+    def _unsteady(self, key: Key) -> bool:
+        """True if the reference's own gradient is not what it is in float64."""
+        ref = self._array(self._runs.recorded.of.get(key))
+        wide, spread, _ = self._runs.float64.get(key)
         if ref is None or wide is None:
             return False
         return scored(ref, ref, wide, spread).floor_rel_l2 > UNSTEADY
@@ -114,7 +117,7 @@ class Subjects:
         local, matches = self._runs.port.local, self._runs.recording.matches
         for name, lines in self._lines.items():
             path = owner(lines[0].name, self._by_path)
-            recorded = self._recorded(total(name))
+            recorded = self._array(self._runs.recorded.of.get(total(name)))
             port = self._port_tensor(local, matches, lines)
             idle = recorded is None and path != lines[0].path and (port is None or not port.any())
             if path in self._by_path and not idle:
@@ -180,21 +183,8 @@ class Subjects:
     def _why(self, calls: Sequence[Match]) -> str:
         return next(filter(None, map(self._runs.why, calls)), "")
 
-    def _recorded(self, key: Key) -> Array | None:
-        buffer = self._runs.recorded.of.get(key)
-        return None if buffer is None else self._store.get(buffer)
-
-    def _ref(self, match: Match, side: Side, leaf: LeafMatch) -> Array:
-        buffer = self._runs.recorded.of.get((match.ref.order, side, leaf.ref.name))
-        value = reference(leaf, self._store)
-        return np.zeros_like(value) if buffer is None else read(self._store, buffer, leaf.undo)
-
-    def _port(
-        self, gradients: Mapping[Key, Buffer], match: Match, side: Side, leaf: LeafMatch
-    ) -> Array | None:
-        assert leaf.port is not None
-        buffer = gradients.get((match.ref.order, side, leaf.port.name))
-        return None if buffer is None else self._store.get(buffer)
+    def _array(self, buffer: Buffer | None, undo: bool = False) -> Array | None:
+        return None if buffer is None else read(self._store, buffer, undo)
 
     def _port_tensor(
         self,

@@ -18,7 +18,7 @@ from parity.core.undo import undone
 from parity.force.common import NotMeasured, Recording
 from parity.force.torch import widened_modules
 from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural
-from parity.gradients.protocol import PLAIN, Asked, Gradients, WideGradients
+from parity.gradients.protocol import Gradients, WideGradients
 from parity.gradients.roundings_torch import Shake
 
 NOT_WIDE = "not measured: the reference's gradients cannot be computed in float64"
@@ -47,12 +47,12 @@ class TorchBackward:
             raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
 
     def in_float64(
-        self, recording: Recording, recorded: Gradients, asked: Asked = PLAIN
+        self, recording: Recording, recorded: Gradients, shaken: int = 0
     ) -> WideGradients:
         """Widen all of it, and run it once."""
         root = recording.root.ref
         method = self.method if root.parent == -1 else "__call__"
-        module, shake = self.modules[root.path], Shake(asked)
+        module, shake = self.modules[root.path], Shake(shaken)
         run = Forced(module, recording, recorded, shake)
         widened = _widened(module, root.path, shake)
         try:
