@@ -12,9 +12,8 @@ from parity.diagnose.replay import Change, Operation
 
 Array = Shaped[np.ndarray, "..."]
 
-EPSILONS = (
-    0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0,
-)  # fmt: skip
+SMALL = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5)
+EPSILONS = (*SMALL, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0)
 
 
 @probe

@@ -186,23 +186,26 @@ def _end(x: torch.Tensor, axis: int, count: int) -> torch.Tensor:
 _FRONTS: dict[str, Joined] = {
     "zeros": lambda front, x, axis: [torch.zeros_like(front), x],
     "the array's own first entry": lambda front, x, axis: [
-        _repeat(x, axis, 0, front.shape[axis]), x
+        _repeat(x, axis, 0, front.shape[axis]),
+        x,
     ],
     "the first entry of what is there": lambda front, x, axis: [
-        _repeat(front, axis, 0, front.shape[axis]), x
+        _repeat(front, axis, 0, front.shape[axis]),
+        x,
     ],
     "the same in opposite order": lambda front, x, axis: [front.flip(axis), x],
     "the array's own end": lambda front, x, axis: [_end(x, axis, front.shape[axis]), x],
-}  # fmt: skip
+}
 
 _BEHIND: dict[str, Joined] = {
     "joined in opposite order": lambda front, x, axis: [x, front],
     "the last entry repeated behind, nothing in front": lambda front, x, axis: [
-        x, _repeat(x, axis, -1, front.shape[axis])
+        x,
+        _repeat(x, axis, -1, front.shape[axis]),
     ],
     "one half in front, the last entry repeated behind": lambda front, x, axis: [
         _end(front, axis, -(-front.shape[axis] // 2)),
         x,
         _repeat(x, axis, -1, front.shape[axis] // 2),
     ],
-}  # fmt: skip
+}

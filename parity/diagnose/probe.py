@@ -14,10 +14,9 @@ from parity.diagnose.replay import Change, Operation
 NORMS = ("group_norm", "layer_norm", "batch_norm", "instance_norm", "rms_norm", "normalize")
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
-PRODUCTS = (
-    *CONVOLUTIONS, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul",
-    "rmatmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
-)  # fmt: skip
+TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+MATRIX = ("linear", "matmul", "rmatmul", "bmm", "mm", "addmm", "baddbmm", "einsum")
+PRODUCTS = (*CONVOLUTIONS, *TRANSPOSED, *MATRIX, "scaled_dot_product_attention")
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,9 @@ ACTIVATIONS: dict[str, Function] = {
     "softsign": F.softsign,
     "no activation": torch.clone,
 }
-ACTIVATION_NAMES = (
-    "silu", "gelu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "softplus",
-    "hardswish", "hardsigmoid", "tanh", "sigmoid", "logsigmoid", "softsign", "prelu",
-)  # fmt: skip
+RAMPS = ("relu", "relu6", "leaky_relu", "prelu", "hardswish", "hardsigmoid")
+EXPONENTIAL = ("elu", "selu", "celu", "softplus", "mish", "tanh", "sigmoid", "logsigmoid")
+ACTIVATION_NAMES = ("silu", "gelu", "softsign", *RAMPS, *EXPONENTIAL)
 
 
 @probe

@@ -23,9 +23,13 @@ PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "s
 FRAMEWORKS = ("jax", "torch")
 
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS", "XLA_FLAGS",
-)  # fmt: skip
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_PLATFORMS",
+    "LIBTPU_INIT_ARGS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "XLA_FLAGS",
+)
 """What is set outside the program and changes figures; other settings show in what follows."""
 
 
