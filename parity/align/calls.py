@@ -16,7 +16,7 @@ from parity.core.verdicts import Coverage
 from parity.weights.fused import Rule, in_rules
 from parity.weights.module_map import Folding, fold
 
-LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
+LAYOUT_HINT = "say so with layout={'<path>': 'channels_first' or 'as_is'}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from parity.cli.ending import end
-from parity.cli.options import DISABLE_JIT, EMULATE, JSON, PROFILE, QUIET, find_pair
+from parity.cli.options import EAGER, EMULATE, JSON, PROFILE, QUIET, find_pair
 from parity.core.files import writable
 
 
@@ -18,7 +18,7 @@ from parity.core.files import writable
     help="Whose port to check: a registered name, or module:attribute of one of yours.",
 )
 @EMULATE
-@DISABLE_JIT
+@EAGER
 @PROFILE
 @QUIET
 @JSON
@@ -27,7 +27,7 @@ def check(
     trace: Path,
     pair: str,
     emulate: str | None,
-    disable_jit: bool,
+    eager: bool,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -60,7 +60,7 @@ def check(
             trace,
             chosen,
             emulate=emulate,
-            disable_jit=disable_jit,
+            eager=eager,
             progress=progress,
             own_process=True,
         )

@@ -6,10 +6,9 @@ import click
 
 from parity.cli.ending import end
 from parity.cli.options import (
-    BUNDLE,
     CONFIG,
     DEPTH,
-    DISABLE_JIT,
+    EAGER,
     EMULATE,
     FRAMES,
     JSON,
@@ -17,6 +16,7 @@ from parity.cli.options import (
     PAIR,
     PROFILE,
     QUIET,
+    REPRO,
     SEED,
     SIZE,
     VIDEO,
@@ -39,8 +39,8 @@ from parity.core.files import writable
 @ONLY
 @DEPTH
 @EMULATE
-@DISABLE_JIT
-@BUNDLE
+@EAGER
+@REPRO
 @PROFILE
 @QUIET
 @JSON
@@ -56,8 +56,8 @@ def run(
     only: tuple[str, ...],
     depth: int | None,
     emulate: str | None,
-    disable_jit: bool,
-    bundle: str | None,
+    eager: bool,
+    repro: str | None,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -76,8 +76,8 @@ def run(
         raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
-    if bundle:
-        writable(Path(bundle), "--bundle")
+    if repro:
+        writable(Path(repro), "--repro")
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
@@ -99,11 +99,11 @@ def run(
                 config=config,
                 seed=seed,
                 emulate=emulate,
-                disable_jit=disable_jit,
+                eager=eager,
                 only=only,
                 depth=depth,
-                repro=bundle is not None,
+                keep_repro=repro is not None,
                 progress=progress,
                 own_process=True,
             )
-    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=place_of(pair))
+    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=place_of(pair))

@@ -17,7 +17,7 @@ from parity.core.tensors import Tensor, Weight
 from parity.core.verdicts import Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
 from parity.host import memory
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.options.scope import partial_note
 from parity.report import Report
 from parity.run.case import Outcome
@@ -46,21 +46,21 @@ def paired(
     modules: Mapping[str, ModuleInfo],
     tensors: Sequence[Tensor],
     port: nnx.Module,
-    rules: Rules,
+    options: Options,
 ) -> Paired:
     """Pair the reference's modules and tensors with those of the port."""
     found = capture_nnx.submodules(port)
     ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    names = {path: renamed(path, rules.rename or {}) for path in modules}
-    folding = fold(modules, ours, names, rules.tied)
+    names = {path: renamed(path, options.rename or {}) for path in modules}
+    folding = fold(modules, ours, names, options.tied)
     weight_map = make_weight_map(
         tensors,
         capture_nnx.named_tensors(port),
         modules=found,
         folding=folding,
-        rename=rules.rename,
-        rules=rules.weights,
-        declared=rules.declared,
+        rename=options.rename,
+        rules=options.fused,
+        declared=options.declared,
     )
     return Paired(len(modules), folding, weight_map, all_zero(tensors))
 
@@ -87,7 +87,7 @@ def assembled(
     name: str,
     outcomes: Sequence[Outcome],
     pairs: Paired,
-    rules: Rules,
+    options: Options,
     facts: Mapping[str, Any],
     environment: Mapping[str, Any],
     gaps: tuple[str, ...] = (),
@@ -100,17 +100,17 @@ def assembled(
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
     weights = settled(pairs.weight_map, coverage, rows)
-    if rules.only:
+    if options.only:
         if not coverage.calls:
-            chosen = ", ".join(rules.only)
+            chosen = ", ".join(options.only)
             raise InputError(f"only: these inputs call no module that {chosen!r} matches")
         weights = _of_modules(weights, coverage, pairs.folding)
-        facts = {**facts, "only": list(rules.only)}
-    if rules.depth is not None:
-        facts = {**facts, "depth": rules.depth}
+        facts = {**facts, "only": list(options.only)}
+    if options.depth is not None:
+        facts = {**facts, "depth": options.depth}
     skipped = [name for outcome in outcomes for name in outcome.left_out]
     partial = (
-        partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        partial_note(options.only, options.depth, coverage.modules, pairs.modules),
         left_out_note(skipped, weights),
     )
     notes = [note for outcome in outcomes for note in outcome.notes]
@@ -125,7 +125,7 @@ def assembled(
         coverage=with_weights(coverage, weights, pairs.folding.partners),
         environment=environment,
         facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
-        rungs=rules.rungs,
+        rungs=options.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
         inputs=tuple(dict.fromkeys([*notes, *weak_weights(zeros)])),

@@ -19,7 +19,7 @@ from parity.capture import taps
 from parity.capture.functional import Functional
 from parity.capture.recorder import join
 from parity.core.arrays import read
-from parity.core.calls import Call, LeafMatch, Match, Trace
+from parity.core.calls import Call, LeafMatch, Trace
 from parity.core.exceptions import InputError
 from parity.core.globs import Pending, captured, check_used, renamed
 from parity.core.measurements import Emulation, NonFinite
@@ -43,7 +43,7 @@ from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import SLACK
 from parity.measure.free import Free, measure_free
 from parity.measure.noise import bounded
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.options.scope import DEEPER, Choice, choose, opened, with_deeper
 from parity.run.part import Part, faults_of, judge_part, split
 from parity.run.repro import take
@@ -55,10 +55,6 @@ NO_TAPS = (
 
 
 NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
-
-GRADIENTS_ALONE = (
-    "gradients alone were compared, and what the port returns may be wrong: compare outputs too"
-)
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ def run_case(
     case: Case,
     reference: Reference,
     nnx_root: nnx.Module,
-    rules: Rules,
+    options: Options,
     progress: Progress,
     nnx_args: tuple[Any, ...] | None = None,
     nnx_kwargs: dict[str, Any] | None = None,
@@ -143,19 +139,19 @@ def run_case(
     `weights` is the weight map of both roots, which explains faults. `backward` is
     the reference's backward pass, where gradients are to be compared too.
     """
-    layout, rename, declared = rules.layout or {}, rules.rename or {}, rules.declared or {}
+    layout, rename, declared = options.layout or {}, options.rename or {}, options.declared or {}
     layout_rules.check(layout)
     nnx_module = called_module(case, nnx_root, rename)
-    if rules.only and isinstance(nnx_module, Functional):
+    if options.only and isinstance(nnx_module, Functional):
         raise InputError("only: a port that is a function runs as a whole; leave it out")
-    choice = choice_of(case, reference.paths(), nnx_root, rules)
-    eager = jax.disable_jit() if rules.disable_jit else nullcontext()
+    choice = choice_of(case, reference.paths(), nnx_root, options)
+    eager = jax.disable_jit() if options.eager else nullcontext()
     with Store() as store, eager:
         given, given_kwargs = reference.arguments(case, layout)
         progress.stage("reference")
         ref = reference.record(case, store, layout, choice.theirs)
         called, port = ref.calls[-1], Trace((), {})
-        _check_pending(rules.pending, ref, port, early=True)
+        _check_pending(options.pending, ref, port, early=True)
         done = exercised(ref.calls, reference.optional(case))
         if choice.whole or len(ref.calls) > 1:
             progress.stage("port")
@@ -172,22 +168,22 @@ def run_case(
                     inside=choice.ours,
                 )
             check_inputs(called, port.calls[-1], store)
-        _check_pending(rules.pending, ref, port, early=False)
+        _check_pending(options.pending, ref, port, early=False)
         if not choice.whole:
             ref, port = opened(ref), opened(port)
         deeper = {glob: DEEPER for path in choice.deeper for name in [renamed(path, rename)]
                   for glob in (name, f"{name}.*")}  # fmt: skip
         alignment = align(
-            ref, port, rename=rename, declared={**declared, **deeper}, rules=rules.weights,
-            tied=rules.tied,
+            ref, port, rename=rename, declared={**declared, **deeper}, rules=options.fused,
+            tied=options.tied,
         )  # fmt: skip
-        if not rules.only:
-            check_used("ignore", rules.leaves, _output_names(alignment), "output", fnmatchcase)
+        if not options.only:
+            check_used("ignore", options.leaves, _output_names(alignment), "output", fnmatchcase)
         free = measure_free(alignment.matches, store, progress)
         if case.returned_from is not None and not _agree(alignment, free):
             # what was shown may be wrong too: it would count as the reference's own rounding
             return run_case(
-                replace(case, returned_from=None), reference, nnx_root, rules, progress,
+                replace(case, returned_from=None), reference, nnx_root, options, progress,
                 nnx_args, nnx_kwargs, weights, backward,
             )  # fmt: skip
         calls = (ref.calls, port.calls)
@@ -197,7 +193,7 @@ def run_case(
             | dict(port.linen),
             case.nnx,
         )
-        parts: Sequence[Part] = (Part(alignment.matches, calls),) if "free" in rules.modes else ()
+        parts: Sequence[Part] = (Part(alignment.matches, calls),)
         if not choice.whole:
             parts = split(alignment.matches, calls)
             own = reference.float64(replace(case, torch="__call__"))
@@ -205,13 +201,13 @@ def run_case(
         judged = [
             judge_part(
                 case, part, sides, free, weights, store, reference.diagnose, progress,
-                modes=rules.modes, rungs=rules.rungs,
+                rungs=options.rungs,
             )
             for part in parts
         ]  # fmt: skip
         faults = faults_of(judged, reference.diagnose, progress)
         shown = None
-        if rules.repro and faults:
+        if options.keep_repro and faults:
             shown = take(faults[0], judged, nnx_root, sides, store)
         found = [one for part in judged for one in part.found]
         rows = [one.row for one in found]
@@ -225,15 +221,15 @@ def run_case(
             rows, faults = [*rows, *more], (*faults, *wrong)
         unobserved = emulation = None
         root = next((match for match in alignment.matches if match.ref.parent == -1), None)
-        if root is not None and parts and choice.whole and case.shipped is not None:
+        if root is not None and choice.whole and case.shipped is not None:
             progress.stage("the port as it is shipped")
             passed = all(one.row.verdict == "PASS" for one in found)
             rounding = {key: error.rel_l2 for key, error in free.errors.items() if passed}
             unobserved = compare_unobserved(root, port.calls, case.shipped, sides, rounding, store)
-        if root is not None and rules.emulate is not None:
+        if root is not None and options.emulate is not None:
             emulation = measure_emulated(
-                rules.emulate, case.name, alignment.matches, port.calls, sides, free,
-                judged[-1].exclusives if judged else None, store, fail_limit, progress,
+                options.emulate, case.name, alignment.matches, port.calls, sides, free,
+                judged[-1].exclusives, store, fail_limit, progress,
             )  # fmt: skip
         nonfinite: tuple[NonFinite, ...] = ()
         if ref.calls and port.calls:
@@ -245,8 +241,6 @@ def run_case(
         notes = (*reference.notes(case), *weak_inputs(called, store))
         notes += tuple(f"{case.name}: {note}" for note in alignment.notes)
         notes += tuple(f"{case.name}: {note}" for note in [unmeasured] if note)
-        if not parts and (root is None or not _returns_the_same(root, free)):
-            notes += (f"{case.name}: {GRADIENTS_ALONE}",)
         if isinstance(nnx_module, Functional) and not any(call.tapped for call in port.calls):
             notes += (f"{case.name}: {NO_TAPS}",)
     coverage = with_deeper(alignment.coverage, choice.deeper)
@@ -319,11 +313,13 @@ def root_outputs(called: Call, store: Store) -> dict[str, Any]:
     }
 
 
-def choice_of(case: Case, theirs: Collection[str], nnx_root: nnx.Module, rules: Rules) -> Choice:
+def choice_of(
+    case: Case, theirs: Collection[str], nnx_root: nnx.Module, options: Options
+) -> Choice:
     """What is recorded of a case."""
     choice = choose(
         case.path, theirs, capture_nnx.submodules(nnx_root),
-        only=rules.only, depth=rules.depth, rename=rules.rename or {},
+        only=options.only, depth=options.depth, rename=options.rename or {},
     )  # fmt: skip
     return replace(choice, theirs=(), ours=(), deeper=()) if case.depth == 0 else choice
 
@@ -367,16 +363,6 @@ def _agree(alignment: Alignment, free: Free) -> bool:
     return all(
         bounded(error.rel_l2, limits[order], np.dtype(np.float32)) or error.mae == 0
         for (order, _), error in free.errors.items()
-    )
-
-
-def _returns_the_same(root: Match, free: Free) -> bool:
-    """Whether what the root returns is surely the same but for rounding."""
-    limit, plain = SLACK * fail_limit(root.ref.kind), np.dtype(np.float32)
-    errors = [free.errors.get((root.ref.order, leaf.ref.name)) for leaf in root.outputs
-              if leaf.ref.buffer is not None]  # fmt: skip
-    return all(
-        one is not None and (one.mae == 0 or bounded(one.rel_l2, limit, plain)) for one in errors
     )
 
 

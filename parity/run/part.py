@@ -37,7 +37,7 @@ class Judged:
 
     part: Part
     found: Sequence[Found]
-    exclusives: Exclusives | None
+    exclusives: Exclusives
     scene: Scene | None
 
 
@@ -75,22 +75,15 @@ def judge_part(
     diagnose: Diagnose,
     progress: Progress,
     *,
-    modes: Sequence[str],
     rungs: Sequence[Rung],
 ) -> Judged:
-    """Measure its exclusive and inclusive errors, as far as `modes` ask for them, and judge."""
-    exclusives: Exclusives | None = None
-    inclusive: Mapping[Key, Inclusive] = {}
-    if "exclusive" in modes:
-        limit = None if case.floor else fail_limit
-        exclusives = measure_exclusive(part.matches, part.calls, sides, store, limit, progress)
-        if "inclusive" in modes:
-            inclusive = measure_inclusive(
-                part.matches, exclusives, sides, store, fail_limit, progress
-            )
+    """Measure its exclusive and inclusive errors, and judge."""
+    limit = None if case.floor else fail_limit
+    exclusives = measure_exclusive(part.matches, part.calls, sides, store, limit, progress)
+    inclusive = measure_inclusive(part.matches, exclusives, sides, store, fail_limit, progress)
     found = rows_of(case, part.matches, part.calls[1], free, inclusive, exclusives, rungs)
     scene = None
-    if exclusives is not None and any(x.judged.blame or x.judged.doubtful for x in found):
+    if any(x.judged.blame or x.judged.doubtful for x in found):
         scene = Scene(part.matches, part.calls[0], sides, exclusives, weights, store)
         found = settled(found, scene, diagnose, progress)
     return Judged(part, found, exclusives, scene)
@@ -130,7 +123,7 @@ def rows_of(
     calls: Sequence[Call],
     free: Free,
     inclusive: Mapping[Key, Inclusive],
-    exclusives: Exclusives | None,
+    exclusives: Exclusives,
     rungs: Sequence[Rung],
 ) -> list[Found]:
     """A judged row for each output leaf that can be, by what was measured of it."""
@@ -143,8 +136,8 @@ def rows_of(
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        handed = exclusives.handed.get(order, ()) if exclusives else ()
-        handed = tuple(one for one in handed if _matters(one.error, limit))
+        given = exclusives.handed.get(order, ())
+        handed = tuple(one for one in given if _matters(one.error, limit))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue
@@ -152,7 +145,7 @@ def rows_of(
             errors = Errors(
                 free.errors.get(key),
                 inclusive.get(key),
-                exclusives.errors.get(key) if exclusives else None,
+                exclusives.errors.get(key),
                 handed,
                 container=order in containers,
             )

@@ -18,7 +18,7 @@ from parity.traces.trace import Golden, open_trace
 from parity.host.progress import Progress
 from parity.core.pair import Case, Pair
 from parity.report import Report
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.core.tensors import tied
 
 
@@ -28,7 +28,7 @@ def check_trace(
     pair: Pair,
     *,
     emulate: str | None = None,
-    disable_jit: bool = False,
+    eager: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
@@ -54,20 +54,20 @@ def check_trace(
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
     port = pair.offline.make_nnx(golden.index.settings, golden.state)
-    rules = Rules(
-        pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
+    options = Options(
+        pair.rungs, pair.declared, pair.rename, pair.layout, fused=pair.fused,
+        emulate=emulate, eager=eager, only=golden.index.only, depth=golden.index.depth,
         tied=tied(golden.tensors),
     )  # fmt: skip
     progress.stage("comparing the weights")
-    pairs = paired(golden.modules, golden.tensors, port, rules)
+    pairs = paired(golden.modules, golden.tensors, port, options)
     reference = Recorded(golden)
     programs = Programs(own_process)
     outcomes = []
     for case, stored in zip(cases, golden.index.cases, strict=True):
         progress.title(case.name if not case.path else f"{case.name} {case.path}")
         programs.before(case.path, [form.shape for form in stored.given])
-        outcome = run_case(case, reference, port, rules, progress, weights=pairs.weight_map)
+        outcome = run_case(case, reference, port, options, progress, weights=pairs.weight_map)
         outcomes.append(replace(outcome, notes=(*outcome.notes, *_doubts(outcome))))
     facts = {
         **golden.index.facts,
@@ -78,7 +78,7 @@ def check_trace(
         "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
     }
     return assembled(
-        pair.name, outcomes, pairs, rules, facts, _environment(golden), golden.index.gaps
+        pair.name, outcomes, pairs, options, facts, _environment(golden), golden.index.gaps
     )
 
 

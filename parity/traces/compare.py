@@ -30,7 +30,7 @@ from parity.core.verdicts import Coverage, Diagnosis, Row
 from parity.core.calls import Leaf, Trace
 from parity.core.measurements import NonFinite
 from parity.report import Report
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
 
@@ -58,7 +58,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     progress.stage("checking the files of the traces")
     ref, other = open_trace(before), open_trace(after)
     _check_alike(ref, other)
-    rules = Rules(only=ref.index.only, depth=ref.index.depth, layout=ref.index.layout)
+    options = Options(only=ref.index.only, depth=ref.index.depth, layout=ref.index.layout)
     progress.stage("comparing the weights")
     pairs = _paired(ref, other)
     found = {case.key: case for case in other.index.cases}
@@ -69,7 +69,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
         if partner is None:
             outcomes.append(_alone(case, f"only {before} has the case {case.name}"))
         else:
-            outcomes.append(_compared(ref, case, other, partner, rules, pairs.weight_map, progress))
+            outcomes.append(_compared(ref, case, other, partner, options, pairs.weight_map, progress))
     outcomes += [_alone(case, f"only {after} has the case {case.name}") for case in found.values()]
     facts = {
         **ref.index.facts,
@@ -81,7 +81,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
         f"{before.name} against {after.name}",
         outcomes,
         pairs,
-        rules,
+        options,
         facts,
         {**other.index.environment, "reference": dict(ref.index.environment)},
         ref.index.gaps,
@@ -174,14 +174,14 @@ def _compared(
     stored: StoredCase,
     other: Golden,
     partner: StoredCase,
-    rules: Rules,
+    options: Options,
     weights: Sequence[Weight],
     progress: Progress,
 ) -> Outcome:
     """One case of both."""
     case = Case(stored.name, path=stored.path, depth=stored.depth, r_limit=stored.r_limit)
     reference = Recorded(ref)
-    choice = choose(case.path, ref.modules, (), only=rules.only, depth=rules.depth, rename={})
+    choice = choose(case.path, ref.modules, (), only=options.only, depth=options.depth, rename={})
     with Store() as store:
         ours = _sure(adopted(stored.calls, stored.modules, ref.reader, store))
         theirs = _sure(adopted(partner.calls, partner.modules, other.reader, store))

@@ -33,7 +33,7 @@ from parity.inputs import load_clip
 from parity.run.live import Live, facts
 from parity.host.progress import Progress
 from parity.core.pair import Case, Offline, Pair
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.capture.restore_torch import seeded
 from parity.core.store import Store, digest
 from parity.core.tree import flatten
@@ -83,7 +83,7 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
+            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
             progress or Progress(),
             video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
         )  # fmt: skip
@@ -93,7 +93,7 @@ def _record(
     pair: Pair,
     offline: Offline,
     folder: Path,
-    rules: Rules,
+    options: Options,
     shard_size: int,
     progress: Progress,
     *,
@@ -111,8 +111,8 @@ def _record(
     capture_torch.check_devices(reference, (), {})
     progress.stage("making the inputs")
     paths = [path for path, _ in reference.named_modules()]
-    check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    check_choice(paths, options)
+    cases = needed(options.only, paths, pair.cases(reference, clip, seed))
     _check_names(cases)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
@@ -122,8 +122,8 @@ def _record(
         pair=pair.name,
         request={
             "seed": seed,
-            "only": list(rules.only),
-            "depth": rules.depth,
+            "only": list(options.only),
+            "depth": options.depth,
             "clip": [clip.source, digest(clip.frames).hex()],
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
@@ -136,8 +136,8 @@ def _record(
         settings=settings,
         environment=about,
         facts=facts(pair, reference, clip, weights, config, seed),
-        only=rules.only,
-        depth=rules.depth,
+        only=options.only,
+        depth=options.depth,
         modules=tuple(replace(info, path=path)
                       for path, info in capture_torch.modules(reference).items()),
         tensors=tensors,
@@ -169,7 +169,7 @@ def _record(
         done.append(case)
         key = (case.name, case.path)
         choice = choose(
-            case.path, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
+            case.path, paths, (), only=options.only, depth=options.depth, rename=pair.rename
         )
         if key in found:
             shown |= choice.whole or len(found[key].calls) > 1
@@ -185,7 +185,7 @@ def _record(
         found[key] = replace(made.stored, shards=tuple(files))
         write_index(folder, replace(index, cases=_in_order(found, cases)))
     if not shown:
-        chosen = ", ".join(rules.only)
+        chosen = ", ".join(options.only)
         raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     gaps = tuple(pair.unexercised(reference, done))
     index = replace(index, cases=_in_order(found, cases), gaps=gaps, complete=True)

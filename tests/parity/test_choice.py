@@ -12,7 +12,8 @@ import parity
 from parity.options.scope import Choice, choose, outermost, touches
 from parity.pipeline import run_pair
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
+FEATURES = {"torch_method": "features", "nnx_method": "features"}
 
 PATHS = ("", "stem", "down", "down.0", "down.0.conv", "down.0.conv.inner", "up", "up.norm")
 
@@ -108,7 +109,9 @@ def test_a_part_is_never_a_pass(pair, image):
 
 
 def test_of_another_method_the_parts_are_called_as_they_were(pair, image):
-    report = compare(*pair, (image,), method="features", only=["block"])
+    report = compare(
+        *pair, (image,), torch_method="features", nnx_method="features", only=["block"]
+    )
     assert set(report.table.path) == {"block", "block.norm", "block.conv", "block.act"}
     assert set(report.table.verdict) == {"PASS"}
     assert report.table.R.notna().any()
@@ -139,8 +142,8 @@ def test_depth_of_a_correct_port(pair, image):
 
 
 def test_in_a_program_of_the_port(wrong, image):
-    jitted = {"torch": "__call__", "nnx": nnx.jit(lambda model, x: model(x))}
-    report = compare(*wrong, (image,), method=jitted, only=["blocks.0"])
+    jitted = nnx.jit(lambda model, x: model(x))
+    report = compare(*wrong, (image,), nnx_method=jitted, only=["blocks.0"])
     assert [fault.path for fault in report.faults] == ["blocks.0.conv"]
 
 
@@ -162,7 +165,7 @@ def test_a_choice_is_checked(pair, image):
     with pytest.raises(parity.InputError, match=r"emulate: .* only="):
         compare(*pair, (image,), only=["stem"], emulate="bf16")
     with pytest.raises(parity.InputError, match="only: these inputs call no module that 'head'"):
-        compare(*pair, (image,), only=["head"], method="features")
+        compare(*pair, (image,), only=["head"], **FEATURES)
 
 
 @pytest.mark.slow

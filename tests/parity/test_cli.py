@@ -37,7 +37,7 @@ def test_help_is_quick_and_names_the_options():
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
     options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--only",
-               "--depth", "--emulate", "--disable-jit", "--bundle", "--profile",
+               "--depth", "--emulate", "--eager", "--repro", "--profile",
                "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout
