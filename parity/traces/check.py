@@ -53,9 +53,7 @@ def check_trace(
     cases = [_case(stored, pair) for stored in index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
-    port = RunningPort(
-        pair.offline.make_nnx(index.settings, golden.state), own_process=own_process
-    )
+    port = RunningPort(pair.offline.make_nnx(index.settings, golden.state), own_process=own_process)
     options = Options(
         rungs=pair.rungs,
         declared=pair.declared,
@@ -68,9 +66,7 @@ def check_trace(
         depth=index.depth,
     )
     facts = {**index.facts, "trace": str(folder)}
-    comparison = Comparison(
-        pair.name, Recorded(golden), port, options, _environment(golden), facts
-    )
+    comparison = Comparison(pair.name, Recorded(golden), port, options, _environment(golden), facts)
     return run_cases(
         comparison, cases, progress, usage, finish=_with_doubts, gaps=lambda _: index.gaps
     )

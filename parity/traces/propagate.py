@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 
 from parity.align.calls import same_value
-from parity.measure.exclusive import Exclusives
+from parity.core.arrays import comparable, read
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.measurements import ChildInput, Exclusive, Inclusive
+from parity.core.metrics import distance, unit_roundoff
+from parity.core.pair import Case
+from parity.core.store import Buffer, Store
 from parity.force.common import Arrays, NotMeasured
+from parity.host.progress import Progress
+from parity.judge.faults import Found
+from parity.judge.rows import rows_of
+from parity.judge.verdict import fail_limit, grade
+from parity.measure.exclusive import Exclusives
+from parity.measure.free import Free, Key
+from parity.measure.noise import score
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.shards import Array
-from parity.judge.verdict import fail_limit, grade
-from parity.judge.rows import rows_of
-from parity.judge.faults import Found
-from parity.measure.free import Free, Key
-from parity.core.arrays import comparable, read
-from parity.core.metrics import distance, unit_roundoff
-from parity.measure.noise import score
-from parity.host.progress import Progress
-from parity.core.calls import Call, LeafMatch, Match
-from parity.core.pair import Case
-from parity.core.measurements import Exclusive, ChildInput, Inclusive
-from parity.core.store import Buffer, Store
 
 NAN = math.nan
 

@@ -27,8 +27,8 @@ from parity.host.progress import Progress
 from parity.options.arguments import check_choice, check_sequences
 from parity.options.options import Options
 from parity.options.scope import needed, scope_of
-from parity.run.inputs import root_outputs
 from parity.run.facts import facts
+from parity.run.inputs import root_outputs
 from parity.run.live import Live
 from parity.traces.index import (
     NAME,
@@ -164,9 +164,7 @@ def _record(
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
         key = (case.name, case.path)
-        choice = scope_of(
-            case, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
-        )
+        choice = scope_of(case, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename)
         if key in found:
             shown |= choice.whole or len(found[key].calls) > 1
             outputs[case.name] = _outputs(folder, found[key])

@@ -14,8 +14,8 @@ from parity.run.part import Extent, Part
 from parity.run.protocols import Arguments, Context, Reference
 from parity.run.records import Compared, Judged
 from parity.traces.float64 import RecordedFloat64
-from parity.traces.recorded import in_one_layout
 from parity.traces.propagate import judge_apart
+from parity.traces.recorded import in_one_layout
 from parity.traces.trace import Golden, adopted
 from parity.weights.module_map import fold
 from parity.weights.weight_map import make_weight_map
