@@ -160,7 +160,8 @@ def _text(value: Any) -> str:
     if type(value) is list:
         return f"[{', '.join(map(_text, value))}]"
     if type(value) is tuple:
-        return f"({''.join(f'{_text(item)}, ' for item in value).rstrip()})"
+        items = ", ".join(map(_text, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     if type(value) is dict:
         return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
     raise Unshowable(f"it takes a {type(value).__name__}, which a script cannot spell")

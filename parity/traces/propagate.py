@@ -208,7 +208,7 @@ class _Errors:
         return replace(one, row=row)
 
     def _before(self, order: int) -> float:
-        """Largest relative error of what the local code got: inputs, and what calls inside returned."""
+        """Largest relative error of the inputs, and of what the calls inside returned."""
         inner = (self._returned[match.ref.order] for match in self._inside[order])
         return max([self._given[order], *inner])
 
