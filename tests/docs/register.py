@@ -108,7 +108,9 @@ FIGURES = (
         same=lambda: numbers(SUMMARY, "products: encode #, decode #,"),
         once="at commit d7ac0ed",
     ),
-    of_readme("# {} M parameters instead of {} M", "parity run cogvideox --config small", small_parameters),
+    of_readme(
+        "# {} M parameters instead of {} M", "parity run cogvideox --config small", small_parameters
+    ),
     of_readme(
         "off by 6.8e-01 (R 2.85e+06 > 10 in",
         "parity run mutants:POOLING --config small",
@@ -122,12 +124,17 @@ FIGURES = (
         bound="assert not difference(shown",
     ),
     of_readme(
-        "that is 38 MB instead of 740", "parity record cogvideox --config small", test=TRACE, bound="rel=0.05"
+        "that is 38 MB instead of 740",
+        "parity record cogvideox --config small",
+        test=TRACE,
+        bound="rel=0.05",
     ),
     of_readme(
-        "the weights are {} GB", "parity record cogvideox --config small", lambda: [4 * PARAMETERS / 1e9]
+        "the weights are {} GB",
+        "parity record cogvideox --config small",
+        lambda: [4 * PARAMETERS / 1e9],
     ),
-    of_readme("recorded whole, 3.0 GB", "parity record", once="commit 197cd6a"),
+    of_readme("recorded whole, 3.0 GB", "parity record cogvideox", once="commit 197cd6a"),
     of_readme(
         "it finds R at most 1.8 in the right port",
         "parity check traces/small",
