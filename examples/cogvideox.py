@@ -43,7 +43,7 @@ def load(weights):
 
 
 def streamed(vae, latent):
-    """What `decode` returns, joined from chunks; memory holds one of them at a time."""
+    """Return what `decode` returns, joined from chunks; memory holds one of them at a time."""
     return np.concatenate([np.asarray(frames) for frames in vae.decode_stream(latent)], axis=1)
 
 

@@ -52,8 +52,7 @@ SLOW = ("CONTRIBUTING.md",)
 
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in DOCUMENTS
-    if any(block.language in ("python", "console") for block in blocks(name))
-    and name != "docs/claims.md"])  # fmt: skip
+    if any(block.language in ("python", "console") for block in blocks(name))])  # fmt: skip
 def test_code(name, folder, request):
     names = {"__name__": "document", **CONTEXT.get(name, dict)()}
     for block in blocks(name):

@@ -1,14 +1,11 @@
 """What the harness costs at full size, in units of one PyTorch float32 run of the same inputs.
 
-Run it from the root of the repository, with nothing else on the machine:
-
-    .venv/bin/python tools/measure_cost.py [small]
+    python -m tools.measure_cost [small]
 
 It encodes and decodes the ladder's clip with PyTorch alone, then measures both cases without and
 with inclusive errors. Every program is compiled in a run before that is not counted.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +20,16 @@ from parity.host.progress import Progress
 from parity.options.options import Rules
 from parity.run.case import run_case
 from parity.run.live import Live
+from tools.tables import publish
+
+HEAD = ("what", "seconds", "times PyTorch alone")
+HEADS = (HEAD,)
 
 
+@click.command()
+@click.argument("config", required=False)
 def main(config: str | None) -> None:
-    """Print the seconds and the ratios; reports say how much memory a run took."""
+    """Measure; reports say how much memory a run took."""
     progress = Progress()
     options = PAIR.resolved({"config": config})
     reference = PAIR.make_torch(options, 0)
@@ -35,7 +38,7 @@ def main(config: str | None) -> None:
     decode = replace(decode, args=(_plain(reference, encode)["mean"].numpy(),))
     cases = [replace(case, shipped=None) for case in (encode, decode)]
     alone = _seconds(lambda: [_plain(reference, case) for case in cases])
-    click.echo(f"PyTorch alone: {alone:.1f} s")
+    rows = [("PyTorch alone", f"{alone:.1f}", "1.0")]
     for modes in (("free", "exclusive"), ("free", "exclusive", "inclusive")):
         rules = Rules(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout, modes)
 
@@ -45,7 +48,8 @@ def main(config: str | None) -> None:
 
         measure()
         taken = _seconds(measure)
-        click.echo(f"{' + '.join(modes)}: {taken:.1f} s, {taken / alone:.1f} times")
+        rows.append((" + ".join(modes), f"{taken:.1f}", f"{taken / alone:.1f}"))
+    publish(HEAD, rows)
 
 
 def _plain(reference: Any, case: Case) -> Any:
@@ -61,4 +65,4 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    main()

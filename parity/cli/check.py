@@ -41,7 +41,7 @@ def check(
     if out:
         writable(Path(out))
     profile_folder = writable(Path(profile), "--profile") if profile else None
-    from parity.traces.read_index import read_index
+    from parity.traces.index import read_index
 
     index = read_index(trace)
     chosen = find_pair(pair or index.pair)

@@ -16,26 +16,33 @@ from typing import Any
 import torch
 
 from parity.capture import torch as capture_torch
-from parity.host import environment
-from parity.core.lock import alone
-from parity.run.case import root_outputs
-from parity.options.arguments import check_choice, check_sequences
-from parity.options.scope import choose, needed
+from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
-from parity.traces.index import NAME, NOT_OFFLINE, Index, StoredCase, StoredTensor, write_index
+from parity.core.lock import alone
+from parity.core.pair import Case, Offline, Pair, PairOptions
+from parity.core.store import Store, digest
+from parity.core.tree import flatten
+from parity.host import environment
+from parity.host.progress import Progress
+from parity.options.arguments import check_choice, check_sequences
+from parity.options.options import Rules
+from parity.options.scope import choose, needed
+from parity.run.case import root_outputs
+from parity.run.live import Live, facts
+from parity.traces.index import (
+    NAME,
+    NOT_OFFLINE,
+    Index,
+    StoredCase,
+    StoredTensor,
+    read_index,
+    write_index,
+)
 from parity.traces.lock import locked
-from parity.traces.plain import encode_skeleton
-from parity.traces.read_index import read_index
+from parity.traces.plain import encode
 from parity.traces.record_case import record_case
 from parity.traces.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.traces.trace import adopted
-from parity.run.live import Live, facts
-from parity.host.progress import Progress
-from parity.core.pair import Case, Offline, Pair, PairOptions
-from parity.options.options import Rules
-from parity.capture.restore_torch import seeded
-from parity.core.store import Store, digest
-from parity.core.tree import flatten
 
 SHARD_SIZE = 1 << 30
 
@@ -262,7 +269,7 @@ def _given(case: Case) -> str:
         capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
         for _, array in flat.arrays
     ]
-    return _digest([encode_skeleton(flat.skeleton), *(digest(array).hex() for array in arrays)])
+    return _digest([encode(flat.skeleton), *(digest(array).hex() for array in arrays)])
 
 
 def _code(reference: torch.nn.Module) -> str:

@@ -17,8 +17,7 @@ from jaxvae.pairs.inputs import load_clip
 from parity.core.exceptions import InputError
 from parity.report import Report
 from parity.report.as_json import as_json
-from parity.traces.index import NAME
-from parity.traces.read_index import read_index
+from parity.traces.index import NAME, read_index
 from tests.hostile.case import REFUSALS
 from tests.hostile.models import linear_pair
 

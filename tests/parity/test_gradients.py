@@ -209,7 +209,6 @@ def test_a_correct_port_passes(report):
     assert report.verdict == "PASS"
     assert not report.faults
     assert (rows(report).verdict == "PASS").all()
-    assert rows(report).R.max() < 2
     assert report.coverage.complete
 
 
@@ -407,7 +406,7 @@ def test_a_gradient_that_cancels_is_no_fault():
     )  # fmt: skip
     assert report.verdict == "PASS"
     bias = rows(report)[(report.table.path == "first") & (report.table.leaf == "grad(bias)")]
-    assert bias.excl_rel_l2.item() > 1e-2
+    assert bias.ref_rms.item() < 1e-5  # a sum of 20 terms of size 1
 
 
 class TorchKeys(torch.nn.Module):
@@ -441,7 +440,7 @@ def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
     assert set(report.table.verdict) == {"PASS"}
     name = "grad(k.bias)" if depth == 0 else "grad(bias)"
     bias = rows(report)[report.table.leaf == name]
-    assert bias.excl_rel_l2.max() > 1e-2
+    assert bias.ref_rms.min() < 1e-5
     # the output is what it was, to the bit; the gradient of the bias is as small as 1e-3
     wrong = Keys(lambda b: 1e-4 * (b - stop(b)))
     report = compare(reference, copied(reference, wrong), (X,), depth=depth)

@@ -22,8 +22,9 @@ from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.as_json import as_json
+from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
-from parity.report.table import COLUMNS, by_kind, summarise
+from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
