@@ -140,7 +140,7 @@ class StoredTensor:
 class Index:
     """All of `trace.json`.
 
-    `request` is what was asked for, and of which models: a recording goes on only with the same.
+    `request` is what was asked for, and of which code: a recording goes on only with the same.
     `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say
     which modules were recorded, as for `run`. `gaps` are what the pair says that its inputs leave
     out.
