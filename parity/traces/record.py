@@ -13,14 +13,14 @@ from parity.capture import torch as capture_torch
 from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
-from parity.core.pair import Case, Offline, Pair
+from parity.core.pair import Case, Offline, Pair, PairOptions
 from parity.core.store import Store
 from parity.host.progress import Progress
-from parity.inputs import load_clip
 from parity.options.arguments import check_choice, check_sequences
-from parity.options.options import Rules
-from parity.options.scope import choose, needed
-from parity.run.live import Live, facts
+from parity.options.options import Options
+from parity.options.scope import needed, scope_of
+from parity.run.facts import facts
+from parity.run.live import Live
 from parity.traces.folder import Folder
 from parity.traces.index import NOT_OFFLINE
 from parity.traces.lock import locked
@@ -44,19 +44,15 @@ class Recording:
 def record_pair(
     pair: Pair,
     folder: Path,
+    options: PairOptions | None = None,
     *,
-    video: str | None = None,
-    frames: int = 17,
-    size: tuple[int, int] = (64, 64),
-    weights: str | None = None,
-    config: str | None = None,
     seed: int = 0,
     only: Sequence[str] = (),
     depth: int | None = None,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
-    """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
+    """Record the reference of `pair` on the inputs that it makes, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
     Of each case the outermost call is recorded whatever was chosen. Files have at most `shard_size`
@@ -67,14 +63,14 @@ def record_pair(
             another trace.
     """
     check_sequences(only=only)
+    options = pair.resolved(options)
     if pair.offline is None:
         raise InputError(NOT_OFFLINE.format(pair.name))
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
-            progress or Progress(),
-            video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
+            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
+            progress or Progress(), options, seed,
         )  # fmt: skip
 
 
@@ -82,33 +78,26 @@ def _record(
     pair: Pair,
     offline: Offline,
     folder: Path,
-    rules: Rules,
+    rules: Options,
     shard_size: int,
     progress: Progress,
-    *,
-    video: str | None,
-    frames: int,
-    size: tuple[int, int],
-    weights: str | None,
-    config: str | None,
+    options: PairOptions,
     seed: int,
 ) -> Recording:
-    progress.stage("reading the clip")
-    clip = load_clip(video, frames, size, seed)
     progress.stage("making the reference")
-    reference = pair.make_torch(weights, config, seed)
+    reference = pair.make_torch(options, seed)
     capture_torch.check_devices(reference, (), {})
     progress.stage("making the inputs")
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    cases = needed(rules.only, paths, pair.cases(reference, options, seed))
     _check_names(cases)
     progress.stage("writing the weights")
-    index, arrays = requested(pair, offline, reference, clip, cases, rules, seed)
-    about = facts(pair, reference, clip, weights, config, seed)
+    index, arrays = requested(pair, offline, reference, options, cases, rules, seed)
+    about = facts(pair, reference, cases, options, seed)
     place = Folder(folder, replace(index, facts=about), cases, shard_size)
     place.add_weights(arrays)
-    done = _record_cases(cases, Live(reference), pair, rules, place, seed, progress)
+    done = _record_cases(cases, Live(reference, seed), pair, rules, place, seed, progress)
     index = place.complete(pair.unexercised(reference, done))
     return Recording(folder, len(cases), place.kept, sum(shard.nbytes for shard in index.shards))
 
@@ -117,7 +106,7 @@ def _record_cases(
     cases: Sequence[Case],
     live: Live,
     pair: Pair,
-    rules: Rules,
+    rules: Options,
     place: Folder,
     seed: int,
     progress: Progress,
@@ -137,15 +126,13 @@ def _record_cases(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
-        choice = choose(
-            case.path, live.paths(), (), only=rules.only, depth=rules.depth, rename=pair.rename
+        choice = scope_of(
+            case, live.paths(), (), only=rules.only, depth=rules.depth, rename=pair.rename
         )
         stored = place.found(case)
         if stored is not None:
             outputs[case.name] = place.outputs(stored)
         else:
-            if case.depth == 0:
-                choice = replace(choice, theirs=())
             with seeded(seed), Store() as store:
                 made = record_case(case, live, pair, choice, store, progress)
                 stored = place.add(made.stored, made.arrays)

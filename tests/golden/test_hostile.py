@@ -17,7 +17,8 @@ from parity.traces.trace import open_trace
 
 VALUES = (
     None, True, -1, 0, 3, 2**70, 1e308, "", "a", "../../x", "/etc/passwd", "float128", "object",
-    "\x00", [], [1], {"digest": "a", "shape": [-1], "dtype": "float32"}, {}, {"a": 1}, {"array": 9}, {"float": []},
+    "\x00", [], [1], {"digest": "a", "shape": [-1], "dtype": "float32"}, {}, {"a": 1}, {"array": 9},
+    {"float": []}, {"form": None}, {"opaque": "\x00"},
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from parity.traces.lock import locked
 from parity.traces.plain import decode, decode_value, encode, encode_value
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 
 
 def test_files_have_the_size_that_was_asked_for(recorded):

@@ -105,7 +105,7 @@ def unfinished(folder, resign):
     [
         (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
         (lambda folder, resign: (folder / index.NAME).write_text("{"), ["no JSON"]),
-        (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["no index of a golden trace"]),
+        (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["no index of a gold"]),
         (edited(format=99), ["format 99, this version reads 4", "record it again"]),
         (edited(seed=4, facts={}), ["changed since it was recorded"]),
         (unfinished, ["its recording has not ended"]),
@@ -136,7 +136,10 @@ def test_it_is_refused(trace, resign, spoil, parts):
     [
         (tiny.OTHER, "a trace of pair 'tiny', not of 'other'; use --pair"),
         (replace(tiny.PAIR, offline=None), "give it offline=parity.Offline(...)"),
-        (replace(tiny.PAIR, layout={"*": "move"}), "recorded with layout {}, the pair has"),
+        (
+            replace(tiny.PAIR, layout={"*": "channels_first"}),
+            "recorded with layout {}, the",
+        ),
     ],
 )
 def test_another_pair_is_refused(recorded, pair, part):
@@ -173,5 +176,5 @@ def test_another_pair_is_refused(recorded, pair, part):
 )
 def test_what_could_not_be_checked_is_not_recorded(tmp_path, pair, options, part):
     with pytest.raises(InputError) as caught:
-        record_pair(pair, tmp_path, frames=1, size=(8, 8), **options)
+        record_pair(pair, tmp_path, **options)
     assert part in str(caught.value)

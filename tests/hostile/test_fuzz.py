@@ -13,8 +13,8 @@ from safetensors.numpy import save
 from jaxvae import CogVideoXVAEConfig
 from jaxvae.io.diffusers_folder import INDEX_NAME, WEIGHTS_NAME, open_weights
 from jaxvae.io.video import find_video
+from jaxvae.pairs.inputs import load_clip
 from parity.core.exceptions import InputError
-from parity.inputs import load_clip
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.traces.index import NAME, read_index
