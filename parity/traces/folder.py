@@ -4,7 +4,7 @@ What a recording that was killed left whole there is kept, what it left in piece
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,10 @@ from parity.core.pair import Case
 from parity.core.store import Store
 from parity.run.inputs import root_outputs
 from parity.traces.index import NAME, Index, StoredCase, read_index, write_index
-from parity.traces.shards import PATTERN, Array, Form, Reader, Shard, problem, write
+from parity.traces.shards import PATTERN, Reader, Shard, ToWrite, problem, write
 from parity.traces.trace import adopted
 
 ELSEWHERE = "choose another --out, or remove it"
-
-Arrays = Iterable[tuple[Form, Callable[[], Array]]]
 
 
 class Folder:
@@ -56,12 +54,12 @@ class Folder:
             trace = adopted(case.calls, case.modules, Reader(self._path, case.shards), store)
             return root_outputs(trace.calls[-1], store)
 
-    def add_weights(self, arrays: Arrays) -> None:
+    def add_weights(self, arrays: ToWrite) -> None:
         """Write the weights that are not there yet."""
         if not self._index.weights:
             self._index = replace(self._index, weights=self._written(arrays))
 
-    def add(self, case: StoredCase, arrays: Arrays) -> StoredCase:
+    def add(self, case: StoredCase, arrays: ToWrite) -> StoredCase:
         """Write a case."""
         made = self._cases[case.key] = replace(case, shards=self._written(arrays))
         write_index(self._path, self.index)
@@ -79,8 +77,8 @@ class Folder:
                 path.unlink()
         return index
 
-    def _written(self, arrays: Arrays) -> tuple[Shard, ...]:
-        return tuple(write(self._path, self._names, arrays, self._size))
+    def _written(self, arrays: ToWrite) -> tuple[Shard, ...]:
+        return write(self._path, self._names, arrays, self._size)
 
     def _whole(self, shards: Sequence[Shard]) -> bool:
         return not any(problem(self._path, shard) for shard in shards)

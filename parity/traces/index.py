@@ -38,6 +38,10 @@ Wide = Mapping[str, Form | None]
 `None` where that is nothing."""
 
 
+CALL = ("path", "kind", "method", "number", "parent")
+"""What a `StoredCall` has as its `Call` has it."""
+
+
 @dataclass(frozen=True)
 class StoredLeaf:
     """A `Leaf` with the form of its array instead of its place in a store."""

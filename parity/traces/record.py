@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from parity.capture import torch as capture_torch
-from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
-from parity.core.pair import Case, Offline, Pair, PairOptions
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import Store
 from parity.host.progress import Progress
 from parity.options.arguments import check_choice, check_sequences
 from parity.options.options import Options
 from parity.options.scope import needed, scope_of
-from parity.run.facts import facts
 from parity.run.live import Live
 from parity.traces.folder import Folder
 from parity.traces.index import NOT_OFFLINE
@@ -68,37 +66,22 @@ def record_pair(
         raise InputError(NOT_OFFLINE.format(pair.name))
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        return _record(
-            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
-            progress or Progress(), options, seed,
-        )  # fmt: skip
-
-
-def _record(
-    pair: Pair,
-    offline: Offline,
-    folder: Path,
-    rules: Options,
-    shard_size: int,
-    progress: Progress,
-    options: PairOptions,
-    seed: int,
-) -> Recording:
-    progress.stage("making the reference")
-    reference = pair.make_torch(options, seed)
-    capture_torch.check_devices(reference, (), {})
-    progress.stage("making the inputs")
-    paths = [path for path, _ in reference.named_modules()]
-    check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, options, seed))
-    _check_names(cases)
-    progress.stage("writing the weights")
-    index, arrays = requested(pair, offline, reference, options, cases, rules, seed)
-    about = facts(pair, reference, cases, options, seed)
-    place = Folder(folder, replace(index, facts=about), cases, shard_size)
-    place.add_weights(arrays)
-    done = _record_cases(cases, Live(reference, seed), pair, rules, place, seed, progress)
-    index = place.complete(pair.unexercised(reference, done))
+        progress = progress or Progress()
+        progress.stage("making the reference")
+        reference = pair.make_torch(options, seed)
+        capture_torch.check_devices(reference, (), {})
+        live = Live(reference, seed)
+        progress.stage("making the inputs")
+        scope = Options(only=tuple(only), depth=depth, rename=pair.rename)
+        check_choice(live.modules().keys(), scope)
+        cases = needed(only, live.modules().keys(), pair.cases(reference, options, seed))
+        _check_names(cases)
+        progress.stage("writing the weights")
+        index, arrays = requested(pair, reference, options, cases, scope, seed)
+        place = Folder(folder, index, cases, shard_size)
+        place.add_weights(arrays)
+        done = _record_cases(cases, live, pair, scope, place, progress)
+        index = place.complete(pair.unexercised(reference, done))
     return Recording(folder, len(cases), place.kept, sum(shard.nbytes for shard in index.shards))
 
 
@@ -106,9 +89,8 @@ def _record_cases(
     cases: Sequence[Case],
     live: Live,
     pair: Pair,
-    rules: Options,
+    options: Options,
     place: Folder,
-    seed: int,
     progress: Progress,
 ) -> list[Case]:
     """Record those that the folder lacks; all with the arguments that the earlier ones decide on.
@@ -126,20 +108,22 @@ def _record_cases(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
-        choice = scope_of(
-            case, live.paths(), (), only=rules.only, depth=rules.depth, rename=pair.rename
-        )
+        scope = scope_of(
+            case, live.modules().keys(), (),
+            only=options.only, depth=options.depth, rename=options.rename or {},
+        )  # fmt: skip
         stored = place.found(case)
         if stored is not None:
             outputs[case.name] = place.outputs(stored)
         else:
-            with seeded(seed), Store() as store:
-                made = record_case(case, live, pair, choice, store, progress)
-                stored = place.add(made.stored, made.arrays)
-            outputs[case.name] = made.outputs
-        shown |= choice.whole or len(stored.calls) > 1
+            with live.seeded(), Store() as store:
+                found, outputs[case.name], arrays = record_case(
+                    case, live, pair, scope, store, progress
+                )
+                stored = place.add(found, arrays)
+        shown |= scope.whole or len(stored.calls) > 1
     if not shown:
-        chosen = ", ".join(rules.only)
+        chosen = ", ".join(options.only)
         raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     return done
 

@@ -12,31 +12,30 @@ from typing import Any
 import torch
 
 from parity.capture import torch as capture_torch
-from parity.core.pair import Case, Offline, Pair, PairOptions
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import digest
 from parity.core.tree import flatten
 from parity.host import environment
 from parity.options.options import Options
+from parity.run.facts import facts
 from parity.traces.index import Index, StoredTensor
 from parity.traces.plain import encode
-from parity.traces.shards import Array, Form
-
-Arrays = list[tuple[Form, Callable[[], Array]]]
+from parity.traces.shards import Array, Form, ToWrite
 
 
 def requested(
     pair: Pair,
-    offline: Offline,
     reference: torch.nn.Module,
     options: PairOptions,
     cases: Sequence[Case],
-    rules: Options,
+    scope: Options,
     seed: int,
-) -> tuple[Index, Arrays]:
-    """The index without facts, files and cases; and the weights, to be written."""
-    arrays: Arrays = []
+) -> tuple[Index, ToWrite]:
+    """The index without files and cases; and the weights, to be written."""
+    arrays = ToWrite()
     tensors, state = _tensors(reference, arrays)
-    settings = dict(offline.settings(reference))
+    assert pair.offline is not None  # `record_pair` checked it
+    settings = dict(pair.offline.settings(reference))
     about = dict(environment.describe(seed, reference))
     request = {
         "seed": seed,
@@ -54,9 +53,9 @@ def requested(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts={},
-        only=rules.only,
-        depth=rules.depth,
+        facts=facts(pair, reference, cases, options, seed),
+        only=scope.only,
+        depth=scope.depth,
         modules=tuple(replace(info, path=path) for path, info in modules.items()),
         tensors=tensors,
         state=state,
@@ -65,15 +64,13 @@ def requested(
 
 
 def _tensors(
-    reference: torch.nn.Module, arrays: Arrays
+    reference: torch.nn.Module, arrays: ToWrite
 ) -> tuple[tuple[StoredTensor, ...], Mapping[str, Form]]:
     """The tensors of the modules, and those of the state dict by name; adds both to `arrays`."""
 
     def form(read: Callable[[], Array]) -> Form:
         array = read()
-        found = Form(digest(array).hex(), array.shape, array.dtype)
-        arrays.append((found, read))
-        return found
+        return arrays.add(digest(array), array, read)
 
     numbers: dict[int, int] = {}
     tensors = []

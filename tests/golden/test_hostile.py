@@ -78,7 +78,10 @@ def case(path, value):
         (case(("arguments",), {"tuple": [{"tuple": []}, {"dict": {}}]}), "each of 1 arrays once"),
         (case(("r_limit",), "NaN"), "expected a number"),
         (lambda content: content["environment"].update(seed="x"), "expected an integer"),
-        (lambda content: content["cases"][0]["shards"][0].update(digests="ab"), "expected a list"),
+        (
+            lambda content: content["cases"][0]["shards"][0].update(nbytes="ab"),
+            "nbytes: expected an",
+        ),
         (lambda content: content.update(cases=[]), "has no case"),
         (lambda content: content["cases"].append(content["cases"][0]), "has 2 cases"),
     ],
