@@ -194,7 +194,7 @@ class _RecordingObserver(Observer):
         self.untapped: set[str] = set()
         self._without_taps = without_taps
         self._store = store
-        self._outside = _trace_state()
+        self._outside = trace_state()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -236,7 +236,7 @@ class _RecordingObserver(Observer):
         return value
 
     def _tracing(self) -> bool:
-        return bool(_trace_state() != self._outside)
+        return bool(trace_state() != self._outside)
 
     def _emit(self, event: Callable[..., None], flat: Flat) -> None:
         values = [value for _, value in flat.arrays]
@@ -256,7 +256,8 @@ class _RecordingObserver(Observer):
         )
 
 
-def _trace_state() -> Any:
+def trace_state() -> Any:
+    """The JAX transformation that runs, to be compared with that of another moment."""
     return get_opaque_trace_state(convention="nnx")
 
 

@@ -12,7 +12,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join, settle
+from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join, share_certainty
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
@@ -54,7 +54,7 @@ def record(
             observer.end(module, method if isinstance(method, str) else "__call__", output)
     info = {join(scope.prefix, path): value for path, value in modules(module).items()}
     info = {p: one for p, one in info.items() if p == scope.prefix or scope.includes(p)}
-    return Trace(settle(observer.recorder.finish()), info)
+    return Trace(share_certainty(observer.recorder.finish()), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:

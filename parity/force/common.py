@@ -1,7 +1,7 @@
 """A run on recorded arrays: the protocol of the reference, the records, and whose turn it is."""
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,6 +18,27 @@ Arrays = Mapping[str, Array]
 
 Listener = Callable[[Match, Arrays, Arrays], None]
 """Callback for each call: what its parent passed to it and what it returned, by leaf name."""
+
+
+class LazyArrays(Mapping[str, Array]):
+    """Arrays by name, each made by `read` when it is asked for."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Array]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
 
 
 class NotMeasured(Exception):
@@ -97,23 +118,18 @@ class Turns:
         self._inside: dict[int, list[Call]] = defaultdict(list)
         for call in calls:
             self._inside[call.parent].append(call)
-        self._begun: Counter[str] = Counter()
-        self._matches: dict[tuple[str, int], Match | None] = {}
+        self._turns: dict[str, deque[Match | None]] = defaultdict(deque)
         for call in self._calls_inside(-1):
-            self._matches[call.path, self._turn(call.path)] = matches.get(call.order)
-        self._begun.clear()
+            self._turns[call.path].append(matches.get(call.order))
 
     def next(self, path: str) -> Match | None:
         """The match of the call of `path` that begins now."""
-        return self._matches.get((path, self._turn(path)))
+        return self._turns[path].popleft() if self._turns[path] else None
 
     def skip(self, order: int) -> None:
         """Pass over the calls inside one that is not made."""
-        self._begun.update(call.path for call in self._calls_inside(order))
-
-    def _turn(self, path: str) -> int:
-        self._begun[path] += 1
-        return self._begun[path] - 1
+        for call in self._calls_inside(order):
+            self.next(call.path)
 
     def _calls_inside(self, order: int) -> Iterator[Call]:
         for call in self._inside[order]:

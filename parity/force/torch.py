@@ -57,8 +57,8 @@ def force_reference(
 
     A module's weights are float64 while it runs, and those of modules inside it that never run by
     themselves. If that is not enough, because some code reads the weights of a module that also
-    runs, all are. `mode` sees the operations of the root's own code; `change` is applied to the
-    root's arguments by name.
+    runs, all are. `mode` sees the operations of the root's local computation; `change` is applied
+    to the root's arguments by name.
     """
     problem = ""
     for everything in (False, True):
@@ -147,7 +147,7 @@ class _Run:
 
     @contextmanager
     def _unseen(self) -> Iterator[None]:
-        """Hide from the mode what happens in the block: it is not the root's own code."""
+        """Hide from the mode what happens in the block: it is no local computation of the root."""
         if self._mode is None:
             yield
             return

@@ -55,8 +55,8 @@ def measure_inclusive(
 ) -> Mapping[Key, Inclusive]:
     """Run each container on the reference's inputs and measure its outputs.
 
-    The reference is run in float64 for a container whose own code fails by its exclusive error, to
-    confirm that, and for one that is too far from the reference though nothing inside it fails.
+    The reference is run in float64 for a container that fails by its exclusive error, to confirm
+    that, and for one that is too far from the reference though nothing inside it fails.
     """
     found: dict[Key, Inclusive] = {}
     containers = {match.parent for match in matches}
@@ -70,7 +70,7 @@ def measure_inclusive(
             waiting[match.port.path][match.ref.order] = match
     progress.stage("inclusive error", sum(map(len, waiting.values())))
     failing = exclusives.failing(matches, limit)
-    # whether the code around a tap makes up for it is for what it returns to tell
+    # the output of the code around a tap shows if that code makes up for it
     failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
     parents = {match.ref.order: match.parent for match in matches}
     explained = frozenset(above for order in failing for above in ancestors(order, parents))

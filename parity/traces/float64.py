@@ -4,13 +4,14 @@ A trace holds the difference from the recorded array, in float32: relative to th
 exact to about 2**-48 where the reference is off by rounding, so R is right to six digits.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from parity.core.calls import Call, Match
 from parity.core.store import Store
-from parity.force.common import Array, Arrays, Listener, NotMeasured
+from parity.core.arrays import Array
+from parity.force.common import Arrays, LazyArrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
 
@@ -91,30 +92,16 @@ class RecordedFloat64:
         return self._wider(stored.inputs, stored.passed).get(leaf)
 
     def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
-        return _Wider(leaves, wide, self._reader)
+        """Arrays in float64: the recorded ones and what was recorded on top of them."""
+        forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
 
+        def read(name: str) -> Array:
+            form, more = forms[name], wide[name]
+            kind = np.complex128 if form.dtype.kind == "c" else np.float64
+            array = self._reader.read(form).astype(kind)
+            return array if more is None else array + self._reader.read(more)
 
-class _Wider(Mapping[str, Array]):
-    """Arrays in float64: the recorded ones and what was recorded on top of them."""
-
-    def __init__(self, leaves: Sequence[StoredLeaf], wide: Wide, reader: Reader) -> None:
-        self._forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
-        self._wide, self._reader = wide, reader
-
-    def __getitem__(self, name: str) -> Array:
-        form, more = self._forms[name], self._wide[name]
-        kind = np.complex128 if form.dtype.kind == "c" else np.float64
-        array = self._reader.read(form).astype(kind)
-        return array if more is None else array + self._reader.read(more)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._forms
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._forms)
-
-    def __len__(self) -> int:
-        return len(self._forms)
+        return LazyArrays(forms, read)
 
 
 def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
