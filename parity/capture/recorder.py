@@ -14,7 +14,7 @@ from parity.core.tree import Skeleton
 
 
 @dataclass(frozen=True)
-class Scope:
+class Subtree:
     """The modules to record: that at `prefix` in its model, and those `inside` it, by path.
 
     All of the latter are, unless they are given.
@@ -37,7 +37,7 @@ class Scope:
         return frozenset(".".join(keys[:i]) for keys in parts for i in range(len(keys)))
 
 
-EVERYTHING = Scope()
+WHOLE = Subtree()
 
 
 class Recorder:

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from parity.core.arrays import Array
 from parity.core.calls import Call, Match
 from parity.core.store import Store
-from parity.core.arrays import Array
 from parity.force.common import Arrays, LazyArrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
