@@ -10,7 +10,7 @@ import torch
 
 from parity.capture import torch as capture_torch
 from parity.capture.arguments import port_arguments
-from parity.capture.recorder import join
+from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.pair import Case
@@ -62,10 +62,10 @@ class Live:
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
             method = _returning(case.returned_from({}), module, method)
+        subtree = Subtree(case.path, inside)
         return capture_torch.record(
-            module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, inside=inside,
-        )  # fmt: skip
+            module, method, case.args, case.kwargs, store=store, layout=layout, subtree=subtree
+        )
 
     def float64(self, case: Case) -> TorchModules:
         """Modules that can be run in float64."""

@@ -5,15 +5,15 @@ exact to about 2**-48 where the reference is off by rounding, so R is right to s
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
+from parity.core.arrays import Array, LazyArrays
 from parity.core.calls import Call, Match
 from parity.core.store import Store
-from parity.force.common import Array, Arrays, Listener, NotMeasured
+from parity.force.common import Arrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
-from parity.traces.shards import Form, Lazy, Reader
+from parity.traces.shards import Reader
 
 APART = (
     "not measured: the trace has its float64 values with {} apart, and the port does not call it"
@@ -92,13 +92,16 @@ class RecordedFloat64:
         return self._wider(stored.inputs, stored.passed).get(leaf)
 
     def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
+        """Arrays in float64: the recorded ones and what was recorded on top of them."""
         forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
-        return Lazy({name: partial(self._sum, form, wide[name]) for name, form in forms.items()})
 
-    def _sum(self, form: Form, more: Form | None) -> Array:
-        kind = np.complex128 if form.dtype.kind == "c" else np.float64
-        array = self._reader.read(form).astype(kind)
-        return array if more is None else array + self._reader.read(more)
+        def read(name: str) -> Array:
+            form, more = forms[name], wide[name]
+            kind = np.complex128 if form.dtype.kind == "c" else np.float64
+            array = self._reader.read(form).astype(kind)
+            return array if more is None else array + self._reader.read(more)
+
+        return LazyArrays(forms, read)
 
 
 def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:

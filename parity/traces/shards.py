@@ -8,7 +8,7 @@ import hashlib
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -160,25 +160,6 @@ def problem(folder: Path, shard: Shard) -> str:
     if sha256(path) != shard.sha256:
         return f"{path}: its content is not what was recorded (SHA-256 differs)"
     return ""
-
-
-class Lazy(Mapping[str, Array]):
-    """Arrays by name, each read whenever it is asked for."""
-
-    def __init__(self, reads: Mapping[str, Callable[[], Array]]) -> None:
-        self._reads = reads
-
-    def __getitem__(self, name: str) -> Array:
-        return self._reads[name]()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._reads
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._reads)
-
-    def __len__(self) -> int:
-        return len(self._reads)
 
 
 class Reader:

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.traces.index import AGAIN, CALL, Index, StoredCall, StoredLeaf, read_index
-from parity.traces.shards import Array, Form, Lazy, Reader, problem
+from parity.traces.shards import Array, Form, Reader, problem
 
 
 @dataclass(frozen=True)
@@ -44,9 +45,8 @@ class Golden:
     @property
     def state(self) -> Mapping[str, Array]:
         """The reference's state dict, read tensor by tensor."""
-        return Lazy(
-            {name: partial(self.reader.read, form) for name, form in self.index.state.items()}
-        )
+        forms = self.index.state
+        return LazyArrays(forms, lambda name: self.reader.read(forms[name]))
 
 
 def open_trace(folder: Path) -> Golden:
