@@ -25,10 +25,11 @@ from parity.core.tree import flatten
 from parity.host import environment
 from parity.host.progress import Progress
 from parity.options.arguments import check_choice, check_sequences
-from parity.options.options import Rules
-from parity.options.scope import choose, needed
-from parity.run.case import root_outputs
-from parity.run.live import Live, facts
+from parity.options.options import Options
+from parity.options.scope import needed, scope_of
+from parity.run.facts import facts
+from parity.run.inputs import root_outputs
+from parity.run.live import Live
 from parity.traces.index import (
     NAME,
     NOT_OFFLINE,
@@ -86,7 +87,7 @@ def record_pair(
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
+            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
             progress or Progress(), options, seed,
         )  # fmt: skip
 
@@ -95,7 +96,7 @@ def _record(
     pair: Pair,
     offline: Offline,
     folder: Path,
-    rules: Rules,
+    rules: Options,
     shard_size: int,
     progress: Progress,
     options: PairOptions,
@@ -151,7 +152,7 @@ def _record(
         {case.key: case for case in before.cases if _whole(folder, case.shards)} if before else {}
     )
     kept = len(found)
-    live = Live(reference)
+    live = Live(reference, seed)
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
     shown = False
@@ -163,15 +164,11 @@ def _record(
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
         key = (case.name, case.path)
-        choice = choose(
-            case.path, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
-        )
+        choice = scope_of(case, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename)
         if key in found:
             shown |= choice.whole or len(found[key].calls) > 1
             outputs[case.name] = _outputs(folder, found[key])
             continue
-        if case.depth == 0:
-            choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
             made = record_case(case, live, pair, choice, store, progress)
             files = write(folder, names, made.arrays, shard_size)

@@ -15,10 +15,10 @@ from parity.core.store import Buffer, Store
 from parity.core.tree import flatten
 from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
-from parity.options.scope import Choice, opened
-from parity.run.case import root_outputs
+from parity.options.scope import Scope, opened
+from parity.run.inputs import root_outputs
 from parity.run.live import Live
-from parity.run.part import Part, split
+from parity.run.part import Extent, extents
 from parity.traces.float64 import difference
 from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of
@@ -39,7 +39,7 @@ def record_case(
     case: Case,
     live: Live,
     pair: Pair,
-    choice: Choice,
+    choice: Scope,
     store: Store,
     progress: Progress,
 ) -> Made:
@@ -55,7 +55,7 @@ def record_case(
     given = flatten(live.arguments(case, pair.layout))
     encode(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    recorded = live.record(case, store, pair.layout, choice.theirs)
+    recorded = live.record(case, store, pair.layout, choice.ref)
     trace, without = _without_taps(case, recorded)
     forms = _Forms(store)
     added, problem = _in_float64(case, live, choice, trace, forms, progress)
@@ -133,7 +133,7 @@ class _Forms:
 
 
 def _in_float64(
-    case: Case, live: Live, choice: Choice, trace: Trace, forms: _Forms, progress: Progress
+    case: Case, live: Live, choice: Scope, trace: Trace, forms: _Forms, progress: Progress
 ) -> tuple[Mapping[int, Mapping[str, Any]], str]:
     """By the `order` of calls, the fields of a `StoredCall` that tell what it does in float64, and
     why the reference did not run with its calls apart, if it did not.
@@ -142,7 +142,7 @@ def _in_float64(
     float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
     calls = (shown.calls, shown.calls)
     matches = tuple(map(_with_itself, shown.calls))
-    parts = (Part(matches, calls),) if choice.whole else split(matches, calls)
+    parts = (Extent(matches, calls),) if choice.whole else extents(matches, calls)
     added: dict[int, dict[str, Any]] = defaultdict(dict)
 
     def heard(match: Match, given: Arrays, outputs: Arrays) -> None:

@@ -136,7 +136,10 @@ def test_it_is_refused(trace, resign, spoil, parts):
     [
         (tiny.OTHER, "a trace of pair 'tiny', not of 'other'; use --pair"),
         (replace(tiny.PAIR, offline=None), "give it offline=parity.Offline(...)"),
-        (replace(tiny.PAIR, layout={"*": "move"}), "recorded with layout {}, the pair has"),
+        (
+            replace(tiny.PAIR, layout={"*": "channels_first"}),
+            "recorded with layout {}, the",
+        ),
     ],
 )
 def test_another_pair_is_refused(recorded, pair, part):

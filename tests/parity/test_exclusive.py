@@ -15,7 +15,7 @@ from parity.force.common import by_turn
 from parity.force.torch import force_reference
 from tests.parity.conftest import NnxBlock
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 """Without the port as one program, which takes longer to compile than all the rest."""
 
 VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
