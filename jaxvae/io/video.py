@@ -103,7 +103,7 @@ def find_video(
     """Return the video of a file, in full size: at most `frames` frames from `first` on.
 
     They are counted by decoding them: what a file says of itself is often wrong. Raises VideoError
-    if there is no such file, no video or no frame left.
+    if there is no such file, no video or no frame left, and without `floats` for such an array.
     """
     if not path.is_file():
         raise VideoError(f"{path}: no such file; expected a video or an .npy (frames, h, w, 3)")
