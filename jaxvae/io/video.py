@@ -182,24 +182,19 @@ class Writer:
 
     def __enter__(self) -> Self:
         try:
-            if self._path.suffix == ".npy":
-                shape = (self._frames, *self._size, 3)
-                self._array = np.lib.format.open_memmap(
-                    self._partial, "w+", dtype=np.uint8, shape=shape
-                )
-                _take(self._partial)
-            else:
+            with self._refusing():
                 self._open()
-        except BaseException as error:  # an interrupt too: `__exit__` is not called then
+        except BaseException:  # an interrupt too: `__exit__` is not called then
             self._partial.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise VideoError(
-                    f"{self._path}: cannot be written ({first_line(error)})"
-                ) from error
             raise
         return self
 
     def _open(self) -> None:
+        if self._path.suffix == ".npy":
+            shape = (self._frames, *self._size, 3)
+            self._array = np.lib.format.open_memmap(self._partial, "w+", np.uint8, shape)
+            _take(self._partial)
+            return
         codec = CODECS[self._path.suffix]
         self._container = _av(self._path).open(str(self._partial.absolute()), "w")
         self._stream = self._container.add_stream(codec, rate=self._rate)
