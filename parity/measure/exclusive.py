@@ -13,7 +13,8 @@ import numpy as np
 
 from parity.core.arrays import comparable
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import ChildInput, Exclusive
+from parity.core.measurements import ChildInput, Error
+from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
 from parity.force.common import Array, Arrays, Sides, reference, same, unforced
@@ -42,7 +43,7 @@ class Exclusives:
     near the reference's: what calls returned, and what their parents handed to them.
     """
 
-    errors: Mapping[Key, Exclusive]
+    errors: Mapping[Key, Error]
     handed: Mapping[int, tuple[ChildInput, ...]]
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
@@ -117,7 +118,7 @@ class _Work:
     store: Store
     limit: Limit | None
     progress: Progress
-    errors: dict[Key, Exclusive] = field(default_factory=dict)
+    errors: dict[Key, Error] = field(default_factory=dict)
     handed: dict[Key, ChildInput] = field(default_factory=dict)
     outputs: dict[Key, Buffer] = field(default_factory=dict)
     received: dict[Key, Buffer] = field(default_factory=dict)
@@ -185,11 +186,12 @@ class _Work:
             moved = self._only_moves(ref, parent, match.parent, before=match.ref.order)
             error = replace(error, moved=moved)
         elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
-            error = replace(error, problem="not measured: the reference did not hand it on again")
+            text = "not measured: the reference did not pass it to the child again"
+            error = replace(error, problem=not_measured(text))
         after = self._before.get(match.ref.order, "")
         self.handed[key] = ChildInput(match.parent, *key[:1], match.ref.path, key[1], after, error)
 
-    def _harmless(self, error: Exclusive, match: Match, ref: Array) -> bool:
+    def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
         limit = self.limit(match.ref.kind) if self.limit else 1.0
         return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
@@ -225,24 +227,24 @@ class _Work:
         By the `order` of a call, `problems` say why the port's could not be made again, `unknown`
         why the reference's is not known in float64.
         """
-        nan = float("nan")
         for match in self.matches:
             order = match.ref.order
             why = unforced(match) or problems.get(order) or NO_CALL
             for leaf in match.outputs:
                 key = (order, leaf.ref.name)
                 if comparable(leaf) and key not in self.errors:
-                    self.errors[key] = Exclusive(nan, nan, 0, problem=why)
+                    self.errors[key] = Error.unknown(why)
                 elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
-                    self.errors[key] = replace(self.errors[key], problem=unknown[order])
+                    problem = not_measured(unknown[order])
+                    self.errors[key] = replace(self.errors[key], problem=problem)
         for order, leaf_name in self.received.keys() - self.handed.keys():
             parent = self._by_order[order].parent
             for leaf in self._by_order[parent].outputs if parent != -1 else ():
                 key = (parent, leaf.ref.name)
                 if comparable(leaf):
-                    why = f"not measured: whether {leaf_name!r} was handed on rightly"
+                    why = f"not measured: whether child input {leaf_name!r} is right"
                     why = unknown.get(parent, why)
-                    self.errors[key] = replace(self.errors[key], problem=why)
+                    self.errors[key] = replace(self.errors[key], problem=not_measured(why))
         by_parent: dict[int, list[ChildInput]] = defaultdict(list)
         for key in sorted(self.handed):
             found = self.handed[key]

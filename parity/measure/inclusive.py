@@ -16,7 +16,8 @@ from jaxtyping import Shaped
 from parity.capture.hooks_nnx import Observer, observed
 from parity.core.arrays import comparable
 from parity.core.calls import LeafMatch, Match
-from parity.core.measurements import Exclusive, Inclusive
+from parity.core.measurements import Error
+from parity.core.problems import not_measured
 from parity.core.store import Store, digest
 from parity.core.thread_pool import Background
 from parity.core.tree import Flat, flatten
@@ -42,13 +43,13 @@ def measure_inclusive(
     store: Store,
     limit: Limit,
     progress: Progress,
-) -> Mapping[Key, Inclusive]:
+) -> Mapping[Key, Error]:
     """Run each container on the reference's inputs and measure its outputs.
 
     The reference is run in float64 for a container whose own code fails by its exclusive error, to
     confirm that, and for one that is too far from the reference though nothing inside it fails.
     """
-    found: dict[Key, Inclusive] = {}
+    found: dict[Key, Error] = {}
     containers = {match.parent for match in matches}
     waiting: list[Match] = []
     for match in matches:
@@ -74,20 +75,13 @@ def measure_inclusive(
     return found
 
 
-def _as_exclusive(match: Match, exclusives: Exclusives) -> dict[Key, Inclusive]:
+def _as_exclusive(match: Match, exclusives: Exclusives) -> dict[Key, Error]:
     """The exclusive errors of a call without others inside, unless they could not be measured."""
     keys = [(match.ref.order, leaf.ref.name) for leaf in match.outputs if comparable(leaf)]
     errors = [exclusives.errors.get(key) for key in keys]
     if any(error is None or (error.problem and error.mae != error.mae) for error in errors):
         return {}
-    return {key: _inclusive(error) for key, error in zip(keys, errors, strict=True) if error}
-
-
-def _inclusive(error: Exclusive) -> Inclusive:
-    return Inclusive(
-        error.mae, error.rel_l2, error.nonfinite, error.floor_rel_l2, error.r, error.problem,
-        error.bounded,
-    )  # fmt: skip
+    return {key: error.of_subtree() for key, error in zip(keys, errors, strict=True) if error}
 
 
 def _around(matches: Sequence[Match], failing: frozenset[int]) -> frozenset[int]:
@@ -135,7 +129,7 @@ class _Run:
     explained: frozenset[int]
     background: Background
     progress: Progress
-    found: dict[Key, Inclusive]
+    found: dict[Key, Error]
 
     def measure(self, match: Match) -> None:
         """Take what the port returned if it had the reference's inputs, else run it on them."""
@@ -171,12 +165,12 @@ class _Run:
 
     def _measure(self, match: Match, outputs: Mapping[str, Array]) -> None:
         order, near = match.ref.order, SLACK * self.limit(match.ref.kind)
-        found: dict[str, Inclusive] = {}
+        found: dict[str, Error] = {}
         far: list[tuple[LeafMatch, Array, Array]] = []
         for leaf in match.outputs:
             if comparable(leaf) and leaf.port:
                 ref, port = reference(leaf, self.store), outputs[leaf.port.name]
-                error = found[leaf.ref.name] = _inclusive(score(ref, port))
+                error = found[leaf.ref.name] = score(ref, port)
                 floats = ref.dtype.kind in "fcV" and not error.nonfinite and not error.problem
                 close = bounded(error.rel_l2, near, ref.dtype) or order in self.explained
                 if floats and error.mae == error.mae and (order in self.failing or not close):
@@ -185,16 +179,16 @@ class _Run:
                     found[leaf.ref.name] = replace(error, bounded=True)
         if far:
             wide: Mapping[str, Array] = {}
-            problem = ""
+            problem = None
             try:
                 wide = self.sides.reference.whole(match.ref, self.store)
             except NotMeasured as error:
-                problem = str(error)
+                problem = not_measured(str(error))
             for leaf, ref, port in far:
                 array = wide.get(leaf.ref.name)
                 if array is not None and leaf.undo:
                     array = np.ascontiguousarray(np.moveaxis(array, -1, 1))
-                error64 = _inclusive(score(ref, port, array))
+                error64 = score(ref, port, array).of_subtree()
                 found[leaf.ref.name] = replace(error64, problem=error64.problem or problem)
         self.found.update({(order, name): error for name, error in found.items()})
         self.progress.advance()
@@ -241,7 +235,6 @@ def _receives(match: Match, given: Flat, digests: Mapping[str, bytes]) -> bool:
     )
 
 
-def _unknown(match: Match, problem: str) -> dict[Key, Inclusive]:
-    nan = float("nan")
-    unknown = Inclusive(nan, nan, 0, problem=problem)
-    return {(match.ref.order, leaf.ref.name): unknown for leaf in match.outputs if comparable(leaf)}
+def _unknown(match: Match, problem: str) -> dict[Key, Error]:
+    error = Error.unknown(problem)
+    return {(match.ref.order, leaf.ref.name): error for leaf in match.outputs if comparable(leaf)}

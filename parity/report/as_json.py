@@ -37,7 +37,10 @@ def as_json(report: Report) -> str:
         "unexercised": list(report.unexercised),
         "emulations": [asdict(emulation) for emulation in report.emulations],
         "nonfinite": [vars(one) for one in report.nonfinite],
-        "coverage": {**vars(coverage), "complete": coverage.complete},
+        "coverage": {
+            **{name: value for name, value in vars(coverage).items() if name != "idle"},
+            "complete": coverage.complete,
+        },
         "weights": [vars(line) for line in report.weights],
         "ladder": [vars(rung) for rung in report.rungs],
         "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
@@ -63,7 +66,12 @@ def dumps(value: Any, indent: int | None = None) -> str:
     """As JSON, floats that it does not have as `as_json` says."""
     between = (",", ": " if indent else ":")
     return json.dumps(
-        _plain(value), allow_nan=False, ensure_ascii=False, indent=indent, separators=between
+        _plain(value),
+        allow_nan=False,
+        ensure_ascii=False,
+        indent=indent,
+        separators=between,
+        default=str,
     )
 
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from parity.core.exceptions import InputError, shown
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
+from parity.core.problems import PORT_LACKS, Problem, ProblemKind, Side, not_measured
 from parity.core.verdicts import Row, Verdict
 from parity.report.table import COLUMNS, record
 from parity.report.typed import typed
@@ -44,18 +45,18 @@ def cells(row: Row) -> dict[str, Any]:
         "order": row.order,
         "parent": row.parent,
         "limited": row.limited,
-        "one_sided": row.one_sided,
+        "one_sided": bool(row.one_sided),
         "handed": row.handed,
         "free_nonfinite": free.nonfinite if free else None,
         "incl_nonfinite": inclusive.nonfinite if inclusive else None,
         "incl_floor_rel_l2": inclusive.floor_rel_l2 if inclusive else math.nan,
         "incl_R": inclusive.r if inclusive else math.nan,
         "incl_bounded": inclusive.bounded if inclusive else False,
-        "incl_problem": inclusive.problem if inclusive else "",
+        "incl_problem": _text(inclusive),
         "excl_nonfinite": exclusive.nonfinite if exclusive else None,
         "excl_bounded": exclusive.bounded if exclusive else False,
         "excl_moved": exclusive.moved if exclusive else False,
-        "excl_problem": exclusive.problem if exclusive else "",
+        "excl_problem": _text(exclusive),
     }
 
 
@@ -74,18 +75,20 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         figures = {name: cell[name] for name in FREE}
         free = Metrics(**figures, worst_index=index, nonfinite=cell["free_nonfinite"])
     if cell["incl_nonfinite"] is not None:
-        inclusive = Inclusive(
+        inclusive = Error(
             cell["incl_mae"], cell["incl_rel_l2"], cell["incl_nonfinite"],
-            cell["incl_floor_rel_l2"], cell["incl_R"], cell["incl_problem"], cell["incl_bounded"],
+            cell["incl_floor_rel_l2"], cell["incl_R"],
+            _problem(cell["incl_problem"], cell["incl_mae"]), cell["incl_bounded"],
         )  # fmt: skip
     if cell["excl_nonfinite"] is not None:
-        exclusive = Exclusive(
+        exclusive = Error(
             cell["excl_mae"], cell["excl_rel_l2"], cell["excl_nonfinite"], cell["floor_rel_l2"],
-            cell["R"], cell["excl_problem"], cell["excl_bounded"], cell["excl_moved"],
+            cell["R"], _problem(cell["excl_problem"], cell["excl_mae"]), cell["excl_bounded"],
+            cell["excl_moved"],
         )  # fmt: skip
     same = ("rung", "case", "path", "nnx_path", "kind", "call", "leaf", "dtype", "gain", "grade",
-            "verdict", "order", "parent", "limited", "one_sided",
-            "handed")  # fmt: skip
+            "verdict", "order", "parent", "limited", "handed")  # fmt: skip
+    side: Side = "reference" if reason == PORT_LACKS.text else "port"
     return Row(
         **{name: cell[name] for name in same},
         shape=_numbers(cell["shape"], "x", f"{where}.shape"),
@@ -93,7 +96,19 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         inclusive=inclusive,
         exclusive=exclusive,
         reason=reason,
+        one_sided=side if cell["one_sided"] else "",
     )
+
+
+def _text(error: Error | None) -> str:
+    return "" if error is None or error.problem is None else error.problem.text
+
+
+def _problem(text: str, mae: float) -> Problem | None:
+    """A problem of a file, which has its text alone: only other shapes make an error infinite."""
+    if not text:
+        return None
+    return Problem(ProblemKind.SHAPE, text) if math.isinf(mae) else not_measured(text)
 
 
 def _numbers(text: str, between: str, where: str) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """A report read back from its JSON: only what `as_json` writes is taken."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from parity.core.exceptions import InputError, first_line
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
 from parity.core.tensors import Weight
-from parity.core.verdicts import Coverage, Fault, Verdict
+from parity.core.verdicts import IDLE, Coverage, Fault, Verdict
 from parity.report.as_json import COLUMNS, FORMAT
 from parity.report.cells import to_row
 from parity.report.report import Report
@@ -72,6 +72,8 @@ def read_report(path: str | Path) -> Report:
         values = dict(zip(COLUMNS, row, strict=True))
         rows.append(to_row(values, document.reasons[number], where))
     coverage = {name: value for name, value in document.coverage.items() if name != "complete"}
+    # a file has the reason alone
+    coverage["idle"] = [path for path, why in _pairs(coverage.get("declared")) if why == IDLE]
     report = Report(
         name=document.name,
         rows=tuple(rows),
@@ -95,6 +97,10 @@ def read_report(path: str | Path) -> Report:
             f"edited? {AGAIN}"
         )
     return report
+
+
+def _pairs(value: Any) -> Iterable[tuple[str, Any]]:
+    return value.items() if isinstance(value, dict) else ()
 
 
 def _find(path: Path) -> Path:

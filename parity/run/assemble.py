@@ -12,7 +12,6 @@ from parity.capture import nnx as capture_nnx
 from parity.core.calls import ModuleInfo
 from parity.core.exceptions import InputError
 from parity.core.globs import renamed
-from parity.core.reasons import IDLE
 from parity.core.tensors import Tensor, Weight
 from parity.core.verdicts import Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
@@ -115,7 +114,7 @@ def assembled(
     )
     notes = [note for outcome in outcomes for note in outcome.notes]
     seen = {*coverage.matched, *coverage.dissolved}
-    seen |= {path for path, reason in coverage.declared.items() if reason != IDLE}
+    seen |= coverage.declared.keys() - set(coverage.idle)
     zeros = [name for name in pairs.zeros if name.rpartition(".")[0] in seen]
     uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
     return Report(
@@ -170,15 +169,15 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
     unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
     dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
     declared = {path: why for part in parts for path, why in part.declared.items()}
+    for path in (*matched, *unmatched, *dissolved):
+        declared.pop(path, None)
+    idle = {path: path in part.idle for part in parts for path in part.declared}
     return replace(
         widest,
         matched=tuple(matched),
         unmatched=tuple(unmatched),
-        declared={
-            path: why
-            for path, why in declared.items()
-            if path not in matched and path not in unmatched and path not in dissolved
-        },
+        declared=declared,
+        idle=tuple(path for path in declared if idle[path]),
         dissolved={path: why for path, why in dissolved.items() if path not in matched},
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),

@@ -24,6 +24,7 @@ from parity.core.exceptions import InputError
 from parity.core.globs import Pending, captured, check_used, renamed
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Case
+from parity.core.problems import ProblemKind, not_measured
 from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Weight
@@ -386,16 +387,18 @@ def _joined(prefix: str, modules: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_inputs(theirs: Call, ours: Call, store: Store) -> None:
     """Refuse arguments of the port that are not the reference's after layout."""
-    found = {leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
+    other, lacking = (not_measured(text) for text in ("other values", "no counterpart"))
+    found = {leaf.ref.name: None if _equal(leaf, store) else leaf.problem or other
              for leaf in match_inputs(theirs.inputs, ours.inputs)}  # fmt: skip
     plain = {leaf.name: leaf.value for leaf in ours.inputs if leaf.buffer is None}
     for leaf in theirs.inputs:
         if leaf.buffer is not None:
-            problem = found.get(leaf.name, "no counterpart")
+            problem = found.get(leaf.name, lacking)
         else:
             value = plain.get(leaf.name, leaf.value)
-            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
-        if problem and not problem.startswith("layout"):
+            text = f"{value!r} for {leaf.value!r}"
+            problem = None if same_value(leaf.value, value) else not_measured(text)
+        if problem is not None and problem.kind is not ProblemKind.LAYOUT:
             raise InputError(
                 f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
                 "leave nnx_args out, or say how to read the axes with layout="

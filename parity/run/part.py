@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from parity.align.ignored import WITHOUT, around
 from parity.align.taps import tap_segments
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import Exclusive, Inclusive
+from parity.core.measurements import Error
 from parity.core.pair import Case, Rung
-from parity.core.reasons import PORT_LACKS, REF_LACKS
+from parity.core.problems import not_measured
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.core.verdicts import Fault, Row
@@ -16,7 +16,7 @@ from parity.diagnose.scene import Scene
 from parity.force.common import Sides, within
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults
-from parity.judge.verdict import Errors, Judgement, excused, fail_limit, grade, judge
+from parity.judge.verdict import Errors, Judgement, downgraded, fail_limit, grade, judge
 from parity.measure.exclusive import Exclusives, measure_exclusive
 from parity.measure.free import Free, Key
 from parity.measure.inclusive import measure_inclusive
@@ -80,7 +80,7 @@ def judge_part(
 ) -> Judged:
     """Measure its exclusive and inclusive errors, as far as `modes` ask for them, and judge."""
     exclusives: Exclusives | None = None
-    inclusive: Mapping[Key, Inclusive] = {}
+    inclusive: Mapping[Key, Error] = {}
     if "exclusive" in modes:
         limit = None if case.floor else fail_limit
         exclusives = measure_exclusive(part.matches, part.calls, sides, store, limit, progress)
@@ -129,7 +129,7 @@ def rows_of(
     matches: Sequence[Match],
     calls: Sequence[Call],
     free: Free,
-    inclusive: Mapping[Key, Inclusive],
+    inclusive: Mapping[Key, Error],
     exclusives: Exclusives | None,
     rungs: Sequence[Rung],
 ) -> list[Found]:
@@ -156,21 +156,21 @@ def rows_of(
                 handed,
                 container=order in containers,
             )
-            if errors.free is None and not leaf.problem:
+            if errors.free is None and leaf.problem is None:
                 continue  # equal values that are no arrays
             judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
             if match.ref.tapped and match.port.tapped:
                 returned = [error for (one, _), error in inclusive.items() if one == match.parent]
-                judged = excused(judged, returned, limit)
+                judged = downgraded(judged, returned, limit)
             if judged.verdict == "PASS" and order in without:
-                judged = Judgement("WARN", WITHOUT.format(f"`{without[order]}`"))
+                judged = Judgement("WARN", not_measured(WITHOUT.format(f"`{without[order]}`")))
             row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
 
 
-def _matters(error: Exclusive, limit: float) -> bool:
-    return error.fails(limit) or error.unsteady or bool(error.problem)
+def _matters(error: Error, limit: float) -> bool:
+    return error.fails(limit) or error.unsteady or error.problem is not None
 
 
 def _row(
@@ -204,6 +204,6 @@ def _row(
         order=match.ref.order,
         parent=match.parent,
         limited=case.r_limit is None,
-        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
+        one_sided=leaf.only_on,
         handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
     )

@@ -1,6 +1,7 @@
 """Compare two golden traces: what another version, machine or edit of the reference changes.
 
-Neither model runs. The first trace is the reference, the second stands in place of the port.
+Neither model runs. The first trace is the reference and the second stands in place of the port, in
+what the report says too: its facts name the folders.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,23 +27,13 @@ from parity.judge.faults import Found, find_faults
 from parity.extras.nonfinite import first_nonfinite
 from parity.host.progress import Progress
 from parity.core.pair import Case
-from parity.core.verdicts import Coverage, Diagnosis, Row
+from parity.core.verdicts import Coverage, Diagnosis
 from parity.core.calls import Leaf, Trace
 from parity.core.measurements import NonFinite
 from parity.report import Report
 from parity.options.options import Rules
 from parity.core.store import Store
-from parity.core.tensors import Tensor, Weight
-
-WORDS = (
-    ("the port made", "the second trace has"),
-    ("the reference made", "the first trace has"),
-    ("the port's", "the second trace's"),
-    ("the reference's", "the first trace's"),
-    ("the port", "the second trace"),
-    ("the reference", "the first trace"),
-)
-"""What reports say of a reference and its port, and what of two traces."""
+from parity.core.tensors import Tensor, Transform, Weight
 
 LOOK = "look at what differs in the code of this module"
 
@@ -139,17 +130,12 @@ def _paired(ref: Golden, other: Golden) -> Paired:
     folding = fold(ref.modules, other.modules, {path: path for path in ref.modules})
     weight_map = make_weight_map(ref.tensors, other.tensors, modules=other.modules, folding=folding)
     ours, theirs = ({one.full_name: one for one in golden.tensors} for golden in (ref, other))
-    return Paired(len(ref.modules), folding, tuple(_line(one, ours, theirs) for one in weight_map))
-
-
-def _line(line: Weight, ref: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Weight:
-    line = _in_order(line, ref, other)
-    return replace(line, finding=told_of(line.finding))
+    return Paired(len(ref.modules), folding, tuple(_in_order(one, ours, theirs) for one in weight_map))
 
 
 def _in_order(line: Weight, ref: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> Weight:
     """The line: of two models of one framework the axes have one order."""
-    usual = str(tuple(range(len(line.shape))))
+    usual = Transform(tuple(range(len(line.shape))))
     if not line.transform or line.transform == usual:
         return line
     ours, theirs = ref[line.name], other[line.nnx_name]
@@ -210,12 +196,12 @@ def _compared(
         outputs, notes = root_outputs(called, store), weak_inputs(called, store)
     coverage = _of_traces(alignment.coverage, ours, theirs)
     return Outcome(
-        rows=tuple(_row_of_traces(one.row) for one in judged.found),
-        faults=tuple(replace(fault, evidence=told_of(fault.evidence)) for fault in faults),
+        rows=tuple(one.row for one in judged.found),
+        faults=faults,
         coverage=with_deeper(coverage, choice.deeper),
         outputs=outputs,
         exercised=done,
-        notes=tuple(map(told_of, (*stored.notes, *alignment.notes, *notes))),
+        notes=(*stored.notes, *alignment.notes, *notes),
         nonfinite=nonfinite,
     )
 
@@ -240,26 +226,6 @@ def _of_traces(coverage: Coverage, ref: Trace, other: Trace) -> Coverage:
     missing = [f"{path}: only the {which} trace has calls of it" for path, which in alone.items()]
     return replace(
         coverage,
-        unmatched_calls=tuple(map(told_of, (*coverage.unmatched_calls, *missing))),
-        dissolved={path: told_of(reason) for path, reason in coverage.dissolved.items()
-                   if path not in alone},
-    )  # fmt: skip
-
-
-def _row_of_traces(row: Row) -> Row:
-    """The row, in words for traces."""
-    exclusive, inclusive = row.exclusive, row.inclusive
-    if exclusive is not None:
-        exclusive = replace(exclusive, problem=told_of(exclusive.problem))
-    if inclusive is not None:
-        inclusive = replace(inclusive, problem=told_of(inclusive.problem))
-    # the notes on what one side alone returns are found by the reason
-    reason = row.reason if row.one_sided else told_of(row.reason)
-    return replace(row, reason=reason, exclusive=exclusive, inclusive=inclusive)
-
-
-def told_of(text: str) -> str:
-    """What is said of a reference and a port, of two traces."""
-    for words, others in WORDS:
-        text = text.replace(words, others)
-    return text
+        unmatched_calls=(*coverage.unmatched_calls, *missing),
+        dissolved={path: why for path, why in coverage.dissolved.items() if path not in alone},
+    )

@@ -28,7 +28,8 @@ from parity.measure.noise import score
 from parity.host.progress import Progress
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.pair import Case
-from parity.core.measurements import Exclusive, ChildInput, Inclusive
+from parity.core.measurements import ChildInput, Error
+from parity.core.problems import not_measured, other_value, Problem
 from parity.core.store import Buffer, Store
 
 NAN = math.nan
@@ -104,7 +105,7 @@ class _Work:
         self._returned = {
             order: self._largest(match.outputs) for order, match in self._matches.items()
         }
-        self._errors: dict[Key, Exclusive] = {}
+        self._errors: dict[Key, Error] = {}
         self._handed: dict[int, list[ChildInput]] = defaultdict(list)
         self._outputs: dict[Key, Buffer] = {}
         self._received: dict[Key, Buffer] = {}
@@ -128,9 +129,9 @@ class _Work:
         earlier = [m for m in self._inside[match.parent] if m.ref.order < order]
         before = max([self._given[parent.order], *(self._returned[m.ref.order] for m in earlier)])
         after = earlier[-1].ref.path if earlier else ""
-        for name, text, off in self._values[order]:
+        for name, other, off in self._values[order]:
             if math.isinf(off) and before <= half(np.dtype(np.float32)):
-                error = Exclusive(NAN, NAN, 0, problem=text)
+                error = Error(NAN, NAN, 0, problem=other)
                 self._handed[parent.order].append(
                     ChildInput(parent.order, order, match.ref.path, name, after, error)
                 )
@@ -143,7 +144,7 @@ class _Work:
             if not unit_roundoff(self._arrays(leaf)[0].dtype):
                 error = replace(error, moved=True)  # exact whatever was computed
             elif math.isnan(error.r) and not error.nonfinite:
-                error = replace(error, problem=NO_FLOAT64)
+                error = replace(error, problem=not_measured(NO_FLOAT64))
             key = (order, leaf.ref.name)
             self._handed[parent.order].append(
                 ChildInput(parent.order, *key[:1], match.ref.path, key[1], after, error)
@@ -167,21 +168,21 @@ class _Work:
                     self._errors[key] = self._score(match.ref.kind, leaf, None, before)
                 error = self._errors[key]
                 if unknown.get(order) and not error.problem and not error.bounded:
-                    self._errors[key] = replace(error, problem=unknown[order])
+                    self._errors[key] = replace(error, problem=not_measured(unknown[order]))
         handed = {order: tuple(found) for order, found in self._handed.items()}
         return Exclusives(self._errors, handed, self._outputs, self._received)
 
-    def inclusive(self) -> dict[Key, Inclusive]:
+    def inclusive(self) -> dict[Key, Error]:
         """Errors with all that is inside a call; its MAE only where it was given the same."""
-        found: dict[Key, Inclusive] = {}
+        found: dict[Key, Error] = {}
         for order, match in self._matches.items():
             wide: Arrays = {}
-            problem, given = "", self._given[order]
+            problem, given = not_measured(NO_FLOAT64), self._given[order]
             if self._inside[order]:
                 try:
                     wide = self._float64.whole(match.ref, self._store)
                 except NotMeasured as error:
-                    problem = str(error)
+                    problem = not_measured(str(error))
             for leaf in match.outputs:
                 if not comparable(leaf):
                     continue
@@ -191,12 +192,10 @@ class _Work:
                     array = wide.get(leaf.ref.name)
                     one = self._score(match.ref.kind, leaf, array, given)
                     if math.isnan(one.r) and not one.bounded and not one.nonfinite:
-                        one = replace(one, problem=one.problem or problem or NO_FLOAT64)
+                        one = replace(one, problem=one.problem or problem)
                 known = given == 0.0
-                found[key] = Inclusive(
-                    one.mae if known else NAN, one.rel_l2 if known else NAN, one.nonfinite,
-                    one.floor_rel_l2, one.r, one.problem, one.bounded,
-                )  # fmt: skip
+                one = one if known else replace(one, mae=NAN, rel_l2=NAN)
+                found[key] = one.of_subtree()
         return found
 
     def shown(self, one: Found) -> Found:
@@ -243,15 +242,15 @@ class _Work:
         assert buffers is not None
         return read(self._store, buffers[0], leaf.undo), self._store.get(buffers[1])
 
-    def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Exclusive:
+    def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Error:
         """The error of code that got what is off by `before`; see the top of this file for R."""
         ref, port = self._arrays(leaf)
         unit, alike = unit_roundoff(ref.dtype), self._alike(leaf)
         if before > half(ref.dtype, port.dtype) or (before > 0 and not unit and not alike):
             size = f", relative {before:.1e}" if before < math.inf else ""
-            return Exclusive(NAN, NAN, 0, problem=UNLIKE + size)
+            return Error.unknown(UNLIKE + size)
         if alike and wide is None:
-            return Exclusive(0.0, 0.0, 0, bounded=True)
+            return Error(0.0, 0.0, 0, bounded=True)
         error = replace(score(ref, port, wide), moved=False)
         if not unit or error.nonfinite:
             return replace(error, bounded=error.mae == 0)
@@ -264,7 +263,7 @@ class _Work:
         return replace(error, r=r)
 
 
-def _values(match: Match) -> Iterator[tuple[str, str, float]]:
+def _values(match: Match) -> Iterator[tuple[str, Problem | None, float]]:
     """What a call was given otherwise that is no array: its name, what it is, and how far off."""
     theirs = {leaf.name: leaf.value for leaf in match.port.inputs if leaf.buffer is None}
     for leaf in match.ref.inputs:
@@ -272,6 +271,6 @@ def _values(match: Match) -> Iterator[tuple[str, str, float]]:
             continue
         ref, port = leaf.value, theirs[leaf.name]
         if not same_value(ref, port):
-            yield leaf.name, f"value {port!r} instead of {ref!r}", math.inf
+            yield leaf.name, other_value(ref, port), math.inf
         elif isinstance(ref, float) and ref != port and math.isfinite(ref):
-            yield leaf.name, "", abs(ref - port) / abs(ref)
+            yield leaf.name, None, abs(ref - port) / abs(ref)
