@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
 
-.PHONY: setup report baseline test test-slow bench bench-gpu tpu-aot lint format clean
+.PHONY: setup report baseline test test-slow docs-figures bench bench-gpu tpu-aot lint format clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,12 @@ test: setup
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
+
+# The measured tables of the documents, or those with a word of ARGS in their command. Minutes, about, on
+# 2 cores with nothing beside it: claims 2, measure_r 10, reliability 10, ladder 4, measure_cost 10,
+# measure_compiling 5, measure_convolutions 5, bench.cpu 30.
+docs-figures: setup
+	$(BIN)/python -m tools.tables $(ARGS)
 
 # Alone on the machine: it takes what is running beside it for its own.
 bench: setup

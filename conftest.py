@@ -28,7 +28,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture(scope="session")
 def small_torch():
     """diffusers' model in the small configuration of the ladder."""
-    from jaxvae.pairs.cogvideox.pair import make_torch
+    from jaxvae.pairs.cogvideox.reference import make_torch
 
     return make_torch(None, "small", 0)
 
@@ -38,4 +38,4 @@ def small_nnx(small_torch):
     """The port with the same weights."""
     from jaxvae.pairs.cogvideox.pair import make_nnx
 
-    return make_nnx(None, "small", small_torch)
+    return make_nnx({"weights": None, "config": "small"}, small_torch)

@@ -28,10 +28,18 @@ from bench.options import OUT, ROUNDS
 from bench.sides import Failed, Side, Spec, in_turn
 from parity.core.files import write_all
 from parity.host.environment import commit
+from tools.tables import markdown as table
+from tools.tables import processor, publish
 
 Record = dict[str, Any]
 
 LAYOUTS = ("contiguous", "channels_last_3d", "compile")
+
+HEAD = (
+    "what", "PyTorch", "channels last", "compiled", "JAX", "ratio", "least, most",
+    "GFLOP/s PyTorch", "JAX", "GiB PyTorch", "JAX", "relative error",
+)  # fmt: skip
+HEADS = (HEAD,)
 
 SIZES = ((9, 64, 64), (17, 64, 64), (9, 128, 128))
 TINY = ((9, 16, 24),)
@@ -76,23 +84,24 @@ def markdown(report: Mapping[str, Any]) -> str:
         "the port is faster. GFLOP/s count the convolutions as they are written, also where fewer",
         "operations do. GiB are the process's memory at its highest point.",
         "",
-        "| what | PyTorch | channels last | compiled | JAX | ratio | least, most | GFLOP/s PyTorch"
-        " | JAX | GiB PyTorch | JAX | relative error |",
-        "|" + "---|" * 12,
+        table(HEAD, map(cells, report["rows"])),
     ]
-    for row in report["rows"]:
-        cells = [f"{row['direction']} {row['size']}"]
-        for name in (*LAYOUTS, "JAX"):
-            found = row[name]
-            cells.append(f"{found['median']:.2f}" if "median" in found else found["skipped"])
-        fastest = row[row["fastest"]]
-        cells += [f"**{row['ratio']:.2f}**", f"{min(row['ratios']):.2f}, {max(row['ratios']):.2f}"]
-        for found in (fastest, row["JAX"]):
-            cells.append(f"{row['operations'] / found['median'] / 1e9:.0f}")
-        cells += [f"{found['resident'] / 2**30:.1f}" for found in (fastest, row["JAX"])]
-        cells.append(f"{row['relative rms error']:.1e}")
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def cells(row: Record) -> tuple[str, ...]:
+    """The row of a table."""
+    sides = [row[name] for name in (*LAYOUTS, "JAX")]
+    fastest, ours = row[row["fastest"]], row["JAX"]
+    return (
+        f"{row['direction']} {row['size']}",
+        *(f"{side['median']:.2f}" if "median" in side else side["skipped"] for side in sides),
+        f"**{row['ratio']:.2f}**",
+        f"{min(row['ratios']):.2f}, {max(row['ratios']):.2f}",
+        *(f"{row['operations'] / side['median'] / 1e9:.0f}" for side in (fastest, ours)),
+        *(f"{side['resident'] / 2**30:.1f}" for side in (fastest, ours)),
+        f"{row['relative rms error']:.1e}",
+    )
 
 
 def environment(config: str) -> tuple[Record, Record]:
@@ -101,7 +110,7 @@ def environment(config: str) -> tuple[Record, Record]:
         "commit": commit(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
     }
     products = {}
@@ -111,15 +120,6 @@ def environment(config: str) -> tuple[Record, Record]:
             found[framework] = ", ".join(f"{name} {value}" for name, value in about.items())
             products[framework] = side.ask("product")
     return found, products
-
-
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text().splitlines() if file.exists() else []
-    facts = dict(line.split(":", 1) for line in lines if ":" in line)
-    facts = {name.strip(): value.strip() for name, value in facts.items()}
-    flags = [flag for flag in ("avx2", "avx512f", "amx_tile") if flag in facts.get("flags", "")]
-    return f"{facts.get('model name', platform.processor())} ({', '.join(flags) or 'no AVX'})"
 
 
 @click.command()
@@ -147,7 +147,7 @@ def main(rounds: int, tiny: bool, out: Path) -> None:
                 raise click.ClickException(f"{direction} {row['size']}: {failure}") from failure
             report["rows"].append(row | found)
             write_all(out, {"cpu.json": dumps(report, indent=1), "cpu.md": markdown(report)})
-    click.echo(markdown(report))
+    publish(HEAD, map(cells, report["rows"]))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from bench.options import OUT, ROUNDS
 from bench.sides import Failed, Side, Spec, in_turn
 from parity.core.files import write_all
 from parity.host.environment import commit
+from tools.tables import markdown as table
 
 Record = dict[str, Any]
 
@@ -48,12 +49,12 @@ class Row:
 
     @property
     def name(self) -> str:
-        """How the JSON file and the folders of profiles call it."""
+        """Name in the JSON file and of the folder of its profile."""
         size = f"{self.frames}x{self.height}x{self.width}"
         return f"{self.kind} {self.direction} {self.dtype} {size} {self.layout}"
 
     def spec(self, framework: str, device: str, config: str) -> Spec:
-        """What the process of one side is told."""
+        """Settings that the process of one side gets."""
         shape = (self.frames, self.height, self.width)
         layout = self.layout if framework == "PyTorch" else "contiguous"
         return Spec(framework, device, config, self.direction, self.dtype, *shape, layout)
@@ -151,6 +152,12 @@ def _profiled(side: Side, record: Record, row: Row, folder: Path | None) -> Reco
     return {"profile": str(target)}
 
 
+ERRORS_HEAD = ("what", "dtype", "PyTorch rms", "max", "JAX rms", "max")
+TIMES_HEAD = (
+    "what", "dtype", "PyTorch", "PyTorch s", "GiB", "JAX s", "GiB", "JAX / PyTorch", "",
+)  # fmt: skip
+
+
 def markdown(report: Mapping[str, Any]) -> str:
     """The tables of a report."""
     lines = ["# The port against PyTorch on a GPU", "", f"`{report['command']}`", ""]
@@ -160,43 +167,38 @@ def markdown(report: Mapping[str, Any]) -> str:
         "Errors are against PyTorch's float64 on the CPU: relative rms, and the largest in units",
         "of the largest value. float32 is without TF32 on both sides, tf32 with it on both.",
         "",
-        "| what | dtype | PyTorch rms | max | JAX rms | max |",
-        "|---|---|---|---|---|---|",
-    ]
-    rows = [row for row in report["rows"] if row["kind"] == "accuracy"]
-    for row in rows:
-        cells = [f"{row['direction']} {row['size']}", row["dtype"]]
-        for side in ("PyTorch", "JAX"):
-            found = row.get(side, {"skipped": row.get("skipped", "")})
-            if "rms" in found:
-                cells += [f"{found['rms']:.1e}", f"{found['max']:.1e}"]
-            else:
-                cells += [found["skipped"], ""]
-        lines.append(f"| {' | '.join(map(_cell, cells))} |")
-    lines += [
+        table(ERRORS_HEAD, (_errors(row) for row in report["rows"] if row["kind"] == "accuracy")),
         "",
         "Medians in seconds, both sides in turn unless alone; GiB at the highest point.",
         "",
-        "| what | dtype | PyTorch | PyTorch s | GiB | JAX s | GiB | JAX / PyTorch | |",
-        "|---|---|---|---|---|---|---|---|---|",
+        table(TIMES_HEAD, (_times(row) for row in report["rows"] if row["kind"] == "time")),
     ]
-    for row in (row for row in report["rows"] if row["kind"] == "time"):
-        cells = [f"{row['direction']} {row['size']}", row["dtype"], row["layout"]]
-        medians = []
-        for side in ("PyTorch", "JAX"):
-            found = row.get(side, {"skipped": row.get("skipped", "")})
-            medians.append(found.get("median"))
-            cells.append(f"{found['median']:.3f}" if "median" in found else found["skipped"])
-            cells.append(f"{found['peak'] / 2**30:.1f}" if "peak" in found else "")
-        cells.append(f"{medians[1] / medians[0]:.2f}" if None not in medians else "")
-        notes = ["alone"] if row.get("alone") else []
-        notes += ["JAX in tiles, which is another function"] * bool(row.get("JAX", {}).get("tiled"))
-        lines.append(f"| {' | '.join(map(_cell, [*cells, ', '.join(notes)]))} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "/")
+def _errors(row: Record) -> list[str]:
+    cells = [f"{row['direction']} {row['size']}", row["dtype"]]
+    for side in ("PyTorch", "JAX"):
+        found = row.get(side, {"skipped": row.get("skipped", "")})
+        if "rms" in found:
+            cells += [f"{found['rms']:.1e}", f"{found['max']:.1e}"]
+        else:
+            cells += [found["skipped"], ""]
+    return cells
+
+
+def _times(row: Record) -> list[str]:
+    cells = [f"{row['direction']} {row['size']}", row["dtype"], row["layout"]]
+    medians = []
+    for side in ("PyTorch", "JAX"):
+        found = row.get(side, {"skipped": row.get("skipped", "")})
+        medians.append(found.get("median"))
+        cells.append(f"{found['median']:.3f}" if "median" in found else found["skipped"])
+        cells.append(f"{found['peak'] / 2**30:.1f}" if "peak" in found else "")
+    cells.append(f"{medians[1] / medians[0]:.2f}" if None not in medians else "")
+    notes = ["alone"] if row.get("alone") else []
+    notes += ["JAX in tiles, which is another function"] * bool(row.get("JAX", {}).get("tiled"))
+    return [*cells, ", ".join(notes)]
 
 
 def environment(device: str, config: str) -> Record:

@@ -1,4 +1,4 @@
-"""What the benchmarks' commands take in common."""
+"""Options that the benchmarks' commands have in common."""
 
 from pathlib import Path
 

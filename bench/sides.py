@@ -19,7 +19,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Spec:
-    """What a process holds: a model, an input and how they are run.
+    """The content of a process: a model, an input and how they are run.
 
     `dtype` is float32, tf32 (float32 whose products may be rounded to TF32), bfloat16 or, of
     PyTorch alone, float64. `layout` is contiguous, channels_last_3d or compile, of PyTorch alone.
@@ -76,7 +76,7 @@ class TorchSide:
             raise Failed("this PyTorch finds no CUDA device")
 
         from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import make_torch
+        from jaxvae.pairs.cogvideox.reference import make_torch
 
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
@@ -113,7 +113,7 @@ class TorchSide:
         return time.perf_counter() - start
 
     def output(self) -> np.ndarray:
-        """What a run returns, channels last, float64."""
+        """Return the output of a run, channels last, float64."""
         output = self._run().permute(0, 2, 3, 4, 1)
         return np.asarray(output.double().cpu().numpy())
 
@@ -163,7 +163,8 @@ class JaxSide:
 
         from jaxvae import AutoencoderKLCogVideoX
         from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import make_torch, state_of
+        from jaxvae.pairs.cogvideox.pair import state_of
+        from jaxvae.pairs.cogvideox.reference import make_torch
 
         try:
             self.device = jax.devices(spec.device)[0]
@@ -189,7 +190,7 @@ class JaxSide:
         return time.perf_counter() - start
 
     def output(self) -> np.ndarray:
-        """What a run returns, channels last, float64."""
+        """Return the output of a run, channels last, float64."""
         return np.asarray(self._run(), np.float64)
 
     def memory(self) -> dict[str, int]:
@@ -254,7 +255,7 @@ class Side:
         theirs.close()
 
     def ask(self, method: str, *args: Any) -> Any:
-        """What the side's method returns; raises Failed with its reason, or that it died."""
+        """Return the output of the side's method; raise Failed with its reason, or that it died."""
         try:
             self._pipe.send((method, args))
             if not self._pipe.poll(PATIENCE):
@@ -345,7 +346,7 @@ def _serve(pipe: Any, spec: Spec) -> None:
 
 
 def short_of_memory(error: Exception) -> bool:
-    """Whether a framework says that the device, or the host, has too little memory."""
+    """Return True if a framework says that the device, or the host, has too little memory."""
     text = f"{type(error).__name__}: {error}"
     return any(word in text for word in ("OutOfMemory", "out of memory", "RESOURCE_EXHAUSTED"))
 

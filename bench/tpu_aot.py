@@ -1,4 +1,4 @@
-"""What a TPU v6e would need: programs compiled for it on any machine, none of them run.
+"""The needs of a TPU v6e: programs compiled for it on any machine, none of them run.
 
     make tpu-aot
 
@@ -27,8 +27,10 @@ from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.run.chunks import chunk_bounds
 from parity.core.files import write_all
 from parity.host.environment import commit
+from tools.tables import markdown as table
 
 TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}
+KINDS = ("arguments", "output", "aliased", "temporary", "code")
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax")
 BATCH_SIZES = {"encode": 8, "decode": 2}
 """Frames a chunk, in diffusers and here."""
@@ -52,7 +54,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """How tables and the JSON file call it."""
+        """Name in tables and in the JSON file."""
         which = "first" if self.first else "next"
         return f"{self.direction} {which} {self.frames} of {self.height}x{self.width}"
 
@@ -201,41 +203,39 @@ def markdown(report: Mapping[str, Any], calls: Sequence[Call]) -> str:
         "temporaries, code) and the whole video and latent beside it, in GiB of 2^30",
         "bytes.",
         "",
-        "| call | frames of video | size | chunks | peak, GiB | operations, 10^12 |",
-        "|---|---|---|---|---|---|",
-    ]
-    for call in calls:
-        parts = call.programs()
-        found = [programs.get(part.name, {}) for part in parts]
-        chunks = " + ".join(str(part.frames) for part in parts)
-        if len(parts) > 3:
-            chunks = f"{parts[0].frames} + {len(parts) - 1} of {parts[1].frames}"
-        size = f"{call.height}x{call.width}"
-        flops = [figures.get("flops") for figures in found]
-        cells = [
-            call.direction + (", one chunk" if call.whole else ""),
-            str(call.video_frames),
-            size,
-            chunks,
-            _peak_cell(call, programs),
-            f"{sum(flops) / 1e12:.1f}" if None not in flops else "",
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    lines += [
+        table(
+            ("call", "frames of video", "size", "chunks", "peak, GiB", "operations, 10^12"),
+            (_of_call(call, programs) for call in calls),
+        ),
         "",
-        "| program | arguments | output | aliased | temporary | code | operations, 10^12 |",
-        "|---|---|---|---|---|---|---|",
+        table(
+            ("program", *KINDS, "operations, 10^12"),
+            ((one.name, *_of_program(programs.get(one.name, {}))) for one in wanted(calls)),
+        ),
     ]
-    kinds = ("arguments", "output", "aliased", "temporary", "code")
-    for program in wanted(calls):
-        figures = programs.get(program.name, {})
-        if "temporary" in figures:
-            cells = [f"{figures[kind] / 2**30:.2f}" for kind in kinds]
-            cells.append(f"{figures['flops'] / 1e12:.1f}")
-        else:
-            cells = [_reason(figures), "", "", "", "", ""]
-        lines.append(f"| {program.name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _of_call(call: Call, programs: Mapping[str, Figures]) -> list[object]:
+    parts = call.programs()
+    chunks = " + ".join(str(part.frames) for part in parts)
+    if len(parts) > 3:
+        chunks = f"{parts[0].frames} + {len(parts) - 1} of {parts[1].frames}"
+    flops = [programs.get(part.name, {}).get("flops") for part in parts]
+    return [
+        call.direction + (", one chunk" if call.whole else ""),
+        call.video_frames,
+        f"{call.height}x{call.width}",
+        chunks,
+        _peak_cell(call, programs),
+        f"{sum(flops) / 1e12:.1f}" if None not in flops else "",
+    ]
+
+
+def _of_program(figures: Figures) -> list[str]:
+    if "temporary" not in figures:
+        return [_reason(figures), *[""] * len(KINDS)]
+    return [*(f"{figures[kind] / 2**30:.2f}" for kind in KINDS), f"{figures['flops'] / 1e12:.1f}"]
 
 
 def _peak_cell(call: Call, programs: Mapping[str, Figures]) -> str:
@@ -254,11 +254,11 @@ def _reason(figures: Figures) -> str:
     sizes = re.findall(r"([\d.]+)G\b", error)
     if "hbm" in error.lower() and len(sizes) >= 2:
         return f"does not fit: {float(sizes[0]):.1f} of {float(sizes[1]):.1f}"
-    return error.replace("|", "/")
+    return error
 
 
 def load(path: Path, versions: Mapping[str, str | None]) -> dict[str, Figures]:
-    """What an earlier run wrote, or nothing if that was another compiler's."""
+    """Return the figures of an earlier run, or nothing if that was another compiler's."""
     if not path.exists():
         return {}
     report = json.loads(path.read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ from flax import nnx
 
 import jaxvae
 from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
-from parity.inputs import load_clip
+from jaxvae.pairs.inputs import load_clip
 
 SMALL = jaxvae.CogVideoXVAEConfig(
     down_block_types=(DOWN_BLOCK,) * 3,
@@ -43,7 +43,7 @@ def load(weights):
 
 
 def streamed(vae, latent):
-    """What `decode` returns, joined from chunks; memory holds one of them at a time."""
+    """Return what `decode` returns, joined from chunks; memory holds one of them at a time."""
     return np.concatenate([np.asarray(frames) for frames in vae.decode_stream(latent)], axis=1)
 
 

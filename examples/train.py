@@ -18,7 +18,7 @@ from flax import nnx
 
 import jaxvae
 from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
-from parity.inputs import load_clip
+from jaxvae.pairs.inputs import load_clip
 
 CONFIG = jaxvae.CogVideoXVAEConfig(
     down_block_types=(DOWN_BLOCK,) * 2,

@@ -7,13 +7,13 @@ from parity.core.exceptions import InputError
 if TYPE_CHECKING:
     from parity.capture.functional import Functional
     from parity.capture.taps import tap
-    from parity.core.pair import Case, Clip, Mistake, Offline, Pair, Rung
+    from parity.core.pair import Case, Mistake, Offline, Option, Pair, Rung
     from parity.core.tensors import Fused, Stacked
     from parity.pipeline import compare, run_pair
     from parity.report import Report
 
 __all__ = [
-    "Case", "Clip", "Functional", "Fused", "InputError", "Mistake", "Offline", "Pair", "Report",
+    "Case", "Functional", "Fused", "InputError", "Mistake", "Offline", "Option", "Pair", "Report",
     "Rung", "Stacked", "compare", "run_pair", "tap",
 ]  # fmt: skip
 
@@ -23,7 +23,7 @@ _HOMES = {
     "Report": "parity.report",
     "Functional": "parity.capture.functional",
     "tap": "parity.capture.taps",
-    **dict.fromkeys(("Case", "Clip", "Mistake", "Offline", "Pair", "Rung"), "parity.core.pair"),
+    **dict.fromkeys(("Case", "Mistake", "Offline", "Option", "Pair", "Rung"), "parity.core.pair"),
     **dict.fromkeys(("Fused", "Stacked"), "parity.core.tensors"),
 }
 

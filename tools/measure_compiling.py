@@ -1,4 +1,4 @@
-"""What compiling costs and gives: layer by layer, step by step, or a whole call as one program.
+"""Costs and gains of compiling: layer by layer, step by step, or a whole call as one program.
 
     python -m tools.measure_compiling
     python -m tools.measure_compiling --tiny
@@ -15,13 +15,17 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
 
+from tools.tables import publish
+
 WAYS = ("layer by layer", "steps", "one program")
 ROUNDS = 3
+HEAD = ("encode and decode", "", "first call, s", "later, s", "GiB")
+HEADS = (HEAD,)
 
 
 def measure(way: str, config: str, frames: int, side: int, tile: int) -> dict[str, float]:
@@ -70,7 +74,7 @@ def measure(way: str, config: str, frames: int, side: int, tile: int) -> dict[st
     help="What a process of its own measures.",
 )
 def main(tiny: bool, only: tuple[str, ...] | None) -> None:
-    """Print a Markdown table, row by row."""
+    """Measure every call in every way."""
     if only:
         way, config, *sizes = only
         click.echo(json.dumps(measure(way, config, *map(int, sizes))))
@@ -81,24 +85,25 @@ def main(tiny: bool, only: tuple[str, ...] | None) -> None:
         ("small model, 9 frames, 4 tiles", "small", 9, 28, 16),
         ("small model, 9 frames, 36 tiles", "small", 9, 76, 16),
     ]
-    click.echo("| encode and decode | | first call, s | later, s | GiB |\n|---|---|---|---|---|")
-    for name, *call in calls:
-        for way in WAYS:
-            command = [sys.executable, "-m", "tools.measure_compiling", "--only", way]
-            done = subprocess.run(
-                [*command, *map(str, call)],
-                env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            if done.returncode:
-                raise click.ClickException(f"{name}, {way}: {done.stderr[-1000:]}")
-            found = json.loads(done.stdout)
-            click.echo(
-                f"| {name} | {way} | {found['first']:.1f} | {found['later']:.2f}"
-                f" | {found['memory']:.1f} |"
-            )
+    publish(HEAD, [row for name, *call in calls for row in rows(name, call)])
+
+
+def rows(name: str, call: Sequence[object]) -> Iterator[tuple[str, ...]]:
+    """Measure a call in each way."""
+    for way in WAYS:
+        command = [sys.executable, "-m", "tools.measure_compiling", "--only", way]
+        done = subprocess.run(
+            [*command, *map(str, call)],
+            env=os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise click.ClickException(f"{name}, {way}: {done.stderr[-1000:]}")
+        found = json.loads(done.stdout)
+        figures = f"{found['first']:.1f}", f"{found['later']:.2f}", f"{found['memory']:.1f}"
+        yield name, way, *figures
 
 
 if __name__ == "__main__":

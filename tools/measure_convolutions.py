@@ -1,4 +1,4 @@
-"""How long the formulations of a convolution take on this CPU, and how far each is from float64.
+"""Time that each formulation of a convolution takes on this CPU, and its distance from float64.
 
     python -m tools.measure_convolutions
 
@@ -22,9 +22,12 @@ from jax import lax
 
 from jaxvae.layers import winograd
 from jaxvae.layers.products import multiply, sum_over_time
+from tools.tables import publish
 
 ONE, PADDING, HIGHEST = (1, 1, 1), (0, 1, 1), lax.Precision.HIGHEST
 TIMES = 4
+HEAD = ("frames, height, width, channels", "", "ms", "GFLOP/s", "rms from float64")
+HEADS = (HEAD,)
 
 SHAPES = ((9, 64, 64, 128), (9, 32, 32, 256), (5, 16, 16, 256), (3, 8, 8, 512))
 """Frames, height, width, and channels in and out."""
@@ -103,17 +106,14 @@ def rows(shape: tuple[int, int, int, int], rounds: int) -> list[tuple[str, float
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--large", is_flag=True, help="Frames of 240x360 instead.")
 def main(rounds: int, large: bool) -> None:
-    """Print a Markdown table."""
-    click.echo(
-        f"torch {torch.__version__}, jax {jax.__version__}, {torch.get_num_threads()} threads"
-    )
-    click.echo("\n| frames, height, width, channels | | ms | GFLOP/s | rms from float64 |")
-    click.echo("|---|---|---|---|---|")
+    """Measure every formulation at every shape."""
+    lines = []
     for shape in (LARGE,) if large else SHAPES:
         operations = 2 * 27 * np.prod(shape) * shape[-1]
         for name, seconds, off in rows(shape, rounds):
             speed = operations / seconds / 1e9
-            click.echo(f"| {shape} | {name} | {1e3 * seconds:.0f} | {speed:.0f} | {off:.1e} |")
+            lines.append((shape, name, f"{1e3 * seconds:.0f}", f"{speed:.0f}", f"{off:.1e}"))
+    publish(HEAD, lines)
 
 
 if __name__ == "__main__":

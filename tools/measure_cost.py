@@ -1,14 +1,11 @@
 """What the harness costs at full size, in units of one PyTorch float32 run of the same inputs.
 
-Run it from the root of the repository, with nothing else on the machine:
+    python -m tools.measure_cost [small]
 
-    .venv/bin/python tools/measure_cost.py [small]
-
-It encodes and decodes the ladder's clip with PyTorch alone, then measures both cases without and
-with inclusive errors. Every program is compiled in a run before that is not counted.
+It encodes and decodes the ladder's clip with PyTorch alone, then measures both cases. Every program
+is compiled in a run before that is not counted.
 """
 
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,32 +17,39 @@ import torch
 from jaxvae.pairs.cogvideox.pair import PAIR
 from parity.core.pair import Case
 from parity.host.progress import Progress
-from parity.inputs import load_clip
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
+from tools.tables import publish
+
+HEAD = ("what", "seconds", "times PyTorch alone")
+HEADS = (HEAD,)
 
 
+@click.command()
+@click.argument("config", required=False)
 def main(config: str | None) -> None:
-    """Print the seconds and the ratios; reports say how much memory a run took."""
+    """Measure; reports say how much memory a run took."""
     progress = Progress()
-    reference = PAIR.make_torch(None, config, 0)
-    port = PAIR.make_nnx(None, config, reference)
-    encode, decode, *_ = PAIR.cases(reference, load_clip(None, 17, (64, 64), 0), 0)
+    options = PAIR.resolved({"config": config})
+    reference = PAIR.make_torch(options, 0)
+    port = PAIR.make_nnx(options, reference)
+    encode, decode, *_ = PAIR.cases(reference, options, 0)
     decode = replace(decode, args=(_plain(reference, encode)["mean"].numpy(),))
     cases = [replace(case, shipped=None) for case in (encode, decode)]
     alone = _seconds(lambda: [_plain(reference, case) for case in cases])
-    click.echo(f"PyTorch alone: {alone:.1f} s")
-    for modes in (("free", "exclusive"), ("free", "exclusive", "inclusive")):
-        rules = Rules(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout, modes)
+    options = Options(PAIR.rungs, PAIR.declared, PAIR.rename, PAIR.layout)
 
-        def measure(rules: Rules = rules) -> None:
-            for case in cases:
-                run_case(case, Live(reference), port, rules, progress)
+    def measure() -> None:
+        for case in cases:
+            run_case(case, Live(reference), RunningPort(port), options, (), progress)
 
-        measure()
-        taken = _seconds(measure)
-        click.echo(f"{' + '.join(modes)}: {taken:.1f} s, {taken / alone:.1f} times")
+    measure()
+    taken = _seconds(measure)
+    rows = [("PyTorch alone", f"{alone:.1f}", "1.0")]
+    rows.append(("all three errors", f"{taken:.1f}", f"{taken / alone:.1f}"))
+    publish(HEAD, rows)
 
 
 def _plain(reference: Any, case: Case) -> Any:
@@ -61,4 +65,4 @@ def _seconds(run: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else None)
+    main()

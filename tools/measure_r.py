@@ -1,19 +1,17 @@
-"""Measures what the limits on R rest on, and writes docs/thresholds.md.
+"""Measures what the limits on R rest on: a table of docs/thresholds.md.
 
-    .venv/bin/python -m tools.measure_r --seeds 20
+    python -m tools.measure_r correct
 
-R of correct modules on ordinary and on nearly constant inputs, and of the fault zoo: of every call
-of the healthy twins, and of the module at fault.
+R of correct modules and of their gradients, on ordinary and on nearly constant inputs; of sums; and
+of the fault zoo: of every call of the healthy twins, and of the module at fault.
 """
 
-import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+import click
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,11 +23,12 @@ from flax import nnx
 import parity
 from parity.core.limits import TABLE, r_limit
 from parity.core.metrics import rms
-from parity.host import environment
-from parity.run.part import MODES
+from parity.measure.noise import LONG
 from tests.faultzoo import zoo
+from tools.tables import publish
 
-OUT = Path(__file__).parents[1] / "docs" / "thresholds.md"
+Row = tuple[str, ...]
+
 CHANNELS, GROUPS = 16, 4
 VIDEO, IMAGE, TOKENS = (1, CHANNELS, 5, 9, 11), (2, CHANNELS, 13, 17), (2, 40, CHANNELS)
 
@@ -139,19 +138,20 @@ CORRECT = {
 }
 
 
-def of_leaf(leaf: Leaf, seed: int, modes: Sequence[str] = MODES) -> float:
+def of_leaf(leaf: Leaf, seed: int, gradients: bool = False) -> float:
     """R of a correct module with random tensors, of its outputs or its gradients."""
-    return float(table_of(leaf, seed, modes).R.max())
+    table = table_of(leaf, seed, gradients)
+    return float(table[table.leaf.str.startswith("grad(") == gradients].R.max())
 
 
-def table_of(leaf: Leaf, seed: int, modes: Sequence[str] = MODES) -> pd.DataFrame:
+def table_of(leaf: Leaf, seed: int, gradients: bool = False) -> pd.DataFrame:
     """All that a comparison says of it."""
     torch.manual_seed(seed)
     reference = zoo.randomised(leaf.torch())
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(leaf.shape) + leaf.ratio).astype(np.float32)
     port = Function(lambda array: leaf.port(reference, array))
-    return parity.compare(reference, port, (x,), modes=modes).table
+    return parity.compare(reference, port, (x,), gradients=gradients).table
 
 
 def of_sum(count: int, seed: int) -> tuple[float, float]:
@@ -178,115 +178,70 @@ def of_sum(count: int, seed: int) -> tuple[float, float]:
     return rms(theirs(torch.float32) - wide) / unit, rms(np.asarray(port) - wide) / unit
 
 
-def of_gradients(seeds: int) -> Iterator[str]:
-    """The lines on gradients."""
-    yield f"## Gradients of correct modules, {seeds} seeds"
-    yield ""
-    yield "With respect to the input."
-    yield ""
-    yield "| module | family | median R | largest R |"
-    yield "|---|---|---|---|"
-    for name, leaf in CORRECT.items():
-        found = [of_leaf(leaf, seed, ("grad",)) for seed in range(seeds)]
-        family = r_limit(name.partition(",")[0]).family
-        yield f"| {name} | {family} | {np.median(found):.2f} | {max(found):.2f} |"
-    yield ""
-    yield "## Sums over many positions"
-    yield ""
-    yield (
-        "The gradient of a parameter is a sum over all positions. Summed one after the other n "
-        "terms lose about sqrt(n) / 16 times four roundings, as PyTorch does in the weights of a "
-        "2-D convolution, and XLA in those of a 3-D one: 5.7 times at 9216 positions, in the small "
-        "autoencoder (measured once, at commit e3a6bb9). Whether PyTorch sums in blocks, which "
-        "loses less, depends on the shapes: so its distance counts as no less than sqrt(n) / 16 "
-        "times four roundings."
-    )
-    yield ""
-    yield "| positions | sqrt(n) / 16 | PyTorch | XLA |"
-    yield "|---|---|---|---|"
-    for count in (64, 1024, 16384, 262144):
-        pairs = [of_sum(count, seed) for seed in range(5)]
-        worst = " | ".join(f"{max(one):.2f}" for one in zip(*pairs, strict=True))
-        yield f"| {count} | {count**0.5 / 16:.1f} | {worst} |"
-    yield ""
-
-
 def of_case(case: zoo.Case, wrong: bool, seed: int) -> Iterator[tuple[str, str, float]]:
     """Path, kind and R of every call of a case of the fault zoo."""
     reference, port, x = zoo.nets(case, wrong, seed)
-    layout = {"*": "move"} if x.ndim == 3 else None
+    layout = {"*": "channels_first"} if x.ndim == 3 else None
     for row in parity.compare(reference, port, (x,), layout=layout).rows:
         if row.exclusive is not None:
             yield row.path, row.kind, row.exclusive.r
 
 
-def measure(seeds: int) -> Iterator[str]:
-    """The lines of the document."""
-    yield "# Limits on R"
-    yield ""
-    yield (
-        "R is the distance of the port's own code from a float64 run of the reference's, in units "
-        "of PyTorch's own distance and at least of four roundings. These are the limits; "
-        "`parity/core/limits.py` holds them."
-    )
-    yield ""
-    yield "| family | classes | WARN above | FAIL above | because |"
-    yield "|---|---|---|---|---|"
-    yield from (line.as_markdown() for line in TABLE)
-    yield ""
-    yield f"Measured with `python -m tools.measure_r --seeds {seeds}`: {_environment()}."
-    yield ""
-    yield f"## Correct modules, {seeds} seeds"
-    yield ""
-    yield "| module | family | median R | largest R |"
-    yield "|---|---|---|---|"
+def limits(_: int) -> Iterator[Row]:
+    """The limits of each family of classes."""
+    for line in TABLE:
+        yield tuple(line.as_markdown()[2:-2].split(" | "))
+
+
+def correct(seeds: int, gradients: bool = False) -> Iterator[Row]:
+    """R of each correct module."""
     for name, leaf in CORRECT.items():
-        found = [of_leaf(leaf, seed) for seed in range(seeds)]
+        found = [of_leaf(leaf, seed, gradients) for seed in range(seeds)]
         family = r_limit(name.partition(",")[0]).family
-        yield f"| {name} | {family} | {np.median(found):.2f} | {max(found):.2f} |"
-    yield ""
-    yield from of_gradients(seeds)
-    yield f"## Fault zoo, {seeds} seeds"
-    yield ""
-    yield "Largest R of any call of the healthy twin, smallest R of the module at fault."
-    yield ""
-    yield "| case | healthy norms | healthy others | at fault | its family |"
-    yield "|---|---|---|---|---|"
+        yield name, family, f"{np.median(found):.2f}", f"{max(found):.2f}"
+
+
+def sums(seeds: int) -> Iterator[Row]:
+    """How far off sums over many positions are."""
+    for count in (64, 1024, 16384, 262144):
+        pairs = [of_sum(count, seed) for seed in range(seeds)]
+        worst = (f"{max(one):.2f}" for one in zip(*pairs, strict=True))
+        yield str(count), f"{count**0.5 / LONG:.1f}", *worst
+
+
+def of_zoo(seeds: int) -> Iterator[Row]:
+    """R of each case of the fault zoo."""
     for case in zoo.CASES:
-        yield _case_line(case, seeds)
+        healthy: dict[str, list[float]] = {line.family: [] for line in TABLE}
+        faults, family = [], ""
+        for seed in range(seeds):
+            for _, kind, r in of_case(case, False, seed):
+                healthy[r_limit(kind).family].append(r)
+            found = [(kind, r) for path, kind, r in of_case(case, True, seed) if path == case.path]
+            family = r_limit(found[0][0]).family
+            faults.append(max(r for _, r in found))
+        worst = [f"{max(rs):.2f}" if rs else "" for rs in healthy.values()]
+        yield case.name, *worst, f"{min(faults):.3g}", family
 
 
-def _case_line(case: zoo.Case, seeds: int) -> str:
-    healthy: dict[str, list[float]] = {line.family: [] for line in TABLE}
-    faults, family = [], ""
-    for seed in range(seeds):
-        for _, kind, r in of_case(case, False, seed):
-            healthy[r_limit(kind).family].append(r)
-        found = [(kind, r) for path, kind, r in of_case(case, True, seed) if path == case.path]
-        family = r_limit(found[0][0]).family
-        faults.append(max(r for _, r in found))
-    worst = [f"{max(rs):.2f}" if rs else "" for rs in healthy.values()]
-    return f"| {case.name} | {' | '.join(worst)} | {min(faults):.3g} | {family} |"
+OF_MODULES = ("module", "family", "median R", "largest R")
+TABLES: dict[str, tuple[Row, Callable[[int], Iterator[Row]]]] = {
+    "limits": (("family", "classes", "WARN above", "FAIL above", "because"), limits),
+    "correct": (OF_MODULES, correct),
+    "gradients": (OF_MODULES, lambda seeds: correct(seeds, gradients=True)),
+    "sums": (("positions", f"sqrt(n) / {LONG:g}", "PyTorch", "XLA"), sums),
+    "zoo": (("case", "healthy norms", "healthy others", "at fault", "its family"), of_zoo),
+}
+HEADS = tuple(head for head, _ in TABLES.values())
 
 
-def _environment() -> str:
-    found = environment.here()
-    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "jax", "flax"))
-    return f"{versions}, {found['jax_device']}"
-
-
-def main() -> None:
-    """Measure and write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=OUT)
-    options = parser.parse_args()
-    lines = []
-    for line in measure(options.seeds):
-        lines.append(line)
-        sys.stdout.write(line + "\n")
-        sys.stdout.flush()
-    options.out.write_text("\n".join(lines) + "\n")
+@click.command()
+@click.argument("name", type=click.Choice(tuple(TABLES)))
+@click.option("--seeds", type=click.IntRange(1), default=20, show_default=True)
+def main(name: str, seeds: int) -> None:
+    """Measure one of the tables."""
+    head, rows = TABLES[name]
+    publish(head, rows(seeds), f"{seeds} seeds." if name != "limits" else "")
 
 
 if __name__ == "__main__":

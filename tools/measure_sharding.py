@@ -1,4 +1,4 @@
-"""What each way of splitting costs a device, as compiled and by formula, and how far it scales.
+"""Costs to a device of each way of splitting, as compiled and by formula, and how far it scales.
 
     python -m tools.measure_sharding
 
@@ -24,6 +24,7 @@ from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAECon
 from parity.core.files import write_all
 from parity.host.environment import commit
 from tools.scaling import Chip, Split, call_seconds, step_cost
+from tools.tables import markdown as table
 
 OUT = Path(__file__).parents[1] / "reports" / "bench"
 DEVICES = (1, 2, 4, 8)
@@ -39,6 +40,14 @@ SMALL = CogVideoXVAEConfig(
     latent_channels=4,
     temporal_compression_ratio=2,
 )
+STEP_HEAD = (
+    "step", "split", "devices", "operations", "formula", "memory", "lines", "formula", "sums",
+    "formula", "gathered",
+)  # fmt: skip
+CALL_HEAD = (
+    "call", "input", "chips", "height", "width", "time", "speedup", "efficiency", "operations",
+    "bytes",
+)  # fmt: skip
 CHUNKS = {"encode": (4, 4, 16), "decode": (2, 2, 8)}  # frames, height, width; both end at 4 x 16
 
 _COLLECTIVE = re.compile(
@@ -176,15 +185,7 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
         "one device along time sends to itself. The formula of lines leaves out that the padding",
         "before a convolution of stride 2 moves more lines the more devices there are.",
         "",
-        "| step | split | devices | operations | formula | memory | lines | formula | sums |"
-        " formula | gathered |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
-        *(
-            f"| {r.direction} | {r.split} | {r.devices} | {r.flops:.3g} | {r.flops_formula:.3g} |"
-            f" {r.memory} | {r.permuted} | {r.permuted_formula:.0f} | {r.reduced} |"
-            f" {r.reduced_formula:.0f} | {r.gathered} |"
-            for r in rows
-        ),
+        table(STEP_HEAD, map(_of_step, rows)),
         "",
         "## One video on many chips, by formula",
         "",
@@ -195,17 +196,23 @@ def markdown(rows: list[Row], far: list[dict[str, Any]], about: dict[str, Any]) 
         "as it can. This is no measurement. A batch is split over as many chips as it has samples,",
         "and nothing is sent.",
         "",
-        "| call | input | chips | height | width | time | speedup | efficiency | operations |"
-        " bytes |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        *(
-            f"| {r['direction']} | {'x'.join(map(str, r['size']))} | {r['chips']} |"
-            f" {' | '.join(map(str, r['split'].values()))} | {r['speedup']:.1f} |"
-            f" {100 * r['speedup'] / r['chips']:.0f} % | {r['flops']:.3g} | {r['bytes']:.3g} |"
-            for r in far
-        ),
+        table(CALL_HEAD, map(_of_call, far)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _of_step(r: Row) -> tuple[object, ...]:
+    flops = f"{r.flops:.3g}", f"{r.flops_formula:.3g}"
+    lines = r.permuted, f"{r.permuted_formula:.0f}"
+    sums = r.reduced, f"{r.reduced_formula:.0f}"
+    return r.direction, r.split, r.devices, *flops, r.memory, *lines, *sums, r.gathered
+
+
+def _of_call(r: dict[str, Any]) -> tuple[object, ...]:
+    speed = f"{r['speedup']:.1f}", f"{100 * r['speedup'] / r['chips']:.0f} %"
+    size, split = "x".join(map(str, r["size"])), r["split"].values()
+    costs = f"{r['flops']:.3g}", f"{r['bytes']:.3g}"
+    return r["direction"], size, r["chips"], *split, *speed, *costs
 
 
 ABOVE_0 = click.FloatRange(0, min_open=True)

@@ -1,4 +1,4 @@
-"""What a step costs each device, by closed formulae from the configuration alone.
+"""Costs of a step to each device, by closed formulae from the configuration.
 
 The compiler's own figures are beside these in `tools/measure_sharding.py`, and a test compares
 them. Counted are the products of convolutions, the border lines that neighbours exchange for them,
@@ -48,7 +48,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one device does in a step: operations, bytes that it gets, and messages."""
+    """Work of one device in a step: operations, bytes that it gets, and messages."""
 
     flops: float = 0
     halo: float = 0

@@ -45,7 +45,7 @@ def main() -> None:
 
     import parity
 
-    report = parity.run_pair(POOLING, config="small", size=(32, 32))
+    report = parity.run_pair(POOLING, {"config": "small", "size": "32x32"})
     OUT.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, chromium() as driver:
         page = Path(folder) / "report.html"

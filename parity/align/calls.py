@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -23,7 +23,7 @@ from parity.core.verdicts import CONTAINER, IDLE, Coverage
 from parity.weights.fused import Rule, in_rules
 from parity.weights.module_map import Folding, fold
 
-LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
+LAYOUT_HINT = "say so with layout={'<path>': 'channels_first' or 'as_is'}"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def align(
     declared: Mapping[str, str],
     rules: Sequence[Rule] = (),
     tied: Mapping[str, str] | None = None,
+    inlining: bool = True,
 ) -> Alignment:
     """Match by path and call number.
 
@@ -53,7 +54,8 @@ def align(
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
     why they need no counterpart; `rules` say which tensors the port holds in another number of
-    arrays, so that it need not have their modules; `tied` is as in `fold`.
+    arrays, so that it need not have their modules; `tied` is as in `fold`. Without `inlining`, a
+    module that one side alone calls is missing.
     """
     folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules}, tied)
     folding = with_taps(folding, ref, port, rename)
@@ -61,16 +63,17 @@ def align(
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
-    inlined = _inlined(ref, port, folding, rules)
-    inside = {folding.partners.get(path, path) for path in inlined}
+    inlined = _inlined(ref, port, folding, rules) if inlining else {}
+    missing = [call for call in found.missing if call.path not in inlined]
+    extra = found.extra(inlined) if inlining else found.left()
     unmatched = [
-        *(_unmatched(call, "the port") for call in found.missing if call.path not in inlined),
-        *(_unmatched(call, "the reference") for call in found.extra() if call.path not in inside),
+        *(_unmatched(call, "the port") for call in missing),
+        *(_unmatched(call, "the reference") for call in extra if not call.tapped),
     ]
     dissolved = dict(found.dissolved)
     for path, reason in inlined.items():
         dissolved.setdefault(path, reason)
-    dissolved |= _added(ref, port, folding)
+    dissolved |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
     notes = (*_by_order(matches), *tap_notes(*found.lacking, found.spare_taps(), port))
     coverage = _coverage(ref, port, matches, dissolved, folding, declared)
@@ -121,16 +124,17 @@ class _Pairing:
         else:
             self.lacking[1].append(f"{call.path} call {call.number}")
 
-    def extra(self) -> list[Call]:
-        """Calls that the port makes more of modules that both sides have."""
-        known = set(self._partners.values())
-        return [call for call in self._left() if not call.tapped and call.path in known]
+    def extra(self, inlined: Collection[str]) -> list[Call]:
+        """Calls that the port makes more of modules that both sides have and that are matched."""
+        known = set(self._partners.values()) - {self._partners.get(p, p) for p in inlined}
+        return [call for call in self.left() if call.path in known]
 
     def spare_taps(self) -> list[str]:
         """Taps that only the port has."""
-        return [call.path for call in self._left() if call.tapped and call.parent != -1]
+        return [call.path for call in self.left() if call.tapped and call.parent != -1]
 
-    def _left(self) -> list[Call]:
+    def left(self) -> list[Call]:
+        """Calls and taps of the port that match nothing and are not declared."""
         return [call for call in self._spare.values() if why(call.path, self._declared) is None]
 
     def adopted(self, calls: Sequence[Call]) -> tuple[Match, ...]:

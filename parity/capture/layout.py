@@ -38,7 +38,7 @@ CHANNEL_FIRST = frozenset(
 )
 """PyTorch classes whose arrays have their channels on axis 1 at every rank from 3 on."""
 
-OVERRIDES = ("move", "keep")
+OVERRIDES = ("channels_first", "as_is")
 
 AXES = {
     5: ("item", "frame", "row", "column", "channel"),
@@ -72,13 +72,13 @@ def reading(
     """How to read the array `leaf` of a call of the module at `path`.
 
     `kinds` are the names of the module's class and its bases. `layout` maps globs of `path` or
-    `path#leaf` to `"move"` or `"keep"`, the last one that matches counts.
+    `path#leaf` to `"channels_first"` or `"as_is"`, the last one that matches counts.
     """
     if rank <= 2:
         return Reading(move=False, sure=True)
     for pattern, wanted in reversed(list(layout.items())):
         if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
-            return Reading(wanted == "move", sure=True)
+            return Reading(wanted == "channels_first", sure=True)
     if not floating or CHANNEL_LAST.intersection(kinds):
         return Reading(move=False, sure=True)
     if KIND in kinds:  # scores over queries and keys have four axes too, and none is a channel's
@@ -104,7 +104,8 @@ def hint(called: Call) -> Iterator[None]:
         if kept:
             error.add_note(
                 f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
-                f" axis 1 is the channel, say so with layout={{{called.path or ROOT!r}: 'move'}}"
+                " axis 1 is the channel, say so with"
+                f" layout={{{called.path or ROOT!r}: 'channels_first'}}"
             )
         raise
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from parity.cli.ending import end
-from parity.cli.options import DISABLE_JIT, EMULATE, JSON, PROFILE, QUIET, find_pair
+from parity.cli.options import EAGER, EMULATE, JSON, PROFILE, QUIET, find_pair
 from parity.core.files import writable
 
 
@@ -13,21 +13,20 @@ from parity.core.files import writable
 @click.argument("trace", type=click.Path(path_type=Path))
 @click.option(
     "--pair",
-    default="cogvideox",
-    show_default=True,
-    help="Whose port to check: a registered name, or module:attribute of one of yours.",
+    help="Whose port to check: a registered name, or module:attribute of one of yours  "
+    "[default: the pair that was recorded]",
 )
 @EMULATE
-@DISABLE_JIT
+@EAGER
 @PROFILE
 @QUIET
 @JSON
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR-check]")
 def check(
     trace: Path,
-    pair: str,
+    pair: str | None,
     emulate: str | None,
-    disable_jit: bool,
+    eager: bool,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -42,16 +41,18 @@ def check(
     if out:
         writable(Path(out))
     profile_folder = writable(Path(profile), "--profile") if profile else None
-    chosen = find_pair(pair)
+    from parity.traces.index import read_index
+
+    index = read_index(trace)
+    chosen = find_pair(pair or index.pair)
 
     from parity.host.precision import of_jax
     from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
     from parity.traces.check import check_trace
-    from parity.traces.read_index import read_index
 
     # one on a part does not take the place of one on the whole
-    part = "-part" if read_index(trace).partial else ""
+    part = "-part" if index.partial else ""
     folder = writable(Path(out or f"reports/{chosen.name}-check{part}"))
     console = Console(stderr=True, quiet=quiet)
     console.print(f"effective precision of float32 products: jax {of_jax()}", highlight=False)
@@ -60,7 +61,7 @@ def check(
             trace,
             chosen,
             emulate=emulate,
-            disable_jit=disable_jit,
+            eager=eager,
             progress=progress,
             own_process=True,
         )

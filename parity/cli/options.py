@@ -22,9 +22,18 @@ def registered() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
+def _named(context: click.Context, argument: click.Parameter, name: str | None) -> str:
+    if name is None:
+        known = ", ".join(sorted(registered())) or "none"
+        raise click.UsageError(f"name a pair: registered are {known}; or give module:attribute")
+    return name
+
+
 PAIR = click.argument(
     "pair",
-    default="cogvideox",
+    metavar="PAIR",
+    required=False,
+    callback=_named,
     shell_complete=lambda context, argument, begun: [
         name for name in sorted(registered()) if name.startswith(begun)
     ],
@@ -45,8 +54,8 @@ EMULATE = click.option(
     "verdict and table stay those of the port as it runs here. "
     + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
 )
-DISABLE_JIT = click.option(
-    "--disable-jit",
+EAGER = click.option(
+    "--eager",
     is_flag=True,
     help="Run the port operation by operation: modules inside its own programs and loops are seen "
     "call by call.",
@@ -64,58 +73,17 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
-BUNDLE = click.option(
-    "--bundle",
+REPRO = click.option(
+    "--repro",
     metavar="DIR",
     help="Write the call of the first fault there: its arrays, and a script that shows it.",
 )
 
 
-def _found(context: click.Context, option: click.Parameter, video: str | None) -> str | None:
-    """Before the frameworks are imported, which takes seconds."""
-    if video is not None:
-        from parity.inputs import check_video
-
-        check_video(video)
-    return video
-
-
-VIDEO = click.option(
-    "--video",
-    metavar="FILE",
-    callback=_found,
-    help="Clip to use: a video or an .npy (T, H, W, 3).",
-)
-FRAMES = click.option("--frames", type=click.IntRange(1), default=17, show_default=True)
-CONFIG = click.option(
-    "--config", metavar="NAME_OR_FILE", help="Random weights of this configuration."
-)
 SEEDS = click.IntRange(0, 2**32 - 1)
 """What every stream of random numbers can start from."""
 
 SEED = click.option("--seed", type=SEEDS, default=0, show_default=True)
-
-
-class Size(click.ParamType[tuple[int, int]]):
-    """Height and width in pixels, as in 64x64."""
-
-    name = "HxW"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, int]:
-        """Parse; at least one pixel each way."""
-        if isinstance(value, tuple):
-            return value
-        parts = str(value).lower().split("x")
-        if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value!r} is not HEIGHTxWIDTH, as in 64x64", param, ctx)
-        return int(parts[0]), int(parts[1])
-
-
-SIZE = click.option(
-    "--size", type=Size(), default="64x64", show_default=True, help="Window, in pixels."
-)
 
 
 def find_pair(name: str) -> "Pair":
@@ -134,7 +102,7 @@ def place_of(name: str) -> str:
     if name not in known and ":" not in name:
         raise InputError(
             f"no pair {name!r}; registered: {', '.join(sorted(known)) or 'none'}; "
-            "or give module:attribute"
+            "or give module:attribute, and what is the pair's own after it"
         )
     return known.get(name, name)
 

@@ -2,32 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from parity.cli.options import (
-    CONFIG,
     DEPTH,
-    FRAMES,
     JSON,
     ONLY,
     PAIR,
     SEED,
-    SIZE,
-    VIDEO,
     find_pair,
 )
-from parity.core.exceptions import InputError
+from parity.cli.pair_command import PairCommand
 from parity.core.files import writable
 
 
-@click.command()
+@click.command(cls=PairCommand)
 @PAIR
-@VIDEO
-@FRAMES
-@SIZE
-@click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint of the reference.")
-@CONFIG
 @SEED
 @ONLY
 @DEPTH
@@ -44,11 +36,6 @@ from parity.core.files import writable
 @click.option("--out", metavar="DIR", help="Where the trace goes  [default: traces/PAIR]")
 def record(
     pair: str,
-    video: str | None,
-    frames: int,
-    size: tuple[int, int],
-    weights: str | None,
-    config: str | None,
     seed: int,
     only: tuple[str, ...],
     depth: int | None,
@@ -56,23 +43,22 @@ def record(
     quiet: bool,
     as_json: bool,
     out: str | None,
+    **options: Any,
 ) -> None:
     """Run the PyTorch side of PAIR once and write all that `parity check` needs.
 
     A recording that was killed goes on when the same command is given again. --json prints what was
-    written.
+    written. Options that the pair has of its own come after its name: see `parity record PAIR
+    --help`.
     """
     from rich.console import Console
 
-    if weights and config:
-        raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
 
     from parity.report.terminal import shown_progress
 
     with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
-        # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
         part = "-part" if only or depth is not None else ""
         folder = writable(Path(out or f"traces/{chosen.name}{part}"))
@@ -81,11 +67,7 @@ def record(
         recording = record_pair(
             chosen,
             folder,
-            video=video,
-            frames=frames,
-            size=size,
-            weights=weights,
-            config=config,
+            options,
             seed=seed,
             only=only,
             depth=depth,

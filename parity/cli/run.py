@@ -1,70 +1,59 @@
 """`parity run`: the ladder of a registered pair."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from parity.cli.ending import end
 from parity.cli.options import (
-    BUNDLE,
-    CONFIG,
     DEPTH,
-    DISABLE_JIT,
+    EAGER,
     EMULATE,
-    FRAMES,
     JSON,
     ONLY,
     PAIR,
     PROFILE,
     QUIET,
+    REPRO,
     SEED,
-    SIZE,
-    VIDEO,
     default_folder,
     find_pair,
     place_of,
 )
-from parity.core.exceptions import InputError
+from parity.cli.pair_command import PairCommand
 from parity.core.files import writable
 
 
-@click.command()
+@click.command(cls=PairCommand)
 @PAIR
-@VIDEO
-@FRAMES
-@SIZE
-@click.option("--weights", metavar="DIR_OR_REPO", help="Checkpoint for both sides.")
-@CONFIG
 @SEED
 @ONLY
 @DEPTH
 @EMULATE
-@DISABLE_JIT
-@BUNDLE
+@EAGER
+@REPRO
 @PROFILE
 @QUIET
 @JSON
 @click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
 def run(
     pair: str,
-    video: str | None,
-    frames: int,
-    size: tuple[int, int],
-    weights: str | None,
-    config: str | None,
     seed: int,
     only: tuple[str, ...],
     depth: int | None,
     emulate: str | None,
-    disable_jit: bool,
-    bundle: str | None,
+    eager: bool,
+    repro: str | None,
     profile: str | None,
     quiet: bool,
     as_json: bool,
     out: str | None,
+    **options: Any,
 ) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours.
 
+    Options that the pair has of its own come after its name: see `parity run PAIR --help`.
     --json prints what report.json holds. Files are written in any case.
     """
     from rich.console import Console
@@ -72,16 +61,13 @@ def run(
     from parity.host.profile import profiled
     from parity.report.terminal import shown_progress
 
-    if weights and config:
-        raise InputError("--weights brings its own configuration: leave --config out")
     if out:
         writable(Path(out))
-    if bundle:
-        writable(Path(bundle), "--bundle")
+    if repro:
+        writable(Path(repro), "--repro")
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
-        # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
         folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
         from parity.host.environment import effective_precision
@@ -92,18 +78,14 @@ def run(
         with profiled(profile_folder):
             report = run_pair(
                 chosen,
-                video=video,
-                frames=frames,
-                size=size,
-                weights=weights,
-                config=config,
+                options,
                 seed=seed,
                 emulate=emulate,
-                disable_jit=disable_jit,
+                eager=eager,
                 only=only,
                 depth=depth,
-                repro=bundle is not None,
+                keep_repro=repro is not None,
                 progress=progress,
                 own_process=True,
             )
-    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=place_of(pair))
+    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=place_of(pair))

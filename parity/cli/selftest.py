@@ -2,16 +2,17 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from parity.cli.options import JSON, PAIR, PROFILE, QUIET, SEED, find_pair
+from parity.cli.pair_command import PairCommand
 from parity.core.files import writable
 
 
-@click.command()
+@click.command(cls=PairCommand)
 @PAIR
-@click.option("--config", default="small", show_default=True, help="Configuration of the models.")
 @click.option(
     "--rounds",
     type=click.IntRange(1),
@@ -27,7 +28,6 @@ from parity.core.files import writable
 @click.option("--out", metavar="DIR", help="Where the table goes  [default: reports/PAIR-selftest]")
 def selftest(
     pair: str,
-    config: str,
     rounds: int,
     seed: int,
     only: str,
@@ -35,10 +35,12 @@ def selftest(
     quiet: bool,
     as_json: bool,
     out: str | None,
+    **options: Any,
 ) -> None:
     """Make known mistakes in the port of PAIR, and see whether they are found.
 
-    --json prints every trial. The table is written in any case.
+    --json prints every trial. The table is written in any case. Options that the pair has of its
+    own come after its name: see `parity selftest PAIR --help`.
     """
     from rich.console import Console
 
@@ -47,7 +49,6 @@ def selftest(
 
     profile_folder = writable(Path(profile), "--profile") if profile else None
     with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
-        # the frameworks are imported here, which takes seconds
         chosen = find_pair(pair)
         folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
         from parity.selftest import bench
@@ -55,7 +56,7 @@ def selftest(
 
         with profiled(profile_folder):
             result = bench.selftest(
-                chosen, config=config, rounds=rounds, seed=seed, only=only, progress=progress
+                chosen, options, rounds=rounds, seed=seed, only=only, progress=progress
             )
     written = write(result, folder)
     if as_json:

@@ -1,9 +1,10 @@
 """Records of measured errors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from parity.core.codec import stored_as, string
 from parity.core.problems import DIFFERENT, Problem, ProblemKind, not_measured
 
 
@@ -34,6 +35,14 @@ UNSTEADY = 0.05
 NOT_EXACT = "the reference only moves data, and the port changes it"
 
 
+def _text(problem: Problem | None) -> str:
+    return "" if problem is None else problem.text
+
+
+def _problem(text: object) -> Problem | None:
+    return not_measured(string(text)) if text != "" else None
+
+
 @dataclass(frozen=True)
 class Error:
     """Error of one output of a call that was fed the reference's inputs.
@@ -52,7 +61,7 @@ class Error:
     nonfinite: int
     floor_rel_l2: float = float("nan")
     r: float = float("nan")
-    problem: Problem | None = None
+    problem: Problem | None = field(default=None, metadata=stored_as(_text, _problem))
     bounded: bool = False
     moved: bool = False
     part: str = ""

@@ -1,4 +1,4 @@
-"""Records that describe a pair of models: cases, rungs, known mistakes."""
+"""Records that describe a pair of models: options, cases, rungs, known mistakes."""
 
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -6,9 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from jaxtyping import Float
-
+from parity.core.exceptions import InputError
 from parity.core.globs import rooted
 from parity.core.tensors import Fused, Stacked
 
@@ -25,8 +23,9 @@ class Case:
     R and on MAE: only the distance from float64 counts. `shipped` is what users of the port call
     instead of `nnx`, such as a compiled program: it must return the same. `returned_from`, at depth
     0, makes what the reference returns from what it returned before, where that is the same to the
-    bit: it runs then only if the port does not agree with that. `seen(args, theirs, ours)` says in
-    a line what a person would see of what both return, arrays by leaf in the layout of each side.
+    bit: it runs then only if the port does not agree with that. `seen(args, ref, port)` says in a
+    line what a person would see of what both return, arrays by leaf in the layout of each side.
+    `source` says where the inputs are from, for a report's line on its input.
     """
 
     name: str
@@ -42,6 +41,7 @@ class Case:
     shipped: str | Callable[..., Any] | None = None
     returned_from: Callable[[Mapping[str, Mapping[str, Any]]], Any] | None = None
     seen: Callable[[tuple[Any, ...], Mapping[str, Any], Mapping[str, Any]], str] | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
         if self.returned_from is not None and self.depth != 0:
@@ -59,12 +59,34 @@ class Rung:
     """Whether the limit applies to the free-running error of these modules too."""
 
 
-@dataclass(frozen=True)
-class Clip:
-    """Video that both sides get: float32 in [-1, 1], channel-first, and where it is from."""
+PairOptions = Mapping[str, Any]
+"""Values of a pair's options, by name."""
 
-    frames: Float[np.ndarray, "1 3 t h w"]
-    source: str
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a pair: `--name` of the commands, and a key of what its functions are given.
+
+    `parse` makes a value of text, or raises `ValueError` with what it expected. A default that is
+    text is parsed too.
+    """
+
+    name: str
+    help: str
+    default: Any = None
+    parse: Callable[[str], Any] = str
+    metavar: str = "TEXT"
+
+    def value(self, given: Any) -> Any:
+        """Return the value of what is given: of text, what it says.
+
+        Raises:
+            InputError: the text is none of this option.
+        """
+        try:
+            return self.parse(given) if isinstance(given, str) else given
+        except ValueError as error:
+            raise InputError(f"{self.name}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -104,38 +126,53 @@ class Offline:
 class Pair:
     """A PyTorch model and its port, as an entry point of the group `parity.pairs` names them.
 
-    `make_torch(weights, config, seed)` makes the reference, and
-    `make_nnx(weights, config, torch_module)` the port with the same weights (`torch_module` is
-    `None` where `weights` has them); both may raise `InputError`. `cases(torch_module, clip, seed)`
-    makes the inputs. `declared` maps globs of `path` or `path#leaf` that have no counterpart to the
-    reason; `rename` maps globs of reference paths to paths of the port; `layout` maps globs to
-    `"move"` or `"keep"`; `weights` says which tensors the port holds in another number of arrays.
-    `unexercised(torch_module, cases)` says in short sentences what these inputs leave out that only
-    who knows the model can tell. `mistakes` are known ones of this port, for `parity selftest`;
-    `offline` is what `parity record` and `parity check` need. `prepare` imports what the reference
-    needs, where the pair can be loaded without: what that takes is no memory of a run.
-    `facts(clip, weights, config, seed)` says by name what a report states of `input`, `weights` and
-    `config`, where only the pair knows what it makes of these arguments.
+    `options` are the pair's own. Its functions get a mapping of all of them to values, and may
+    raise `InputError`. `make_torch(options, seed)` makes the reference and
+    `make_nnx(options, torch_module)` the port with the same weights;
+    `cases(torch_module, options, seed)` makes the inputs. `declared` maps globs of `path` or
+    `path#leaf` that have no counterpart to the reason; `rename` maps globs of reference paths to
+    paths of the port; `layout` maps globs to `"channels_first"` or `"as_is"`; `fused` says which
+    tensors the port holds in another number of arrays. `unexercised(torch_module, cases)` says in
+    short sentences what these inputs leave out that only who knows the model can tell. `mistakes`
+    are known ones of this port, for `parity selftest`, which takes the values of `selftest` for
+    defaults: it compares hundreds of times. `offline` is what `parity record` and `parity check`
+    need. `prepare` imports what the reference needs, where the pair can be loaded without: what
+    that takes is no memory of a run. `facts(options, seed)` says by name what a report states of
+    what was compared, such as `weights` and `config`.
     """
 
     name: str
-    make_torch: Callable[[str | None, str | None, int], Any]
-    make_nnx: Callable[[str | None, str | None, Any], Any]
-    cases: Callable[[Any, Clip, int], tuple[Case, ...]]
-    rungs: tuple[Rung, ...]
+    make_torch: Callable[[PairOptions, int], Any]
+    make_nnx: Callable[[PairOptions, Any], Any]
+    cases: Callable[[Any, PairOptions, int], Sequence[Case]]
+    rungs: tuple[Rung, ...] = ()
+    options: tuple[Option, ...] = ()
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
-    weights: tuple[Fused | Stacked, ...] = ()
+    fused: tuple[Fused | Stacked, ...] = ()
     unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()
     mistakes: tuple[Mistake, ...] = ()
+    selftest: PairOptions = field(default_factory=dict)
     offline: Offline | None = None
     prepare: Callable[[], object] = lambda: None
-    facts: Callable[[Clip, str | None, str | None, int], Mapping[str, str]] = (
-        lambda clip, weights, config, seed: {}
-    )
+    facts: Callable[[PairOptions, int], Mapping[str, str]] = lambda options, seed: {}
 
     def __post_init__(self) -> None:
         """Take the root by the name that reports give it."""
         for name in ("declared", "rename", "layout"):
             object.__setattr__(self, name, rooted(getattr(self, name)))
+
+    def resolved(self, given: PairOptions | None = None) -> PairOptions:
+        """Return a value of every option: the one given, or its default.
+
+        Raises:
+            InputError: there is no such option, or a text is none of its values.
+        """
+        given = given or {}
+        known = [option.name for option in self.options]
+        for name in given:
+            if name not in known:
+                listed = ", ".join(known) or "none"
+                raise InputError(f"pair {self.name}: no option {name!r}; it has {listed}")
+        return {one.name: one.value(given.get(one.name, one.default)) for one in self.options}

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Shaped
+
+from parity.core.codec import stored_as, string
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -125,7 +127,7 @@ class Weight:
     kind: Literal["parameter", "buffer"]
     shape: tuple[int, ...]
     nnx_shape: tuple[int, ...]
-    transform: str | Transform = ""
+    transform: str | Transform = field(default="", metadata=stored_as(str, string))
     cause: str = ""
     finding: str = ""
     suggested: str = ""

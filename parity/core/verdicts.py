@@ -5,9 +5,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parity.core.codec import stored_as
 from parity.core.error_map import ErrorMap
+from parity.core.exceptions import shown
 from parity.core.measurements import Error, Metrics
 from parity.core.problems import Side
+
+
+def _side(flag: object) -> Side:
+    """Which side it is, a file has in the reason."""
+    if not isinstance(flag, bool):
+        raise ValueError(f"expected true or false, found {shown(flag)}")
+    return "port" if flag else ""
+
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
@@ -83,7 +93,7 @@ class Row:
     limited: bool = True
     """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
     size says nothing."""
-    one_sided: Side = ""
+    one_sided: Side = field(default="", metadata=stored_as(bool, _side))
     """The side that alone returns this leaf, `""` if both do."""
     handed: float = 0.0
     """The largest relative error among the child inputs of the call that are out of its limit."""

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,11 +59,16 @@ def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
     installed are left out.
     """
     precision = effective_precision(frameworks)
+    # Both start processes. An interrupt is raised on the main thread, where `subprocess.run` may
+    # leave its process behind; another thread waits for it, and the block waits for the thread.
+    with ThreadPoolExecutor(1) as apart:
+        revision = apart.submit(commit).result()
+        system = apart.submit(platform.platform).result()
     return {
-        "commit": commit(),
+        "commit": revision,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
-        "platform": platform.platform(),
+        "platform": system,
         "cores": os.cpu_count(),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
         **(_of_torch() if "torch" in precision else {}),

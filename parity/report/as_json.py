@@ -1,20 +1,54 @@
 """A report as JSON, in the form of `schema.json`."""
 
 import json
-import math
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from parity.report.cells import DETAILS, cells
+from parity.core.codec import plain
+from parity.core.measurements import Emulation, NonFinite
+from parity.core.pair import Rung
+from parity.core.tensors import Weight
+from parity.core.verdicts import Fault, Verdict
+from parity.report.cells import COLUMNS, DETAILS, cells
 from parity.report.report import Report
-from parity.report.table import COLUMNS as TABLE
 from parity.report.table import by_kind, summarise
 
 FORMAT = 1
 """Raised when a reader of the older form would misread the new one."""
 
-COLUMNS = (*TABLE, *DETAILS)
-"""The columns of the rows: those of the table, then what it takes to read the report back."""
+
+@dataclass(frozen=True)
+class Document:
+    """All of a report's file. `Any` is what follows from the rest, or what a caller wrote."""
+
+    format: int
+    name: str
+    verdict: Verdict
+    facts: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    faults: tuple[Fault, ...]
+    notes: Any
+    partial: str
+    inputs: tuple[str, ...]
+    unexercised: tuple[str, ...]
+    emulations: tuple[Emulation, ...]
+    nonfinite: tuple[NonFinite, ...]
+    coverage: Mapping[str, Any]
+    weights: tuple[Weight, ...]
+    ladder: tuple[Rung, ...]
+    rungs: Any
+    kinds: Any
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    reasons: tuple[str, ...]
+
+
+SAME = (
+    "name", "faults", "environment", "facts", "inputs", "weights", "unexercised", "emulations",
+    "nonfinite", "partial",
+)  # fmt: skip
+"""The parts of a document that a report has under the same name."""
 
 
 def as_json(report: Report) -> str:
@@ -23,39 +57,27 @@ def as_json(report: Report) -> str:
     Every entry of a list or an object has a line, without spaces: two reports differ line by line,
     and rows are many.
     """
-    coverage = report.coverage
-    document = {
-        "format": FORMAT,
-        "name": report.name,
-        "verdict": report.verdict,
-        "facts": dict(report.facts),
-        "environment": dict(report.environment),
-        "faults": [asdict(fault) for fault in report.faults],
-        "notes": list(report.notes),
-        "partial": report.partial,
-        "inputs": list(report.inputs),
-        "unexercised": list(report.unexercised),
-        "emulations": [asdict(emulation) for emulation in report.emulations],
-        "nonfinite": [vars(one) for one in report.nonfinite],
-        "coverage": {
-            **{name: value for name, value in vars(coverage).items() if name != "idle"},
-            "complete": coverage.complete,
-        },
-        "weights": [vars(line) for line in report.weights],
-        "ladder": [vars(rung) for rung in report.rungs],
-        "rungs": [vars(line) for line in summarise(report.rows, report.rungs)],
-        "kinds": [vars(line) for line in by_kind(report.rows)],
-        "columns": list(COLUMNS),
-        "rows": [list(cells(row).values()) for row in report.rows],
-        "reasons": [row.reason for row in report.rows],
-    }
-    parts = [f" {dumps(key)}: {_lines(value)}" for key, value in document.items()]
+    coverage = {name: value for name, value in vars(report.coverage).items() if name != "idle"}
+    document = Document(
+        **{name: getattr(report, name) for name in SAME},
+        format=FORMAT,
+        verdict=report.verdict,
+        notes=report.notes,
+        coverage={**coverage, "complete": report.coverage.complete},
+        ladder=report.rungs,
+        rungs=summarise(report.rows, report.rungs),
+        kinds=by_kind(report.rows),
+        columns=(*COLUMNS, *DETAILS),
+        rows=tuple(tuple(cells(row).values()) for row in report.rows),
+        reasons=tuple(row.reason for row in report.rows),
+    )
+    parts = [f" {dumps(key)}: {_lines(value)}" for key, value in plain(document).items()]
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _lines(value: Any) -> str:
     if isinstance(value, dict) and value:
-        entries = [f"  {dumps(str(key))}: {dumps(item)}" for key, item in value.items()]
+        entries = [f"  {dumps(key)}: {dumps(item)}" for key, item in value.items()]
         return "{\n" + ",\n".join(entries) + "\n }"
     if isinstance(value, list) and value:
         return "[\n" + ",\n".join(f"  {dumps(item)}" for item in value) + "\n ]"
@@ -66,22 +88,5 @@ def dumps(value: Any, indent: int | None = None) -> str:
     """As JSON, floats that it does not have as `as_json` says."""
     between = (",", ": " if indent else ":")
     return json.dumps(
-        _plain(value),
-        allow_nan=False,
-        ensure_ascii=False,
-        indent=indent,
-        separators=between,
-        default=str,
+        plain(value), allow_nan=False, ensure_ascii=False, indent=indent, separators=between
     )
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        if math.isnan(value):
-            return None
-        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

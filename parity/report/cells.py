@@ -1,20 +1,26 @@
-"""Rows as plain values, and back: the columns of the table, and what a row knows besides."""
+"""Rows as plain values, and back: the columns of the table, and what a row knows besides.
+
+A column is a field of `Row` or of one of its errors, whose prefix its name has.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from parity.core.codec import forms, typed
 from parity.core.exceptions import InputError, shown
 from parity.core.measurements import Error, Metrics
-from parity.core.problems import PORT_LACKS, Problem, ProblemKind, Side, not_measured
-from parity.core.verdicts import Row, Verdict
-from parity.report.table import COLUMNS, record
-from parity.report.typed import typed
+from parity.core.problems import PORT_LACKS
+from parity.core.verdicts import Row
 
-FREE = (
+COLUMNS = (
+    "rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype",
     "mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine",
-    "ref_rms",
+    "ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R", "gain",
+    "grade", "verdict", "worst_index", "nonfinite",
 )  # fmt: skip
+"""The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive, `excl_` exclusive.
+`floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
     "order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite",
@@ -24,40 +30,57 @@ DETAILS = (
 """What a report needs to be read back, beside `COLUMNS`. The three counts of entries that are not
 finite alike are null where that error was not measured."""
 
-TYPES: Mapping[str, Any] = {
-    **dict.fromkeys((*COLUMNS, *DETAILS), float),
-    **dict.fromkeys(("rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"), str),
-    **dict.fromkeys(("grade", "worst_index", "incl_problem", "excl_problem"), str),
-    **dict.fromkeys(("call", "nonfinite", "order", "parent"), int),
-    **dict.fromkeys(("free_nonfinite", "incl_nonfinite", "excl_nonfinite"), int | None),
-    **dict.fromkeys(("limited", "one_sided", "incl_bounded", "excl_bounded", "excl_moved"), bool),
-    "verdict": Verdict,
-}
+ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
+"""The errors of a row by its fields."""
+
+FORMS = {name: forms(kind) for name, kind in {"": Row, **ERRORS}.items()}
+
+MISSING = {float: math.nan, int: None, bool: False, str: ""}
+"""What stands for a value of an error that was not measured, by its type; else it is `""`."""
+
+BETWEEN = {"shape": "x", "worst_index": ","}
+"""What stands between the numbers of a column."""
 
 _DIGITS = 18  # of a length or an index, which fit into 64 bits
 
 
+def _place(column: str) -> tuple[str, str]:
+    """The error that a column belongs to, `""` for the row itself, and the field."""
+    if column in ("floor_rel_l2", "R"):
+        column = f"excl_{column}"
+    prefix, _, rest = column.partition("_")
+    error = {"free": "metrics", "incl": "inclusive", "excl": "exclusive"}.get(prefix, "")
+    if error:
+        return error, "r" if rest == "R" else rest
+    return ("metrics" if column in FORMS["metrics"] else ""), column
+
+
+PLACES = {name: _place(name) for name in (*COLUMNS, *DETAILS) if name != "nonfinite"}
+
+
 def cells(row: Row) -> dict[str, Any]:
     """A row by column, those of `COLUMNS` first, then those of `DETAILS`."""
-    free, inclusive, exclusive = row.metrics, row.inclusive, row.exclusive
-    return {
-        **record(row),
-        "order": row.order,
-        "parent": row.parent,
-        "limited": row.limited,
-        "one_sided": bool(row.one_sided),
-        "handed": row.handed,
-        "free_nonfinite": free.nonfinite if free else None,
-        "incl_nonfinite": inclusive.nonfinite if inclusive else None,
-        "incl_floor_rel_l2": inclusive.floor_rel_l2 if inclusive else math.nan,
-        "incl_R": inclusive.r if inclusive else math.nan,
-        "incl_bounded": inclusive.bounded if inclusive else False,
-        "incl_problem": _text(inclusive),
-        "excl_nonfinite": exclusive.nonfinite if exclusive else None,
-        "excl_bounded": exclusive.bounded if exclusive else False,
-        "excl_moved": exclusive.moved if exclusive else False,
-        "excl_problem": _text(exclusive),
-    }
+    return {column: cell(row, column) for column in (*COLUMNS, *DETAILS)}
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row by column of the table."""
+    return {column: cell(row, column) for column in COLUMNS}
+
+
+def cell(row: Row, column: str) -> Any:
+    """One plain value of a row."""
+    if column == "nonfinite":
+        errors = (row.metrics, row.inclusive, row.exclusive)
+        return max((error.nonfinite for error in errors if error), default=0)
+    error, name = PLACES[column]
+    form, holder = FORMS[error][name], getattr(row, error) if error else row
+    if holder is None:
+        return MISSING.get(form.hint, "")
+    value = getattr(holder, name)
+    if name in BETWEEN:
+        return BETWEEN[name].join(map(str, value))
+    return value if isinstance(value, float) else form.write(value)
 
 
 def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
@@ -66,52 +89,29 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
     Raises:
         InputError: a value has another type; `where` is the row's place in its file.
     """
-    cell = {name: typed(values[name], TYPES[name], f"{where}.{name}") for name in TYPES}
-    if cell["call"] < 0:
-        raise InputError(f"{where}.call: expected 0 or more, found {cell['call']}")
-    free = inclusive = exclusive = None
-    if cell["free_nonfinite"] is not None:
-        index = _numbers(cell["worst_index"], ",", f"{where}.worst_index")
-        figures = {name: cell[name] for name in FREE}
-        free = Metrics(**figures, worst_index=index, nonfinite=cell["free_nonfinite"])
-    if cell["incl_nonfinite"] is not None:
-        inclusive = Error(
-            cell["incl_mae"], cell["incl_rel_l2"], cell["incl_nonfinite"],
-            cell["incl_floor_rel_l2"], cell["incl_R"],
-            _problem(cell["incl_problem"], cell["incl_mae"]), cell["incl_bounded"],
-        )  # fmt: skip
-    if cell["excl_nonfinite"] is not None:
-        exclusive = Error(
-            cell["excl_mae"], cell["excl_rel_l2"], cell["excl_nonfinite"], cell["floor_rel_l2"],
-            cell["R"], _problem(cell["excl_problem"], cell["excl_mae"]), cell["excl_bounded"],
-            cell["excl_moved"],
-        )  # fmt: skip
-    same = ("rung", "case", "path", "nnx_path", "kind", "call", "leaf", "dtype", "gain", "grade",
-            "verdict", "order", "parent", "limited", "handed")  # fmt: skip
-    side: Side = "reference" if reason == PORT_LACKS.text else "port"
-    return Row(
-        **{name: cell[name] for name in same},
-        shape=_numbers(cell["shape"], "x", f"{where}.shape"),
-        metrics=free,
-        inclusive=inclusive,
-        exclusive=exclusive,
-        reason=reason,
-        one_sided=side if cell["one_sided"] else "",
-    )
+    typed(values["nonfinite"], int, f"{where}.nonfinite")
+    held: dict[str, dict[str, Any]] = {name: {} for name in FORMS}
+    for column, (error, name) in PLACES.items():
+        value, form, place = values[column], FORMS[error][name], f"{where}.{column}"
+        if name in BETWEEN:
+            held[error][name] = _numbers(value, BETWEEN[name], place)
+        elif error and value is None and form.hint is int:
+            held[error][name] = None
+        else:
+            held[error][name] = form.read(value, place)
+    if held[""]["call"] < 0:
+        raise InputError(f"{where}.call: expected 0 or more, found {held['']['call']}")
+    errors = {
+        name: None if held[name]["nonfinite"] is None else kind(**held[name])
+        for name, kind in ERRORS.items()
+    }
+    if held[""]["one_sided"]:  # a file has the side in the reason
+        held[""]["one_sided"] = "reference" if reason == PORT_LACKS.text else "port"
+    return Row(**held[""], **errors, reason=reason)
 
 
-def _text(error: Error | None) -> str:
-    return "" if error is None or error.problem is None else error.problem.text
-
-
-def _problem(text: str, mae: float) -> Problem | None:
-    """A problem of a file, which has its text alone: only other shapes make an error infinite."""
-    if not text:
-        return None
-    return Problem(ProblemKind.SHAPE, text) if math.isinf(mae) else not_measured(text)
-
-
-def _numbers(text: str, between: str, where: str) -> tuple[int, ...]:
+def _numbers(value: Any, between: str, where: str) -> tuple[int, ...]:
+    text = typed(value, str, where)
     parts = text.split(between) if text else []
     if not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS for part in parts):
         raise InputError(

@@ -16,8 +16,9 @@ from parity.core.metrics import roundoff
 from parity.core.verdicts import Row, Verdict
 from parity.host.environment import flat
 from parity.judge.verdict import GRADES
+from parity.report.cells import record
 from parity.report.report import Report
-from parity.report.table import SEVERITY, record
+from parity.report.table import SEVERITY
 
 R_FLOOR = 1.5
 """R up to this is noise: correct code is as far from float64 as PyTorch, and either may round

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from parity.judge.verdict import GRADES, MEANINGS
+from parity.report.cells import record
 from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, place, precision_lines
-from parity.report.table import RungSummary, by_kind, record, summarise
+from parity.report.table import RungSummary, by_kind, summarise
 from parity.report.weights import weight_lines
 
 WORST = 20

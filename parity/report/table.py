@@ -3,24 +3,16 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
 from parity.core.verdicts import Row, Verdict, of_gradient
 from parity.judge.verdict import grade
+from parity.report.cells import COLUMNS, cell, record
 
 if TYPE_CHECKING:
     import pandas as pd
-
-COLUMNS = (
-    "rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype",
-    "mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine",
-    "ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R", "gain",
-    "grade", "verdict", "worst_index", "nonfinite",
-)  # fmt: skip
-"""The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive, `excl_` exclusive.
-`floor_rel_l2` and `R` belong to the exclusive error."""
 
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
@@ -31,38 +23,6 @@ def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
     import pandas as pd
 
     return pd.DataFrame([record(row) for row in rows], columns=list(COLUMNS))
-
-
-def record(row: Row) -> dict[str, Any]:
-    """A row as plain values by column."""
-    nan = math.nan
-    free, inclusive, exclusive = row.metrics, row.inclusive, row.exclusive
-    figures = ("mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99")
-    return {
-        "rung": row.rung,
-        "case": row.case,
-        "path": row.path,
-        "nnx_path": row.nnx_path,
-        "kind": row.kind,
-        "call": row.call,
-        "leaf": row.leaf,
-        "shape": "x".join(map(str, row.shape)),
-        "dtype": row.dtype,
-        **{name: getattr(free, name) if free else nan for name in (*figures, "cosine", "ref_rms")},
-        "incl_mae": inclusive.mae if inclusive else nan,
-        "incl_rel_l2": inclusive.rel_l2 if inclusive else nan,
-        "excl_mae": exclusive.mae if exclusive else nan,
-        "excl_rel_l2": exclusive.rel_l2 if exclusive else nan,
-        "floor_rel_l2": exclusive.floor_rel_l2 if exclusive else nan,
-        "R": exclusive.r if exclusive else nan,
-        "gain": row.gain,
-        "grade": row.grade,
-        "verdict": row.verdict,
-        "worst_index": ",".join(map(str, free.worst_index)) if free else "",
-        "nonfinite": max(found.nonfinite for found in (free, inclusive, exclusive) if found)
-        if free or inclusive or exclusive
-        else 0,
-    }
 
 
 @dataclass(frozen=True)
@@ -169,5 +129,5 @@ def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
 
 def _largest(rows: Sequence[Row], column: str) -> float:
     """The largest value that was measured, -infinity if none was."""
-    values = [float(record(row)[column]) for row in rows]
+    values = [float(cell(row, column)) for row in rows]
     return max((value for value in values if not math.isnan(value)), default=-math.inf)

@@ -15,16 +15,12 @@ from typing import Any
 from parity.capture.nnx import submodules
 from parity.core.exceptions import InputError
 from parity.core.globs import renamed
-from parity.core.pair import Case, Mistake, Pair
+from parity.core.pair import Case, Mistake, Pair, PairOptions
 from parity.host.progress import Progress
-from parity.inputs import load_clip
 from parity.pipeline import compare
 from parity.report import Report
 from parity.selftest.mistakes import GENERAL
 from parity.selftest.trials import SelfTest, Trial
-
-FRAMES, SIZE = 17, (16, 16)
-"""Of the clip: long enough for a second chunk."""
 
 TRIPLES = 2
 """How many times three mistakes are made at once in each round."""
@@ -36,8 +32,8 @@ often."""
 
 def selftest(
     pair: Pair,
+    options: PairOptions | None = None,
     *,
-    config: str | None = "small",
     rounds: int = 1,
     seed: int = 0,
     only: str = "*",
@@ -46,9 +42,10 @@ def selftest(
     """Try the harness on the port of `pair` with every known mistake whose name `only` matches.
 
     Raises:
-        InputError: no mistake has that name.
+        InputError: no mistake has that name, or an option of the pair cannot be used.
     """
     progress = progress or Progress()
+    options = pair.resolved({**pair.selftest, **(options or {})})
     mistakes = [one for one in (*GENERAL, *pair.mistakes) if fnmatchcase(one.name, only)]
     if not mistakes:
         names = "\n  ".join(one.name for one in (*GENERAL, *pair.mistakes))
@@ -58,7 +55,7 @@ def selftest(
     healthy: list[Trial] = []
     for number in range(seed, seed + rounds):
         progress.title(f"round {number}")
-        bench = _Bench(pair, config, number)
+        bench = _Bench(pair, options, number)
         progress.stage("mistakes", len(mistakes) + TRIPLES)
         healthy += bench.healthy
         for mistake in mistakes:
@@ -85,18 +82,17 @@ class _Ran:
 class _Bench:
     """Both models of one seed, and which modules of the port run in which case."""
 
-    def __init__(self, pair: Pair, config: str | None, seed: int) -> None:
+    def __init__(self, pair: Pair, options: PairOptions, seed: int) -> None:
         self._pair, self._seed, self._draw = pair, seed, random.Random(seed)
-        self._reference = pair.make_torch(None, config, seed)
-        self._port = pair.make_nnx(None, config, self._reference)
+        self._reference = pair.make_torch(options, seed)
+        self._port = pair.make_nnx(options, self._reference)
         modules = submodules(self._port)
         paths = [path for path, _ in self._reference.named_modules()]
         self._reference_path = {renamed(path, pair.rename): path for path in paths}
         self._ran: list[_Ran] = []
         self.healthy: list[Trial] = []
         outputs: dict[str, Mapping[str, Any]] = {}
-        clip = load_clip(None, FRAMES, SIZE, seed)
-        for case in pair.cases(self._reference, clip, seed):
+        for case in pair.cases(self._reference, options, seed):
             if case.path or case.depth is not None:
                 continue  # modules by themselves and the whole without its parts
             if case.args_from is not None:
@@ -163,12 +159,12 @@ class _Bench:
             self._port,
             case.args,
             torch_kwargs=case.kwargs,
-            method={"torch": case.torch, "nnx": case.nnx},
+            torch_method=case.torch,
+            nnx_method=case.nnx,
             layout=self._pair.layout,
             rename=self._pair.rename,
             ignore=ignore,
-            noise_floor=False,
-            jitted=False,
+            check_compiled=False,
         )
 
     def _trial(

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from parity.core.calls import Call, Match
+from parity.core.store import Store
 from parity.force.common import Array, Arrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
-from parity.core.calls import Call, Match
-from parity.core.store import Store
 
 APART = (
     "not measured: the trace has its float64 values with {} apart, and the port does not call it"
@@ -58,7 +58,7 @@ class RecordedFloat64:
             handed: Arrays = {}
             around = match.ref.parent
             if around != -1 and around == match.parent and matched.issuperset(inside[around]):
-                handed = self._wider(stored.inputs, stored.handed)
+                handed = self._wider(stored.inputs, stored.passed)
             outputs = self._wider(stored.outputs, stored.own)
             if not matched.issuperset(inside[order]):
                 outputs = self._wider(stored.outputs, stored.whole)
@@ -88,7 +88,7 @@ class RecordedFloat64:
     def handed(self, order: int, leaf: str) -> Array | None:
         """What a call was handed."""
         stored = self._case.calls[order]
-        return self._wider(stored.inputs, stored.handed).get(leaf)
+        return self._wider(stored.inputs, stored.passed).get(leaf)
 
     def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
         return _Wider(leaves, wide, self._reader)

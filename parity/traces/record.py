@@ -16,27 +16,34 @@ from typing import Any
 import torch
 
 from parity.capture import torch as capture_torch
-from parity.host import environment
-from parity.core.lock import alone
-from parity.run.case import root_outputs
-from parity.options.arguments import check_choice, check_sequences
-from parity.options.scope import choose, needed
+from parity.capture.restore_torch import seeded
 from parity.core.exceptions import InputError
-from parity.traces.index import NAME, NOT_OFFLINE, Index, StoredCase, StoredTensor, write_index
+from parity.core.lock import alone
+from parity.core.pair import Case, Offline, Pair, PairOptions
+from parity.core.store import Store, digest
+from parity.core.tree import flatten
+from parity.host import environment
+from parity.host.progress import Progress
+from parity.options.arguments import check_choice, check_sequences
+from parity.options.options import Options
+from parity.options.scope import needed, scope_of
+from parity.run.facts import facts
+from parity.run.inputs import root_outputs
+from parity.run.live import Live
+from parity.traces.index import (
+    NAME,
+    NOT_OFFLINE,
+    Index,
+    StoredCase,
+    StoredTensor,
+    read_index,
+    write_index,
+)
 from parity.traces.lock import locked
-from parity.traces.plain import encode_skeleton
-from parity.traces.read_index import read_index
+from parity.traces.plain import encode
 from parity.traces.record_case import record_case
 from parity.traces.shards import PATTERN, Array, Form, Reader, Shard, problem, write
 from parity.traces.trace import adopted
-from parity.inputs import load_clip
-from parity.run.live import Live, facts
-from parity.host.progress import Progress
-from parity.core.pair import Case, Offline, Pair
-from parity.options.options import Rules
-from parity.capture.restore_torch import seeded
-from parity.core.store import Store, digest
-from parity.core.tree import flatten
 
 SHARD_SIZE = 1 << 30
 
@@ -55,19 +62,15 @@ class Recording:
 def record_pair(
     pair: Pair,
     folder: Path,
+    options: PairOptions | None = None,
     *,
-    video: str | None = None,
-    frames: int = 17,
-    size: tuple[int, int] = (64, 64),
-    weights: str | None = None,
-    config: str | None = None,
     seed: int = 0,
     only: Sequence[str] = (),
     depth: int | None = None,
     shard_size: int = SHARD_SIZE,
     progress: Progress | None = None,
 ) -> Recording:
-    """Record the reference of `pair` on a clip and on its synthetic inputs, into `folder`.
+    """Record the reference of `pair` on the inputs that it makes, into `folder`.
 
     Arguments are those of `run_pair`: with `only` and `depth` a check says what such a run does.
     Of each case the outermost call is recorded whatever was chosen. Files have at most `shard_size`
@@ -78,14 +81,14 @@ def record_pair(
             another trace.
     """
     check_sequences(only=only)
+    options = pair.resolved(options)
     if pair.offline is None:
         raise InputError(NOT_OFFLINE.format(pair.name))
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
         return _record(
-            pair, pair.offline, folder, Rules(only=tuple(only), depth=depth), shard_size,
-            progress or Progress(),
-            video=video, frames=frames, size=size, weights=weights, config=config, seed=seed,
+            pair, pair.offline, folder, Options(only=tuple(only), depth=depth), shard_size,
+            progress or Progress(), options, seed,
         )  # fmt: skip
 
 
@@ -93,26 +96,19 @@ def _record(
     pair: Pair,
     offline: Offline,
     folder: Path,
-    rules: Rules,
+    rules: Options,
     shard_size: int,
     progress: Progress,
-    *,
-    video: str | None,
-    frames: int,
-    size: tuple[int, int],
-    weights: str | None,
-    config: str | None,
+    options: PairOptions,
     seed: int,
 ) -> Recording:
-    progress.stage("reading the clip")
-    clip = load_clip(video, frames, size, seed)
     progress.stage("making the reference")
-    reference = pair.make_torch(weights, config, seed)
+    reference = pair.make_torch(options, seed)
     capture_torch.check_devices(reference, (), {})
     progress.stage("making the inputs")
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, rules)
-    cases = needed(rules.only, paths, pair.cases(reference, clip, seed))
+    cases = needed(rules.only, paths, pair.cases(reference, options, seed))
     _check_names(cases)
     progress.stage("writing the weights")
     tensors, state, arrays = _tensors(reference)
@@ -124,7 +120,7 @@ def _record(
             "seed": seed,
             "only": list(rules.only),
             "depth": rules.depth,
-            "clip": [clip.source, digest(clip.frames).hex()],
+            "options": _digest({name: repr(value) for name, value in options.items()}),
             "tensors": [[one.path, one.name, one.form.digest] for one in tensors],
             "cases": [[case.name, case.path, _given(case)] for case in cases],
             "settings": _digest(settings),
@@ -135,7 +131,7 @@ def _record(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts=facts(pair, reference, clip, weights, config, seed),
+        facts=facts(pair, reference, cases, options, seed),
         only=rules.only,
         depth=rules.depth,
         modules=tuple(replace(info, path=path)
@@ -156,7 +152,7 @@ def _record(
         {case.key: case for case in before.cases if _whole(folder, case.shards)} if before else {}
     )
     kept = len(found)
-    live = Live(reference)
+    live = Live(reference, seed)
     outputs: dict[str, Mapping[str, Any]] = {}
     done: list[Case] = []
     shown = False
@@ -168,15 +164,11 @@ def _record(
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
         key = (case.name, case.path)
-        choice = choose(
-            case.path, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename
-        )
+        choice = scope_of(case, paths, (), only=rules.only, depth=rules.depth, rename=pair.rename)
         if key in found:
             shown |= choice.whole or len(found[key].calls) > 1
             outputs[case.name] = _outputs(folder, found[key])
             continue
-        if case.depth == 0:
-            choice = replace(choice, theirs=())
         with seeded(seed), Store() as store:
             made = record_case(case, live, pair, choice, store, progress)
             files = write(folder, names, made.arrays, shard_size)
@@ -274,7 +266,7 @@ def _given(case: Case) -> str:
         capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
         for _, array in flat.arrays
     ]
-    return _digest([encode_skeleton(flat.skeleton), *(digest(array).hex() for array in arrays)])
+    return _digest([encode(flat.skeleton), *(digest(array).hex() for array in arrays)])
 
 
 def _code(reference: torch.nn.Module) -> str:

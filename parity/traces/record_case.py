@@ -1,5 +1,6 @@
 """One case of a golden trace: the calls of the reference, and what they do in float64."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,22 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from parity.run.case import root_outputs
-from parity.options.scope import Choice, opened
-from parity.force.common import Arrays, NotMeasured
-from parity.core.globs import named
-from parity.traces.float64 import difference
-from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
-from parity.traces.methods import name_of
-from parity.traces.plain import encode_skeleton
-from parity.traces.shards import Array, Form
-from parity.run.part import Part, split
-from parity.run.live import Live
-from parity.host.progress import Progress
 from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace
+from parity.core.globs import named
 from parity.core.pair import Case, Pair
 from parity.core.store import Buffer, Store
 from parity.core.tree import flatten
+from parity.force.common import Arrays, NotMeasured
+from parity.host.progress import Progress
+from parity.options.scope import Scope, opened
+from parity.run.inputs import root_outputs
+from parity.run.live import Live
+from parity.run.part import Extent, extents
+from parity.traces.float64 import difference
+from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
+from parity.traces.methods import name_of
+from parity.traces.plain import encode
+from parity.traces.shards import Array, Form
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def record_case(
     case: Case,
     live: Live,
     pair: Pair,
-    choice: Choice,
+    choice: Scope,
     store: Store,
     progress: Progress,
 ) -> Made:
@@ -52,43 +53,34 @@ def record_case(
     nnx = name_of(case.nnx, pair)
     shipped = None if case.shipped is None else name_of(case.shipped, pair)
     given = flatten(live.arguments(case, pair.layout))
-    encode_skeleton(given.skeleton)  # refused before anything runs
+    encode(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    recorded = live.record(case, store, pair.layout, choice.theirs)
+    recorded = live.record(case, store, pair.layout, choice.ref)
     trace, without = _without_taps(case, recorded)
     forms = _Forms(store)
-    wide = _in_float64(case, live, choice, trace, forms, store, progress)
+    added, problem = _in_float64(case, live, choice, trace, forms, progress)
     calls = tuple(
         StoredCall(
-            path=call.path,
-            kind=call.kind,
-            method=call.method,
-            number=call.number,
-            parent=call.parent,
+            **{
+                name: getattr(call, name) for name in ("path", "kind", "method", "number", "parent")
+            },
             inputs=tuple(map(forms.leaf, call.inputs)),
             outputs=tuple(map(forms.leaf, call.outputs)),
-            own=wide.own.get(call.order, {}),
-            handed=wide.handed.get(call.order, {}),
-            whole=wide.whole.get(call.order, {}),
-            problem=wide.problems.get(call.order, ""),
+            **added[call.order],
         )
         for call in trace.calls
     )
     stored = StoredCase(
-        name=case.name,
-        path=case.path,
+        **{name: getattr(case, name) for name in ("name", "path", "depth", "floor", "r_limit")},
         nnx=nnx,
         shipped=shipped,
-        depth=case.depth,
-        floor=case.floor,
-        r_limit=case.r_limit,
         arguments=given.skeleton,
         given=tuple(forms.of(store.put(np.asarray(array))) for _, array in given.arrays),
         calls=calls,
         modules=tuple(replace(info, path=path) for path, info in trace.modules.items()),
         optional={kind: tuple(names) for kind, names in live.optional(case).items()},
         notes=(*live.notes(case), *without),
-        problem=wide.problem,
+        problem=problem,
         shards=(),
     )
     return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
@@ -103,23 +95,22 @@ def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
         return trace, ()
     kept = [call for call in trace.calls if not call.tapped]
     place = {call.order: index for index, call in enumerate(kept)} | {-1: -1}
-    calls = tuple(replace(call, order=place[call.order], parent=place[call.parent])
-                  for call in kept)  # fmt: skip
+    calls = (replace(one, order=place[one.order], parent=place[one.parent]) for one in kept)
     note = f"{case.name}: a golden trace has no taps: {named(taps)} left out"
-    return replace(trace, calls=calls), (note,)
+    return replace(trace, calls=tuple(calls)), (note,)
 
 
 class _Forms:
     """The arrays that are to be written, by digest."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self.arrays: dict[str, tuple[Form, Callable[[], Array]]] = {}
 
     def of(self, buffer: Buffer) -> Form:
         """The form of a stored array, which is to be written."""
         form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
-        self.arrays.setdefault(form.digest, (form, partial(self._store.get, buffer)))
+        self.arrays.setdefault(form.digest, (form, partial(self.store.get, buffer)))
         return form
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
@@ -128,79 +119,57 @@ class _Forms:
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
-        """What to add to the leaves to get these, which are theirs in float64."""
+        """Differences of the leaves from these arrays, which are theirs in float64."""
         found: dict[str, Form | None] = {}
         for leaf in leaves:
             if leaf.buffer is None or leaf.buffer.dtype.kind not in "fcV":
                 continue
             array = arrays.get(leaf.name)
             if array is not None and array.shape == leaf.buffer.shape:
-                more = difference(array, self._store.get(leaf.buffer))
-                put = self._store.put(more, copy=False) if more.any() else None
+                more = difference(array, self.store.get(leaf.buffer))
+                put = self.store.put(more, copy=False) if more.any() else None
                 found[leaf.name] = None if put is None else self.of(put)
         return found
 
 
-@dataclass(frozen=True)
-class _InFloat64:
-    """By the `order` of calls, what they do in float64, and why `whole` is not known.
-
-    `problem` says why the reference did not run with its calls apart.
-    """
-
-    own: Mapping[int, Wide]
-    handed: Mapping[int, Wide]
-    whole: Mapping[int, Wide]
-    problems: Mapping[int, str]
-    problem: str
-
-
 def _in_float64(
-    case: Case,
-    live: Live,
-    choice: Choice,
-    trace: Trace,
-    forms: _Forms,
-    store: Store,
-    progress: Progress,
-) -> _InFloat64:
+    case: Case, live: Live, choice: Scope, trace: Trace, forms: _Forms, progress: Progress
+) -> tuple[Mapping[int, Mapping[str, Any]], str]:
+    """By the `order` of calls, the fields of a `StoredCall` that tell what it does in float64, and
+    why the reference did not run with its calls apart, if it did not.
+    """
     shown = trace if choice.whole else opened(trace)
     float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
     calls = (shown.calls, shown.calls)
     matches = tuple(map(_with_itself, shown.calls))
-    parts = (Part(matches, calls),) if choice.whole else split(matches, calls)
-    own: dict[int, Wide] = {}
-    handed: dict[int, Wide] = {}
-    whole: dict[int, Wide] = {}
-    problems: dict[int, str] = {}
+    parts = (Extent(matches, calls),) if choice.whole else extents(matches, calls)
+    added: dict[int, dict[str, Any]] = defaultdict(dict)
 
     def heard(match: Match, given: Arrays, outputs: Arrays) -> None:
-        handed[match.ref.order] = forms.wide(match.ref.inputs, given)
-        own[match.ref.order] = forms.wide(match.ref.outputs, outputs)
+        added[match.ref.order]["passed"] = forms.wide(match.ref.inputs, given)
+        added[match.ref.order]["own"] = forms.wide(match.ref.outputs, outputs)
         progress.advance()
 
     progress.stage("the reference in float64", len(matches))
     failed: dict[int, str] = {}
     for part in parts:
         orders = {match.ref.order for match in part.matches}
-        failed |= float64.own(part.matches, part.calls[0], store, heard, orders)
+        failed |= float64.own(part.matches, part.calls[0], forms.store, heard, orders)
     around = {call.parent for call in shown.calls}
     containers = [m.ref for part in parts for m in part.matches if m.ref.order in around]
     progress.stage("the reference in float64, call by call", len(containers))
     for call in containers:
         try:
-            whole[call.order] = forms.wide(call.outputs, float64.whole(call, store))
+            whole = float64.whole(call, forms.store)
+            added[call.order]["whole"] = forms.wide(call.outputs, whole)
         except NotMeasured as error:
-            problems[call.order] = str(error)
+            added[call.order]["problem"] = str(error)
         progress.advance()
-    return _InFloat64(own, handed, whole, problems, next(iter(failed.values()), ""))
+    return added, next(iter(failed.values()), "")
 
 
 def _with_itself(call: Call) -> Match:
-    return Match(
-        call,
-        call,
-        tuple(LeafMatch(leaf, leaf) for leaf in call.inputs),
-        tuple(LeafMatch(leaf, leaf) for leaf in call.outputs),
-        call.parent,
+    inputs, outputs = (
+        tuple(LeafMatch(leaf, leaf) for leaf in leaves) for leaves in (call.inputs, call.outputs)
     )
+    return Match(call, call, inputs, outputs, call.parent)

@@ -9,7 +9,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,38 @@ from jaxtyping import Shaped
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from parity.core.exceptions import InputError
+from parity.core.codec import stored_as
+from parity.core.exceptions import InputError, shown
 
 Array = Shaped[np.ndarray, "..."]
 
 PATTERN = re.compile(r"\d{5}\.safetensors")
-"""What shards are called: nothing outside the folder has such a name."""
+"""Names of shards: nothing outside the folder has such a name."""
+
+DIGEST = re.compile(r"[0-9a-f]{32}")
+
+DIMENSIONS = 32
+"""Of an array, at most: every NumPy has them."""
 
 NATIVE = frozenset(
-    {
-        "bfloat16", "bool", "complex64", "float16", "float32", "float64",
-        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
-    }
-)  # fmt: skip
+    ["bfloat16", "bool", "complex64", "float16", "float32", "float64"]
+    + [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
 """Types that the files have and NumPy can read from them; arrays of others are stored as bytes."""
+
+
+def dtype_of(name: str) -> np.dtype[Any]:
+    """The type of that name, bfloat16 and its like among them.
+
+    Raises:
+        InputError: it is no type of numbers.
+    """
+    small = getattr(ml_dtypes, str(name), None)
+    if isinstance(small, type) and issubclass(small, np.generic):
+        return np.dtype(small)
+    if str(name) not in NATIVE | {"complex128"}:
+        raise InputError(f"{shown(name)} is no type of numbers")
+    return np.dtype(name)
 
 
 @dataclass(frozen=True)
@@ -41,7 +60,13 @@ class Form:
 
     digest: str
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] = field(metadata=stored_as(attrgetter("name"), dtype_of))
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > DIMENSIONS or any(not 0 <= size < 1 << 48 for size in self.shape):
+            raise InputError(f"{self.shape} is no shape of an array")
+        if not DIGEST.fullmatch(self.digest):
+            raise InputError(f"{shown(self.digest)} is no digest of an array")
 
     @property
     def nbytes(self) -> int:
@@ -53,6 +78,11 @@ class Form:
         """Type and shape, as messages have them."""
         return f"{self.dtype.name}{list(self.shape)}"
 
+    def adds_to(self, other: "Form") -> bool:
+        """True of a difference in float64 as a trace stores that of the other array."""
+        kind = "complex64" if other.dtype.kind == "c" else "float32"
+        return (self.shape, self.dtype.name) == (other.shape, kind)
+
 
 @dataclass(frozen=True)
 class Shard:
@@ -63,19 +93,9 @@ class Shard:
     sha256: str
     digests: tuple[str, ...]
 
-
-def dtype_of(name: str) -> np.dtype[Any]:
-    """The type of that name, bfloat16 and its like among them.
-
-    Raises:
-        InputError: it is no type of numbers.
-    """
-    small = getattr(ml_dtypes, name, None)
-    if isinstance(small, type) and issubclass(small, np.generic):
-        return np.dtype(small)
-    if name not in NATIVE | {"complex128"}:
-        raise InputError(f"{name!r} is no type of numbers; record it again")
-    return np.dtype(name)
+    def __post_init__(self) -> None:
+        if not PATTERN.fullmatch(self.name):
+            raise InputError(f"names {shown(self.name)}, which is no file of a trace; refused")
 
 
 def write(
@@ -134,7 +154,7 @@ def sha256(path: Path) -> str:
 
 
 def problem(folder: Path, shard: Shard) -> str:
-    """Why the file is not the one that was written, `""` if it is."""
+    """The reason why the file is not the one that was written, `""` if it is."""
     path = folder / shard.name
     if not path.is_file():
         return f"{path}: the index names it, and there is no such file"

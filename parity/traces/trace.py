@@ -1,18 +1,16 @@
 """A golden trace as it is read: its index, and the arrays of its files once these are checked."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-from parity.core.exceptions import InputError
-from parity.traces.index import AGAIN, Index, StoredCall, StoredLeaf, Wide
-from parity.traces.read_index import read_index
-from parity.traces.shards import Array, Form, Reader, problem
 from parity.core.calls import Call, Leaf, ModuleInfo, Trace
+from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
+from parity.traces.index import AGAIN, Index, StoredCall, StoredLeaf, read_index
+from parity.traces.shards import Array, Form, Reader, problem
 
 
 @dataclass(frozen=True)
@@ -33,11 +31,15 @@ class Golden:
         """The reference's parameters and buffers, read when they are asked for."""
         return [
             Tensor(
-                one.path, one.name, one.form.shape, _reading(self.reader, one.form), one.buffer,
-                one.identity,
+                x.path,
+                x.name,
+                x.form.shape,
+                partial(self.reader.read, x.form),
+                x.buffer,
+                x.identity,
             )
-            for one in self.index.tensors
-        ]  # fmt: skip
+            for x in self.index.tensors
+        ]
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -57,7 +59,6 @@ def open_trace(folder: Path) -> Golden:
         raise InputError(
             f"{folder}: its recording has not ended; the same `parity record` command goes on"
         )
-    _check_cases(folder, index)
     for shard in index.shards:
         if why := problem(folder, shard):
             raise InputError(f"{why}; {AGAIN}")
@@ -66,59 +67,18 @@ def open_trace(folder: Path) -> Golden:
     return Golden(folder, index, reader)
 
 
-def _check_cases(folder: Path, index: Index) -> None:
-    """There is one at least, and none twice."""
-    if not index.cases:
-        raise InputError(f"{folder}: has no case; {AGAIN}")
-    counts = Counter(case.key for case in index.cases)
-    (name, path), most = counts.most_common(1)[0]
-    if most > 1:
-        raise InputError(f"{folder}: has {most} cases {name!r} of module {path!r}; {AGAIN}")
-
-
 def _check_forms(folder: Path, index: Index, reader: Reader) -> None:
-    """Every array that the index names is in a file, and nowhere named as of another size; what
-    float64 adds has the size of what it is added to.
-    """
+    """Every array that the index names is in a file, and nowhere named as of another size."""
     known: dict[str, Form] = {}
-    for form in _forms(index):
-        if form.digest not in reader:
-            raise InputError(f"{folder}: no file has array {form.digest}; {AGAIN}")
+    for form in index.forms:
         first = known.setdefault(form.digest, form)
-        if (form.nbytes, form.dtype) != (first.nbytes, first.dtype):
-            raise InputError(
-                f"{folder}: array {form.digest} is named as {form.text} and as {first.text};"
-                f" {AGAIN}"
-            )
-
-    for case in index.cases:
-        for call in case.calls:
-            for leaves, wide in ((call.outputs, call.own), (call.outputs, call.whole),
-                                 (call.inputs, call.handed)):  # fmt: skip
-                _check_wide(folder, leaves, wide)
-
-
-def _check_wide(folder: Path, leaves: Sequence[StoredLeaf], wide: Wide) -> None:
-    for leaf in leaves:
-        more, to = wide.get(leaf.name), leaf.form
-        if more is None or to is None:
-            continue
-        kind = "complex64" if to.dtype.kind == "c" else "float32"
-        if more.shape != to.shape or more.dtype.name != kind:
-            raise InputError(
-                f"{folder}: {more.text} cannot be added to {to.text} of {leaf.name!r}; {AGAIN}"
-            )
-
-
-def _forms(index: Index) -> Iterator[Form]:
-    yield from (tensor.form for tensor in index.tensors)
-    yield from index.state.values()
-    for case in index.cases:
-        yield from case.given
-        for call in case.calls:
-            yield from (leaf.form for leaf in (*call.inputs, *call.outputs) if leaf.form)
-            for wide in (call.own, call.handed, call.whole):
-                yield from (form for form in wide.values() if form)
+        problem = ""
+        if form.digest not in reader:
+            problem = f"no file has array {form.digest}"
+        elif (form.nbytes, form.dtype) != (first.nbytes, first.dtype):
+            problem = f"array {form.digest} is named as {form.text} and as {first.text}"
+        if problem:
+            raise InputError(f"{folder}: {problem}; {AGAIN}")
 
 
 def adopted(
@@ -130,33 +90,22 @@ def adopted(
         form = one.form
         if form is None:
             return Leaf(one.name, value=one.value)
-        read = _reading(reader, form)
+        read = partial(reader.read, form)
         buffer = store.adopt(bytes.fromhex(form.digest), form.shape, form.dtype, read)
         return Leaf(one.name, buffer, moved=one.moved, sure=one.sure)
 
-    return Trace(
-        tuple(
-            Call(
-                path=call.path,
-                kind=call.kind,
-                method=call.method,
-                number=call.number,
-                order=order,
-                parent=call.parent,
-                inputs=tuple(map(leaf, call.inputs)),
-                outputs=tuple(map(leaf, call.outputs)),
-            )
-            for order, call in enumerate(calls)
-        ),
-        {info.path: info for info in modules},
+    found = tuple(
+        Call(
+            **{
+                name: getattr(call, name) for name in ("path", "kind", "method", "number", "parent")
+            },
+            order=order,
+            inputs=tuple(map(leaf, call.inputs)),
+            outputs=tuple(map(leaf, call.outputs)),
+        )
+        for order, call in enumerate(calls)
     )
-
-
-def _reading(reader: Reader, form: Form) -> Any:
-    def read() -> Array:
-        return reader.read(form)
-
-    return read
+    return Trace(found, {info.path: info for info in modules})
 
 
 class _State(Mapping[str, Array]):

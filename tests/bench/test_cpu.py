@@ -31,5 +31,6 @@ def test_the_command_writes_its_tables(tmp_path):
         assert row["ratio"] > 0
         assert row["operations"] > 1e7
     table = (tmp_path / "cpu.md").read_text()
-    assert table in done.output
+    for line in table.splitlines():
+        assert line in done.output or not line.startswith("|")
     assert "| encode 9x16x24 |" in table

@@ -219,7 +219,7 @@ def jaxvae_page() -> dict[str, Any]:
     """The sample as `clip.mp4`, and the small model where a clone has it."""
     import shutil
 
-    from parity.inputs import sample_file
+    from jaxvae.pairs.inputs import sample_file
 
     sample = sample_file()
     assert sample is not None

@@ -47,13 +47,13 @@ def mistake_pooling(port):
     return port
 
 
-def mistaken_pooling(weights, config, torch_module):
-    return mistake_pooling(pair.make_nnx(weights, config, torch_module))
+def mistaken_pooling(options, torch_module):
+    return mistake_pooling(pair.make_nnx(options, torch_module))
 
 
-def clip_only(torch_module, clip, seed):
+def clip_only(torch_module, options, seed):
     """The clip through encode, for the mistake is there."""
-    return pair.cases(torch_module, clip, seed)[:1]
+    return pair.cases(torch_module, options, seed)[:1]
 
 
 POOLING = replace(pair.PAIR, name="pooling", make_nnx=mistaken_pooling, cases=clip_only)

@@ -12,17 +12,17 @@ import torch
 
 from parity.capture.nnx import submodules
 from parity.host.progress import Progress
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
 from tests.docs.documents import blocks, difference
-from tests.docs.figures import read
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 HERE = Path(__file__).parent
 
 
-def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_path):
+def test_the_mistaken_time_pooling_is_named_and_all_before_it_passes(tmp_path):
     """The mistake of an earlier port, which called the encoder's error of 0.6 production ready."""
     words = ["run", "mutants:POOLING", "--config", "small", "--size", "32x32", "--out", tmp_path]
     done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
@@ -39,7 +39,6 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_is_perfect(tmp_pat
     assert all("reshape_order: reshapes of the channel-last array" in line for line in faults)
     assert all("between its own input and the input of `conv`" in line for line in faults)
     first = table.index[table.path == named[0]][0]
-    assert set(table.loc[: first - 1, "grade"]) == {"perfect"}
     assert set(table.loc[: first - 1, "verdict"]) == {"PASS"}
     assert table.loc[first, "incl_mae"] > 1e-2
     # what the earlier port reported as its encoder's error
@@ -53,8 +52,6 @@ def test_the_readme_shows_what_is_printed(tmp_path):
     done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
     shown = next(one.text for one in blocks("README.md") if one.text.startswith("fault: encoder"))
     assert not difference(shown, done.stdout)
-    again = read("docs/claims.md").split("nothing else:\n\n")[1].split("\n\n")[0]
-    assert not difference(again, done.stdout)
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +85,10 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=theirs, nnx=ours)
-    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
+    options = Options(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
-        outcome = run_case(case, Live(small_torch), small_nnx, rules, Progress())
+        outcome = run_case(case, Live(small_torch), RunningPort(small_nnx), options, (), Progress())
     finally:
         undo()
     assert [(fault.path, fault.cause) for fault in outcome.faults] == [(path, "scale_or_offset")]

@@ -12,7 +12,7 @@ from parity.run import live
 from parity.traces import index
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from parity.core.exceptions import InputError
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 ABOUT = ["floor_rel_l2", "R"]
 """A trace has the reference's float64 values to float32 of their difference from the float32."""
 
@@ -28,7 +28,7 @@ def test_the_figures_are_those_of_a_run(both):
     for column in ABOUT:
         ours, theirs = checked.table[column].to_numpy(), run.table[column].to_numpy()
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs))
-        np.testing.assert_allclose(ours, theirs, rtol=1e-6)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * (column == "R"))
     assert run.table["R"].notna().sum() > 10
 
 
@@ -96,7 +96,8 @@ def test_of_a_part_it_says_what_a_run_of_this_part_does(tmp_path, ran, choice, p
     exact = run.table.drop(columns=ABOUT)
     pd.testing.assert_frame_equal(checked.table.drop(columns=ABOUT), exact, check_exact=True)
     for column in ABOUT:
-        np.testing.assert_allclose(checked.table[column], run.table[column], rtol=1e-6)
+        ours, theirs = checked.table[column], run.table[column]
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * (column == "R"))
     assert checked.partial == run.partial
     assert checked.partial.startswith("a part only: ")
     assert checked.verdict == run.verdict == verdict

@@ -32,7 +32,7 @@ def run(*words, env=None):
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("command")
-    words = ("record", "tiny:PAIR", "--frames", 1, "--size", "8x8", "--out", folder)
+    words = ("record", "tiny:PAIR", "--out", folder)
     done = run(COMMAND, *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 cases, ")
@@ -74,7 +74,7 @@ def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, mo
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["check", "."], "trace.json: cannot be read (No such file or directory)"),
+        (["check", "."], "trace.json: no such file; give the folder that `parity record` wrote"),
         (["check", ".", "--pair", "nonsense"], "no pair 'nonsense'"),
         (["record", "--weights", "x", "--config", "small"], "leave --config out"),
         (["record", "--shard-size", "0"], "--shard-size"),
@@ -123,8 +123,8 @@ def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
         (["TRACE", "TRACE", "--depth", "0"], "--depth: nothing runs"),
         (["TRACE", "TRACE", "--only", "x"], "--only: nothing runs"),
         (["TRACE", "TRACE", "--emulate", "bf16"], "--emulate: nothing runs"),
-        (["TRACE", "TRACE", "--disable-jit"], "--disable-jit: nothing runs"),
-        (["TRACE", "TRACE", "--bundle", "x"], "--bundle: nothing runs"),
+        (["TRACE", "TRACE", "--eager"], "--eager: nothing runs"),
+        (["TRACE", "TRACE", "--repro", "x"], "--repro: nothing runs"),
     ],
 )
 def test_two_traces_wrongly(trace, words, part, monkeypatch, capsys):
@@ -136,7 +136,7 @@ def test_two_traces_wrongly(trace, words, part, monkeypatch, capsys):
 
 def test_record_prints_what_was_asked_for(tmp_path, monkeypatch, capsys):
     """A part, in the words of `run`."""
-    words = ("record", "tiny:PAIR", "--frames", 1, "--size", "8x8", "--only", "stem", "--only",
+    words = ("record", "tiny:PAIR", "--only", "stem", "--only",
              "head", "--out", tmp_path)  # fmt: skip
     monkeypatch.setattr(sys, "argv", ["parity", *map(str, words), "--json"])
     main()
@@ -156,7 +156,7 @@ def test_a_recording_that_was_killed_goes_on_and_keeps_others_out(tmp_path):
     """A process that is stopped at its last case, so that the moment is no matter of luck."""
     wait = tmp_path / "wait"
     wait.touch()
-    words = (COMMAND, "record", "tiny:WAITING", "--frames", 1, "--size", "8x8", "--out",
+    words = (COMMAND, "record", "tiny:WAITING", "--out",
              tmp_path / "trace")  # fmt: skip
     env = {**os.environ, "TINY_WAIT": str(wait)}
     index = tmp_path / "trace" / "trace.json"
@@ -195,9 +195,9 @@ def test_cogvideox_in_the_small_configuration(tmp_path):
 
     asked = ("--config", "small", "--size", "32x32")
     for words, env in (
-        (("record", *asked, "--out", tmp_path / "trace"), None),
+        (("record", "cogvideox", *asked, "--out", tmp_path / "trace"), None),
         (("check", tmp_path / "trace", "--out", tmp_path / "check"), WITHOUT_TORCH),
-        (("run", *asked, "--out", tmp_path / "run"), None),
+        (("run", "cogvideox", *asked, "--out", tmp_path / "run"), None),
     ):
         done = run(COMMAND, *words, env=env)
         assert done.returncode == 0, done.stderr

@@ -64,7 +64,7 @@ class Hands(nnx.Module):
         return self.table(ids if self.lost is None else ids.at[self.lost].add(1))
 
 
-def make_torch(weights, config, seed):
+def make_torch(options, seed):
     torch.manual_seed(seed)
     return TorchTable()
 
@@ -74,10 +74,10 @@ IDS = np.random.default_rng(0).integers(0, 7, (30, 5))
 PAIR = Pair(
     name="table",
     make_torch=make_torch,
-    make_nnx=lambda weights, config, reference: Table(
+    make_nnx=lambda options, reference: Table(
         {name: value.numpy() for name, value in reference.state_dict().items()}
     ),
-    cases=lambda reference, clip, seed: (parity.Case("__call__/ids", (IDS,)),),
+    cases=lambda reference, options, seed: (parity.Case("__call__/ids", (IDS,)),),
     rungs=(),
     offline=parity.Offline(
         settings=lambda reference: {}, make_nnx=lambda settings, tensors: Table(tensors)
@@ -86,7 +86,7 @@ PAIR = Pair(
 
 
 def recorded(pair, folder):
-    record_pair(pair, folder, frames=1, size=(8, 8), seed=0)
+    record_pair(pair, folder, seed=0)
     return folder
 
 
@@ -102,7 +102,7 @@ X = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
 def handing(width=torch.int64, lost=None, port_lost=None):
     """A pair that makes whole numbers and hands them on, one of them wrong on one side or none."""
 
-    def make_torch(weights, config, seed):
+    def make_torch(options, seed):
         torch.manual_seed(seed)
         reference = TorchHands()
         reference.width, reference.lost = width, lost
@@ -116,7 +116,7 @@ def handing(width=torch.int64, lost=None, port_lost=None):
     return replace(
         PAIR,
         make_torch=make_torch,
-        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (X,)),),
+        cases=lambda reference, options, seed: (parity.Case("__call__/x", (X,)),),
         offline=parity.Offline(lambda reference: {}, make_nnx),
     )
 

@@ -16,10 +16,10 @@ from parity.core.tree import flatten, rebuild
 from parity.traces import index
 from parity.traces.check import check_trace
 from parity.traces.lock import locked
-from parity.traces.plain import decode, decode_skeleton, encode, encode_skeleton
+from parity.traces.plain import decode, decode_value, encode, encode_value
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 
 
 def test_files_have_the_size_that_was_asked_for(recorded):
@@ -177,18 +177,18 @@ def test_a_recording_killed_before_its_first_case_goes_on(tmp_path, recorded):
     "value", [None, True, 3, 1.5, float("inf"), float("-inf"), "text", 1 + 2j, b"bytes"]
 )
 def test_plain_values_come_back(value):
-    back = decode(json.loads(json.dumps(encode(value), allow_nan=False)))
+    back = decode_value(json.loads(json.dumps(encode_value(value), allow_nan=False)))
     assert (type(back), back) == (type(value), value)
 
 
 def test_nan_and_objects():
-    assert np.isnan(decode(encode(float("nan"))))
-    assert type(decode(encode(np.random.default_rng()))).__name__ == "Generator"
+    assert np.isnan(decode_value(encode_value(float("nan"))))
+    assert type(decode_value(encode_value(np.random.default_rng()))).__name__ == "Generator"
 
 
 def test_nested_arguments_come_back():
     value = ((np.ones(2), [None, {"a": np.zeros(1), "b": (1.5, "x")}]), {})
     flat = flatten(value)
-    skeleton = decode_skeleton(json.loads(json.dumps(encode_skeleton(flat.skeleton))))
+    skeleton = decode(json.loads(json.dumps(encode(flat.skeleton))))
     assert skeleton == flat.skeleton
     assert repr(rebuild(skeleton, [array for _, array in flat.arrays])) == repr(value)

@@ -66,19 +66,16 @@ def another_file(folder, resign):
 
 def one_of_another_shape(folder, resign):
     def change(content):
-        digest, shape, dtype = content["cases"][0]["given"][0]
-        content["cases"][0]["given"][0] = [digest, [*shape, 2], dtype]
+        content["cases"][0]["given"][0]["shape"].append(2)
 
     resign(folder, change)
 
 
 def all_of_another_type(folder, resign):
     def change(content):
-        digest, shape, dtype = content["cases"][0]["given"][0]
-        text = json.dumps(content)
-        found = json.loads(text.replace(json.dumps([digest, shape, dtype]),
-                                        json.dumps([digest, shape, "float16"])))  # fmt: skip
-        content.update(found)
+        form = content["cases"][0]["given"][0]
+        half = json.dumps({**form, "dtype": "float16"})
+        content.update(json.loads(json.dumps(content).replace(json.dumps(form), half)))
 
     resign(folder, change)
 
@@ -86,7 +83,7 @@ def all_of_another_type(folder, resign):
 def nothing_named_so(folder, resign):
     def change(content):
         leaf = content["cases"][0]["calls"][-1]["outputs"][0]
-        leaf["array"][0] = "00" * 16
+        leaf["form"]["digest"] = "00" * 16
 
     resign(folder, change)
 
@@ -107,9 +104,9 @@ def unfinished(folder, resign):
     ("spoil", "parts"),
     [
         (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
-        (lambda folder, resign: (folder / index.NAME).write_text("{"), ["not JSON"]),
-        (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["not the index"]),
-        (edited(format=99), ["format 99, this version reads 3", "record it again"]),
+        (lambda folder, resign: (folder / index.NAME).write_text("{"), ["no JSON"]),
+        (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["no index of a golden trace"]),
+        (edited(format=99), ["format 99, this version reads 4", "record it again"]),
         (edited(seed=4, facts={}), ["changed since it was recorded"]),
         (unfinished, ["its recording has not ended"]),
         (lambda folder, resign: shard(folder).unlink(), ["00001.safetensors", "no such file"]),
@@ -139,7 +136,10 @@ def test_it_is_refused(trace, resign, spoil, parts):
     [
         (tiny.OTHER, "a trace of pair 'tiny', not of 'other'; use --pair"),
         (replace(tiny.PAIR, offline=None), "give it offline=parity.Offline(...)"),
-        (replace(tiny.PAIR, layout={"*": "move"}), "recorded with layout {}, the pair has"),
+        (
+            replace(tiny.PAIR, layout={"*": "channels_first"}),
+            "recorded with layout {}, the",
+        ),
     ],
 )
 def test_another_pair_is_refused(recorded, pair, part):
@@ -176,5 +176,5 @@ def test_another_pair_is_refused(recorded, pair, part):
 )
 def test_what_could_not_be_checked_is_not_recorded(tmp_path, pair, options, part):
     with pytest.raises(InputError) as caught:
-        record_pair(pair, tmp_path, frames=1, size=(8, 8), **options)
+        record_pair(pair, tmp_path, **options)
     assert part in str(caught.value)

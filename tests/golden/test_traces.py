@@ -14,7 +14,7 @@ from parity.traces.compare import compare_traces
 from parity.traces.propagate import half
 from parity.traces.record import record_pair
 
-ASKED = {"frames": 1, "size": (8, 8), "seed": 3}
+ASKED = {"seed": 3}
 
 
 def first_case(*asked):
@@ -29,8 +29,8 @@ def edited(tmp_path_factory):
     """A trace of the tiny pair whose reference `edit` has changed, or is made from another seed."""
 
     def record(edit=lambda reference: None, seed=ASKED["seed"]):
-        def make_torch(weights, config, _):
-            reference = tiny.make_torch(weights, config, seed)
+        def make_torch(options, _):
+            reference = tiny.make_torch(options, seed)
             edit(reference)
             return reference
 
@@ -254,7 +254,10 @@ def test_a_case_that_only_one_has_too(plain, recorded):
         (lambda content: content.update(pair="other"), ["of pair 'tiny' and 'other'"]),
         (lambda content: content.update(only=["block"]), ["of --only [] and ['block']"]),
         (lambda content: content.update(depth=1), ["of --depth None and 1"]),
-        (lambda content: content.update(layout={"*": "keep"}), ["of layout {} and {'*': 'keep'}"]),
+        (
+            lambda content: content.update(layout={"*": "as_is"}),
+            ["of layout {} and {'*': 'as_is'}"],
+        ),
         (lambda content: content["request"].update(cases=3), ["does not say what its cases"]),
     ],
 )

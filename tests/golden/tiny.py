@@ -75,16 +75,16 @@ def jitted(model, x):
     return nnx.jit(lambda model, x: model(x))(model, x)
 
 
-def make_torch(weights, config, seed):
+def make_torch(options, seed):
     import tiny_torch
 
-    return tiny_torch.make_torch(weights, config, seed)
+    return tiny_torch.make_torch(options, seed)
 
 
-def cases(reference, clip, seed):
+def cases(reference, options, seed):
     import tiny_torch
 
-    return tiny_torch.cases(reference, clip, seed)
+    return tiny_torch.cases(reference, options, seed)
 
 
 def pair(make=Net, change=lambda port: None):
@@ -99,7 +99,7 @@ def pair(make=Net, change=lambda port: None):
         assert settings == {"channels": 8}
         return made(tensors)
 
-    def with_torch(weights, config, reference):
+    def with_torch(options, reference):
         return made({name: value.numpy() for name, value in reference.state_dict().items()})
 
     return Pair(
@@ -127,9 +127,9 @@ INLINED = pair(lambda: Net(residual=1.01, block=Inlined))
 OTHER = replace(PAIR, name="other")
 
 
-def waiting_cases(reference, clip, seed):
+def waiting_cases(reference, options, seed):
     """The cases, of which making the last one takes as long as a file is there."""
-    *first, last = cases(reference, clip, seed)
+    *first, last = cases(reference, options, seed)
 
     def args_from(outputs):
         while Path(os.environ["TINY_WAIT"]).exists():

@@ -33,7 +33,7 @@ class Net(torch.nn.Module):
         return {"logits": self.head(stats["mean"]), "h": h}
 
 
-def make_torch(weights, config, seed):
+def make_torch(options, seed):
     torch.manual_seed(seed)
     reference = Net().eval()
     with torch.no_grad():
@@ -43,7 +43,7 @@ def make_torch(weights, config, seed):
     return reference
 
 
-def cases(reference, clip, seed):
+def cases(reference, options, seed):
     draw = np.random.default_rng(seed)
     image = draw.standard_normal((2, 3, 7, 9)).astype(np.float32)
     noise = draw.standard_normal((1, 8, 5, 4)).astype(np.float32)

@@ -91,7 +91,7 @@ WEIGHTS = [
             "--weights", "vae"),
     weights("weights of NaN", float("nan"), "jaxvae", "reconstruct", "clip.npy", "out.npy",
             "--weights", "vae"),
-    weights("weights of NaN", float("nan"), "parity", "run", "--weights", "vae", "--frames", "1",
+    weights("weights of NaN", float("nan"), "parity", "run", "cogvideox", "--weights", "vae", "--frames", "1",
             "--size", "8x8", "--quiet", "--out", "out"),
 ]  # fmt: skip
 

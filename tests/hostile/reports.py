@@ -86,7 +86,7 @@ OTHER = [
 ]  # fmt: skip
 
 VALUES = [
-    edited("a format of 10**30", lambda made: made.update(format=10**30), "newer"),
+    edited("a format of 10**30", lambda made: made.update(format=10**30), "this version"),
     edited("an unknown part", lambda made: made.update(extra=1), "'extra' is unknown"),
     edited("an unknown part with an escape sequence", lambda made: made.update({"\x1b[2J": 1})),
     edited("an unknown part of 100 KB", lambda made: made.update({"n" * 100_000: 1}), "unknown"),

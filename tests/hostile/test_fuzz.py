@@ -13,12 +13,11 @@ from safetensors.numpy import save
 from jaxvae import CogVideoXVAEConfig
 from jaxvae.io.diffusers_folder import INDEX_NAME, WEIGHTS_NAME, open_weights
 from jaxvae.io.video import find_video
+from jaxvae.pairs.inputs import load_clip
 from parity.core.exceptions import InputError
-from parity.inputs import load_clip
 from parity.report import Report
 from parity.report.as_json import as_json
-from parity.traces.index import NAME
-from parity.traces.read_index import read_index
+from parity.traces.index import NAME, read_index
 from tests.hostile.case import REFUSALS
 from tests.hostile.models import linear_pair
 

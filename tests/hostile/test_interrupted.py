@@ -17,6 +17,7 @@ from flax import nnx
 import parity
 from parity.capture import hooks_nnx as observe_nnx
 from parity.core import lock as alone
+from parity.host import environment
 from tests.hostile import models
 from tests.hostile.case import hooks_of, left_behind
 from tests.hostile.makers import MAKER
@@ -121,6 +122,23 @@ def test_ctrl_c_leaves_models_and_reports_as_they_were(tmp_path):
 @pytest.mark.slow
 def test_ctrl_c_at_50_moments(tmp_path):
     check_interruptions(50, tmp_path)
+
+
+INTERRUPTS = """#!/bin/sh
+[ -e "{0}" ] || { echo $$ >"{0}"; kill -INT $PPID; exec sleep 0.5; }
+"""
+
+
+def test_an_interrupt_leaves_no_process_that_nobody_waits_for(tmp_path, monkeypatch):
+    """It arrives while git runs, which goes on longer than `subprocess.run` waits for it."""
+    started, git = tmp_path / "started", tmp_path / "git"
+    git.write_text(INTERRUPTS.replace("{0}", str(started)))
+    git.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    with pytest.raises(KeyboardInterrupt):
+        environment.describe_port(0)
+    with pytest.raises(ChildProcessError):  # no such child: it has ended and was waited for
+        os.waitpid(int(started.read_text()), os.WNOHANG)
 
 
 ENDS_BADLY = """

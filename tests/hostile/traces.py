@@ -82,17 +82,17 @@ def first(made: dict[str, Any]) -> Any:
 
 INDICES = [
     index("no index", lambda path: None, "give the folder that"),
-    index("empty", b"", "not JSON"),
-    index("cut short", b'{"format": 1', "not JSON"),
-    index("text", b"trace", "not JSON"),
-    index("no UTF-8", b"\xff\xfe{}", "not JSON"),
-    index("a pickle", pickle.dumps(Payload()), "not JSON"),
-    index("a list", b"[]", "not the index"),
-    index("null", b"null", "not the index"),
-    index("an empty object", b"{}", "not the index"),
-    index("a folder", Path.mkdir, "cannot be read"),
-    index("a link to nothing", lambda path: path.symlink_to("gone"), "cannot be read"),
-    index("a link in a circle", linked_loop, "cannot be read"),
+    index("empty", b"", "no JSON"),
+    index("cut short", b'{"format": 1', "no JSON"),
+    index("text", b"trace", "no JSON"),
+    index("no UTF-8", b"\xff\xfe{}", "no JSON"),
+    index("a pickle", pickle.dumps(Payload()), "no JSON"),
+    index("a list", b"[]", "no index"),
+    index("null", b"null", "no index"),
+    index("an empty object", b"{}", "no index"),
+    index("a folder", Path.mkdir, "not a file"),
+    index("a link to nothing", lambda path: path.symlink_to("gone"), "no such file"),
+    index("a link in a circle", linked_loop, "give the folder that"),
 ]
 
 CHANGED = [
@@ -100,7 +100,7 @@ CHANGED = [
     changed("a format that is text", lambda made: made.update(format="1"), "format '1'"),
     changed("a format that is a list", lambda made: made.update(format=[]), "format []"),
     changed("a format of any length", lambda made: made.update(format="x" * 5000), "format 'xxx"),
-    changed("no format", lambda made: made.pop("format"), "not the index"),
+    changed("no format", lambda made: made.pop("format"), "no index"),
     changed("no digest", lambda made: made.pop("sha256"), "SHA-256 differs"),
     changed("a digest that is null", lambda made: made.update(sha256=None), "SHA-256 differs"),
     changed("facts that nobody signed", lambda made: made["facts"].update(x=1), "SHA-256 differs"),
@@ -111,7 +111,7 @@ CHANGED = [
     signed("no cases", lambda made: made.update(cases=[]), "has no case"),
     signed("a case twice", lambda made: made["cases"].append(made["cases"][0]), "has 2 cases"),
     signed("another pair", lambda made: made.update(pair="other"), "pair 'other'"),
-    signed("another layout", lambda made: made.update(layout={"*": "move"}), "layout"),
+    signed("another layout", lambda made: made.update(layout={"*": "channels_first"}), "layout"),
     signed("cases that are a number", lambda made: made.update(cases=3), "cases: expected"),
     signed("a case that is a number", lambda made: made.update(cases=[3]), "cases[0]: expected"),
     signed("a case without calls", lambda made: made["cases"][0].pop("calls"), "'calls' is miss"),
@@ -131,17 +131,17 @@ CHANGED = [
     signed("a length of a file that is another", lambda made: first(made).update(nbytes=2**62),
            "expected", "bytes"),
     signed("an array of another shape", lambda made: made["cases"][0]["given"][0].__setitem__(
-        1, [2**31, 2**31])),
+        "shape", [2**31, 2**31])),
     signed("an array of a negative length", lambda made: made["cases"][0]["given"][0].__setitem__(
-        1, [-2])),
+        "shape", [-2])),
     signed("an array of an unknown type", lambda made: made["cases"][0]["given"][0].__setitem__(
-        2, "float7"), "'float7' is no type of numbers"),
+        "dtype", "float7"), "'float7' is no type of numbers"),
     signed("an array of objects", lambda made: made["cases"][0]["given"][0].__setitem__(
-        2, "object")),
+        "dtype", "object")),
     signed("an array that no file has", lambda made: made["cases"][0]["given"][0].__setitem__(
-        0, "00" * 16), "no file has array"),
+        "digest", "00" * 16), "no file has array"),
     signed("a digest that is no digest", lambda made: made["cases"][0]["given"][0].__setitem__(
-        0, "../x"), "is no digest of an array"),
+        "digest", "../x"), "is no digest of an array"),
 ]  # fmt: skip
 
 SHARDS = [

@@ -17,7 +17,7 @@ VAE = ("--weights", "vae")
 
 def frames(home: Path) -> None:
     """As `parity run` reads them."""
-    from parity.inputs import load_clip
+    from jaxvae.pairs.inputs import load_clip
 
     load_clip(str(next(home.glob("bad*"))), 2, (4, 4), 0)
 
@@ -146,15 +146,15 @@ FILES = [
 ]  # fmt: skip
 
 WORDS = [
-    Case("video", f"parity run {' '.join(words)}", says=says, needs=("clip.npy",),
-         words=("parity", "run", "--quiet", "--out", "out", *words))
+    Case("video", f"parity run cogvideox {' '.join(words)}", says=says, needs=("clip.npy",),
+         words=("parity", "run", "cogvideox", "--quiet", "--out", "out", *words))
     for words, says in (
-        (("--video", "gone.mp4"), ("gone.mp4: no such video file",)),
-        (("--video", ""), ("no such video file",)),
+        (("--video", "gone.mp4"), ("gone.mp4: no such file",)),
+        (("--video", ""), ("no such file",)),
         (("--video", "clip.npy"), ("17 frames asked for, 4 found; lower --frames",)),
-        (("--video", "clip.npy", "--frames", "2"), ("hold no 64x64 window", "lower --size")),
-        (("--video", "http://127.0.0.1:9/x.mp4"), ("no such video file",)),
-        (("--video", "a\nb.mp4"), ("no such video file",)),
+        (("--video", "clip.npy", "--frames", "2"), ("hold no 64x64 window", "a smaller one")),
+        (("--video", "http://127.0.0.1:9/x.mp4"), ("no such file",)),
+        (("--video", "a\nb.mp4"), ("no such file",)),
         (("--frames", "0"), ("--frames",)), (("--frames", "-1"), ("--frames",)),
         (("--frames", "1e3"), ("--frames",)), (("--frames", str(10**30)), ("--frames",)),
         (("--size", "0x0"), ("--size",)), (("--size", "-1x4"), ("--size",)),

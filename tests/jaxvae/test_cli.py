@@ -2,10 +2,8 @@
 
 import json
 import os
-import signal
 import subprocess
 import sysconfig
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,7 +72,7 @@ def test_reconstruct_gives_the_frames_of_diffusers(home, window, theirs):
     back = np.load(home / "back.npy")
     gap = np.abs(back.astype(int) - theirs)
     assert gap.max() <= 1  # a value on the edge between two levels
-    assert (gap > 0).mean() < 1e-3
+    assert (gap > 0).mean() < 255 * 2e-5  # a share that values off by 2e-5 of their range reach
     facts = json.loads(done.stdout)
     assert facts["psnr_db"] == pytest.approx(peak_signal_noise_ratio(window, back))
     each = [
@@ -173,25 +171,33 @@ def test_what_is_no_number_is_null_in_json(capsys):
     assert printed == {"psnr_db": None, "ssim": None, "frames": 1}
 
 
+INTERRUPTED = """
+import ctypes, os, signal, sys
+
+ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)  # as threads of XLA may, at the exit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+sent = []
+
+def begun(event, args):
+    if event == "open" and not sent and os.listdir("out"):
+        sent.append(os.kill(os.getpid(), signal.SIGINT))
+
+sys.addaudithook(begun)
+"""
+
+
 def test_an_interrupt_leaves_before_the_interpreter_ends(home, tmp_path):
-    """At whose exit threads of XLA sometimes crash, as `abort` does here."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import ctypes; ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)"
-    )
-    out = tmp_path / "out"
-    out.mkdir()
-    words = ("reconstruct", home / "clip.npy", out / "back.npy", "--weights", home / "vae")
-    with subprocess.Popen(
-        [COMMAND, *map(str, words)], stdout=-1, stderr=-1, text=True,
+    """Once it has begun to write."""
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
+    (tmp_path / "out").mkdir()
+    words = ("reconstruct", home / "clip.npy", "out/back.npy", "--weights", home / "vae")
+    done = subprocess.run(
+        [COMMAND, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    ) as command:  # fmt: skip
-        while command.poll() is None and not list(out.iterdir()):
-            time.sleep(0.01)  # until it has begun to write
-        command.send_signal(signal.SIGINT)
-        printed, error = command.communicate(timeout=60)
-    assert (command.returncode, printed) == (130, "")
-    assert error.strip().splitlines()[-1] == "jaxvae: interrupted"
-    assert list(out.iterdir()) == []
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip().splitlines()[-1] == "jaxvae: interrupted"
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.fixture

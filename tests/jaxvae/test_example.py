@@ -33,7 +33,7 @@ def test_a_small_model(main, capsys):
         (["--size", "7"], "--size: expected a multiple of 4"),
         (["--size", "32", "--tile", "7"], "--tile: expected a multiple of 16"),
         (["--size", "32", "--tile", "0"], "--tile: expected a multiple of 16"),
-        (["--video", "gone.mp4"], "gone.mp4: no such video file"),
+        (["--video", "gone.mp4"], "gone.mp4: no such file"),
         (["--weights", "gone"], "gone: expected a folder or a Hub id"),
     ],
 )

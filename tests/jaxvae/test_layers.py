@@ -14,17 +14,15 @@ EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 
 @pytest.mark.parametrize("mean", [0, 30, 100])
 @pytest.mark.parametrize("shape", [(2, 3, 16, 16, 16), (2, 9, 9, 16), (2, 50, 16), (3, 16)])
-def test_group_norm_is_as_close_to_float64_as_torch(bridge, mean, shape):
+def test_group_norm_is_within_four_roundings_of_float64(bridge, mean, shape):
+    """A mean that is rounded to float32 costs about `mean` of them."""
     ours, theirs = bridge.load(
         lambda: norms.GroupNorm(4, 16, 1e-6, dtype=jnp.float32), torch.nn.GroupNorm(4, 16, 1e-6)
     )
     x = bridge.normal(*shape) + np.float32(mean)
     y = np.asarray(jax.jit(ours)(x), np.float64)
-    reference32 = bridge.last(theirs(bridge.first(x)))
-    reference64 = bridge.last(theirs.double()(bridge.first(x).double()))
-    floor = np.sqrt(np.mean((reference32 - reference64) ** 2))
-    assert np.sqrt(np.mean((y - reference64) ** 2)) < 2 * floor
-    assert np.sqrt(np.mean((y - reference64) ** 2)) < 2e-7
+    exact = bridge.last(theirs.double()(bridge.first(x).double()))
+    assert np.mean((y - exact) ** 2) < (4 * 2.0**-24) ** 2 * np.mean(exact**2)
 
 
 def test_group_norm_in_float64(bridge):

@@ -124,7 +124,7 @@ def test_roundings_survive_inside_of_one_program(bridge):
     a, b, c = (torch.from_numpy(v.astype(np.float32)).bfloat16() for v in (x, scale, shift))
     reference = ((a * b + c + a) * 3).float().numpy()
     assert np.array_equal(np.asarray(elementwise(x, scale, shift), np.float32), reference)
-    assert float(total(x, scale)) == pytest.approx(float((a * b).double().sum()), abs=1e-3)
+    assert float(total(x, scale)) == pytest.approx(float((a * b).double().sum()), abs=1e-2)
 
 
 def test_accelerators_get_bfloat16_operands_and_give_float32(bridge):

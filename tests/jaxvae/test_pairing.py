@@ -11,11 +11,16 @@ from safetensors.torch import load_file, save_file
 
 from jaxvae.io.diffusers_folder import split_source
 from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config
-from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, make_torch, unexercised
-from jaxvae.pairs.cogvideox.reference import decode_torch, encode_torch, forward_torch
+from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, unexercised
+from jaxvae.pairs.cogvideox.reference import (
+    decode_torch,
+    encode_torch,
+    forward_torch,
+    make_torch,
+)
+from jaxvae.pairs.inputs import load_clip
 from parity.core.exceptions import InputError
-from parity.core.pair import Case, Clip
-from parity.inputs import load_clip
+from parity.core.pair import Case
 from parity.pipeline import run_pair
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
@@ -38,7 +43,7 @@ def folder(saved, tmp_path):
 
 def refused(folder, *parts):
     with pytest.raises(InputError) as caught:
-        run_pair(ENCODE, weights=str(folder), frames=1)
+        run_pair(ENCODE, {"weights": str(folder), "frames": 1})
     message = str(caught.value)
     assert "\n" not in message
     for part in parts:
@@ -57,19 +62,16 @@ def tensors(folder, change):
 
 
 def test_a_checkpoint_of_both_sides(saved):
-    report = run_pair(ENCODE, weights=str(saved), frames=1)
+    report = run_pair(ENCODE, {"weights": str(saved), "frames": 1})
     assert not report.faults
     assert report.facts["weights"] == str(saved)
     assert report.table.rel_l2.max() < 1e-5
 
 
 def test_what_the_pair_makes_is_said_by_the_pair():
-    clip = Clip(np.zeros((1, 3, 1, 8, 8), np.float32), "a clip")
     random = "random, torch.manual_seed(3), norm weights 1+0.3N, biases 0.2N"
-    assert PAIR.facts(clip, None, None, 3) == {
-        "input": "a clip", "weights": random, "config": "default",
-    }  # fmt: skip
-    assert PAIR.facts(clip, "vae", None, 3)["config"] == "of the weights"
+    assert PAIR.facts(PAIR.resolved(), 3) == {"weights": random, "config": "default"}
+    assert PAIR.facts(PAIR.resolved({"weights": "vae"}), 3)["config"] == "of the weights"
 
 
 def test_a_pipeline_folder_and_a_repository(saved, tmp_path):
@@ -171,7 +173,7 @@ def test_the_port_has_the_reference_weights(small_torch, small_nnx):
 
 def test_a_model_without_parameters_to_share_is_an_input_error(small_torch):
     with pytest.raises(InputError, match="the tensors do not fit the model"):
-        make_nnx(None, "default", small_torch)
+        make_nnx({"weights": None, "config": "default"}, small_torch)
 
 
 @pytest.mark.slow
@@ -184,8 +186,8 @@ def test_the_reference_reconstructs_what_it_encodes_and_decodes(small_torch):
 
 
 def test_noise_goes_to_one_module_per_signature(small_torch):
-    clip = load_clip(None, 1, (16, 16), 0)
-    noise = [case for case in cases(small_torch, clip, 0) if "/clip" not in case.name]
+    options = PAIR.resolved({"frames": 1, "size": "16x16"})
+    noise = [case for case in cases(small_torch, options, 0) if "/clip" not in case.name]
     paths = {case.path for case in noise}
     kinds = {type(small_torch.get_submodule(path)).__name__ for path in paths}
     assert {"CogVideoXResnetBlock3D", "CogVideoXSpatialNorm3D", "Conv2d", "SiLU"} <= kinds

@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxvae import CogVideoXVAEConfig
-from jaxvae.models.cogvideox.switches import Modes
+from jaxvae.models.cogvideox.switches import Switches
 from jaxvae.run import tiling
 from jaxvae.run.chunks import chunk_bounds
 from tests.jaxvae.conftest import Bridge
@@ -56,7 +56,7 @@ class Tiles:
         } | sizes
         with torch.device("meta"):
             self.theirs = diffusers.AutoencoderKLCogVideoX(**fields)
-        self.ours = Modes(CogVideoXVAEConfig(**fields))
+        self.ours = Switches(CogVideoXVAEConfig(**fields))
         self.both = (self.ours, self.theirs)
         self.ratio = 2 ** (blocks - 1)
         self.patch = monkeypatch

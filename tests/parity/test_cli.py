@@ -36,8 +36,7 @@ def test_help_is_quick_and_names_the_options():
         done = parity("run", "--help")
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
-    options = ("--video", "--frames", "--size", "--weights", "--config", "--seed", "--only",
-               "--depth", "--emulate", "--disable-jit", "--bundle", "--profile",
+    options = ("--seed", "--only", "--depth", "--emulate", "--eager", "--repro", "--profile",
                "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout
@@ -60,13 +59,13 @@ def test_version():
 @pytest.mark.parametrize(
     ("words", "part"),
     [
-        (["run", "--frames", "0"], "--frames"),
-        (["run", "--size", "64"], "is not HEIGHTxWIDTH"),
-        (["run", "--size", "0x8"], "is not HEIGHTxWIDTH"),
+        (["run", "cogvideox", "--frames", "0"], "--frames"),
+        (["run", "cogvideox", "--size", "64"], "is not HEIGHTxWIDTH"),
+        (["run", "cogvideox", "--size", "0x8"], "is not HEIGHTxWIDTH"),
         (["run", "nonsense"], "no pair 'nonsense'; registered: cogvideox"),
         (["run", "no.such:pair"], "cannot be loaded"),
         (["run", "parity.cli.options:find_pair"], "expected a parity.Pair"),
-        (["run", "--weights", "x", "--config", "small"], "leave --config out"),
+        (["run", "cogvideox", "--weights", "x", "--config", "small"], "leave --config out"),
         (["frobnicate"], "No such command"),
     ],
 )
@@ -77,7 +76,7 @@ def test_wrong_usage(words, part, tmp_path):
 def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").touch()
     for option in ("--out", "--profile"):
-        words = ("run", option, tmp_path / "file" / "out")
+        words = ("run", "cogvideox", option, tmp_path / "file" / "out")
         refused(parity(*words, cwd=tmp_path), "cannot be made", option)
 
 
@@ -95,10 +94,23 @@ def test_the_commit_is_that_of_this_checkout():
 
 
 def test_a_missing_video(tmp_path):
-    refused(parity("run", "--video", "gone.mp4", cwd=tmp_path), "gone.mp4: no such video file")
+    refused(
+        parity("run", "cogvideox", "--video", "gone.mp4", cwd=tmp_path), "gone.mp4: no such file"
+    )
 
 
 def test_a_clip_too_small_for_the_model(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1, 2, 2, 3), np.uint8))
-    words = ("run", "--config", "small", "--video", "a.npy", "--frames", 1, "--size", "2x2")
+    words = (
+        "run",
+        "cogvideox",
+        "--config",
+        "small",
+        "--video",
+        "a.npy",
+        "--frames",
+        1,
+        "--size",
+        "2x2",
+    )
     refused(parity(*words, cwd=tmp_path), "frames of 2x2", "at least 4x4")

@@ -20,18 +20,19 @@ from flax import nnx
 import parity
 
 
-def make_port(weights, config, reference):
+def make_port(options, reference):
     port = nnx.Conv(3, 4, (1, 1, 1), precision="highest", rngs=nnx.Rngs(0))
     port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
     port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
     return port
 
 
+CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)
 PAIR = parity.Pair(
     name="tiny",
-    make_torch=lambda weights, config, seed: torch.nn.Conv3d(3, 4, 1),
+    make_torch=lambda options, seed: torch.nn.Conv3d(3, 4, 1),
     make_nnx=make_port,
-    cases=lambda reference, clip, seed: (parity.Case("conv/clip", (clip.frames,)),),
+    cases=lambda reference, options, seed: (parity.Case("conv/clip", (CLIP,)),),
     rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
 )
 """
@@ -110,7 +111,7 @@ def test_diff_and_its_ratchet(folders):
 
 def test_run_prints_the_report_as_json_and_nothing_else(tmp_path):
     (tmp_path / "tiny.py").write_text(TINY)
-    words = ("run", "tiny:PAIR", "--frames", 1, "--size", "8x8", "--out", "out", "--json")
+    words = ("run", "tiny:PAIR", "--out", "out", "--json")
     done = parity(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "out/report.json").read_text()

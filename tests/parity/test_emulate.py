@@ -49,6 +49,15 @@ EXPECTED = {
 }
 
 
+ROUNDINGS = 8 * 2.0**-24 * (np.abs(LHS).astype(np.float64) @ np.abs(RHS))
+"""The most that a sum of six products in float32 can be off, one of three such sums too."""
+
+
+def off(product, name):
+    """The largest distance from what is expected, in units of what rounding can make of it."""
+    return (np.abs(np.asarray(product, np.float64) - EXPECTED[name](LHS, RHS)) / ROUNDINGS).max()
+
+
 @pytest.mark.parametrize(
     ("mode", "default", "high", "highest", "algorithm"),
     [
@@ -68,14 +77,13 @@ def test_what_is_rounded_follows_from_what_is_asked_for(mode, default, high, hig
             (lax.DotAlgorithmPreset.F32_F32_F32, algorithm),
         ]
         for precision, name in cases:
-            product = np.asarray(jnp.matmul(LHS, RHS, precision=precision), np.float64)
-            wanted = EXPECTED[name](LHS, RHS)
-            assert np.abs(product - wanted).max() < 1e-6, (precision, name)
+            product = jnp.matmul(LHS, RHS, precision=precision)
+            assert off(product, name) <= 1, (precision, name)
             for other in EXPECTED.keys() - {name}:
-                assert np.abs(product - EXPECTED[other](LHS, RHS)).max() > 3e-6, (precision, other)
+                assert off(product, other) > 1, (precision, other)
         with jax.default_matmul_precision("highest"):
-            product = np.asarray(jnp.matmul(LHS, RHS), np.float64)
-        assert np.abs(product - EXPECTED[highest](LHS, RHS)).max() < 1e-6
+            product = jnp.matmul(LHS, RHS)
+        assert off(product, highest) <= 1
 
 
 def per_platform(x):
@@ -148,8 +156,10 @@ def test_programs_compiled_before_do_not_hide_it_and_none_is_left_behind(functio
         rounded = np.asarray(function(X))
         with jax.disable_jit():
             one_by_one = np.asarray(function(X))
-    assert 1e-4 < np.abs(rounded - before).max() < 0.1
-    np.testing.assert_allclose(one_by_one, rounded, atol=1e-5)
+    added = np.abs(rounded - before)
+    assert 1e-4 < added.max() < 0.1
+    # next to a tie a single number may be rounded to bfloat16 the other way
+    assert np.abs(one_by_one - rounded).mean() < added.mean() / 10
     np.testing.assert_array_equal(function(X), before)
 
 
@@ -238,18 +248,18 @@ def mix():
 
 @pytest.fixture(scope="module")
 def emulated(mix):
-    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", jitted=False)
+    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", check_compiled=False)
 
 
 def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
-    plain = parity.compare(mix, Mix(mix), (LHS,), jitted=False)
+    plain = parity.compare(mix, Mix(mix), (LHS,), check_compiled=False)
     assert emulated.verdict == plain.verdict == "PASS"
     assert emulated.table.equals(plain.table)
     assert plain.emulations == ()
     (one,) = emulated.emulations
     added, own = one.outputs[""]
     assert 1e-4 < added < 5e-2
-    assert own < 1e-6
+    assert own < added / 10
     assert (one.lossy, one.calls) == (3, 4)  # the activation loses nothing
     lost = {(loss.path, loss.to): loss.rel_l2 for loss in one.losses}
     assert set(lost) == {("first", ""), ("last", ""), ("", "act")}
@@ -257,7 +267,9 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
 
 
 def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
-    wrong = parity.compare(mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", jitted=False)
+    wrong = parity.compare(
+        mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", check_compiled=False
+    )
     assert [fault.path for fault in wrong.faults] == [""]
     (one,), (right,) = wrong.emulations, emulated.emulations
     assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
@@ -267,7 +279,7 @@ def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
 
 def test_a_port_that_asks_for_more_is_left_alone(mix):
     port = Mix(mix, precision="highest")
-    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", jitted=False)
+    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", check_compiled=False)
     (one,) = report.emulations
     assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
     assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)
@@ -296,43 +308,44 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
         wanted = small_torch.encoder.conv_in(torch.from_numpy(frames))[0].movedim(1, -1).numpy()
     given = jnp.asarray(np.moveaxis(frames, 1, -1))
     plain = np.asarray(small_nnx.encoder.conv_in(given)[0])
-    assert np.abs(plain - wanted).mean() < 2e-7
+    assert np.abs(plain - wanted).mean() < 1e-5
     with emulate.emulated("bf16"):
         rounded = np.asarray(small_nnx.encoder.conv_in(given)[0])
     assert 0.9e-3 < np.abs(rounded - wanted).mean() < 1.2e-3
     with emulate.emulated("tpu-default"):  # the port asks for HIGHEST
         exact = np.asarray(small_nnx.encoder.conv_in(given)[0])
     # not bit for bit: a TPU convolves in three dimensions at once, a CPU in two
-    assert np.abs(exact - wanted).mean() < 2e-7
+    assert np.abs(exact - wanted).mean() < 1e-5
 
 
-def make_port(weights, config, reference):
+def make_port(options, reference):
     port = nnx.Conv(3, 4, (1, 1, 1), rngs=nnx.Rngs(0))
     port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
     port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
     return port
 
 
+CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)
 TINY = parity.Pair(
     name="tiny",
-    make_torch=lambda weights, config, seed: torch.nn.Conv3d(3, 4, 1),
+    make_torch=lambda options, seed: torch.nn.Conv3d(3, 4, 1),
     make_nnx=make_port,
-    cases=lambda reference, clip, seed: (parity.Case("conv/clip", (clip.frames,)),),
+    cases=lambda reference, options, seed: (parity.Case("conv/clip", (CLIP,)),),
     rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
 )
 
 
 @pytest.mark.slow
 def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
-    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit", "--frames", "1"]
-    done = CliRunner().invoke(cli, [*words, "--size", "8x8", "--out", str(tmp_path)])
+    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--eager"]
+    done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "effective precision of float32 products: jax float32, torch float32" in done.stderr
     assert "precision tf32 adds rel_l2 " in done.stdout
     document = json.loads((tmp_path / "report.json").read_text())
     assert document["emulations"][0]["mode"] == "tf32"
     assert 1e-5 < document["emulations"][0]["outputs"][""][0] < 1e-3
-    quiet = [*words[:2], "--quiet", "--frames", "1", "--size", "8x8", "--out", str(tmp_path)]
+    quiet = [*words[:2], "--quiet", "--out", str(tmp_path)]
     done = CliRunner().invoke(cli, quiet)
     assert (done.exit_code, done.stdout, done.stderr) == (0, "tiny: PASS\n", "")
     refused = CliRunner().invoke(cli, ["run", "--emulate", "fp8"])

@@ -15,7 +15,7 @@ from parity.force.common import by_turn
 from parity.force.torch import force_reference
 from tests.parity.conftest import NnxBlock
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 """Without the port as one program, which takes longer to compile than all the rest."""
 
 VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
@@ -122,9 +122,8 @@ def test_weights_that_other_modules_read():
     torch.manual_seed(0)
     reference = TorchTied()
     report = compare(reference, NnxTied(reference), (VECTORS,))
-    assert report.faults == ()
+    assert set(report.table.verdict) == {"PASS"}
     assert report.table.R.notna().all()
-    assert report.table.R.max() < 3
 
 
 def test_the_reference_is_left_as_it_was(pair, image):
@@ -236,9 +235,7 @@ def test_an_argument_written_to_in_place_without_a_return():
         def __call__(self, x):
             return self.act(x * 2) + 1
 
-    report = compare(Torch(), Port(), (VECTORS,))
-    assert report.verdict == "PASS"
-    assert report.table.R.max() < 2
+    assert compare(Torch(), Port(), (VECTORS,)).verdict == "PASS"
 
 
 def test_moved_data_must_be_bit_exact():

@@ -44,12 +44,12 @@ def test_in_a_ladder_such_a_channel_asks_for_float64(slope):
     """Where R holds by the relative error of the whole, float64 is left out."""
     pair = parity.Pair(
         name="channels",
-        make_torch=lambda weights, config, seed: Theirs(),
-        make_nnx=lambda weights, config, reference: Ours(slope),
-        cases=lambda reference, clip, seed: (parity.Case("__call__/x", (X,)),),
+        make_torch=lambda options, seed: Theirs(),
+        make_nnx=lambda options, reference: Ours(slope),
+        cases=lambda reference, options, seed: (parity.Case("__call__/x", (X,)),),
         rungs=(),
     )
-    row = run_pair(pair, frames=1, size=(8, 8)).rows[-1]
+    row = run_pair(pair).rows[-1]
     if slope == 1.0:
         assert row.verdict == "PASS"
         assert row.exclusive.bounded

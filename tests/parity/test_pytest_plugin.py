@@ -15,7 +15,6 @@ from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.assertion import assess
-from tests.docs.sources import numbers
 
 NAN = math.nan
 
@@ -68,7 +67,7 @@ from model import Model, images
 from port import Port, ported
 
 model = Model().eval()
-pytestmark = pytest.mark.parity(jitted=False)
+pytestmark = pytest.mark.parity(check_compiled=False)
 """
 
 
@@ -79,7 +78,9 @@ def warm(tmp_path_factory):
     made = {}
     exec(MODEL + PORT, made)
     model = made["Model"]()
-    report = parity.compare(model, made["ported"](model, 1.0), (made["images"],), jitted=False)
+    report = parity.compare(
+        model, made["ported"](model, 1.0), (made["images"],), check_compiled=False
+    )
     report.write(tmp_path_factory.mktemp("warm"))
 
 
@@ -158,8 +159,7 @@ def test_wrong(assert_parity):
     assert found["verdict-one-more"] == "FAIL"
     assert found["first_fault-one-more"] == "second"
     assert found["cause-one-more"] == "weights_value"
-    (shown,) = numbers("README.md", "FAIL R #")
-    assert float(found["worst_r-one-more"]) == pytest.approx(shown, rel=0.2)
+    assert float(found["worst_r-one-more"]) > 1e4
 
 
 def test_what_was_not_compared_fails_and_a_warning_is_shown(run):
@@ -212,8 +212,20 @@ def test_warn(assert_parity):
 
 
 GRADES = """
+class Off(nnx.Module):
+    \"\"\"A layer whose outputs are off by four roundings: R is about 1, and the MAE that of outputs
+    of size 1e5.\"\"\"
+
+    def __init__(self, layer):
+        self.kernel, self.bias, self.layer = layer.kernel, layer.bias, layer
+
+    def __call__(self, x):
+        return self.layer(x) * (1 + 2**-22)
+
 def compared(assert_parity, **options):
-    assert_parity(model, ported(model), (images * 1e6,), **options)
+    port = ported(model)
+    port.first = Off(port.first)
+    assert_parity(model, port, (images * 1e6,), **options)
 
 @pytest.mark.parity(grade="perfect")
 def test_marker(assert_parity):

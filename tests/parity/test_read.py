@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 
 import parity
+from parity.core.codec import LARGEST
 from parity.core.exceptions import InputError
 from parity.core.measurements import Error, Metrics, NonFinite
 from parity.core.pair import Rung
@@ -20,14 +21,12 @@ from parity.report import Report
 from parity.report.as_json import as_json, dumps
 from parity.report.cells import cells, to_row
 from parity.report.markdown import as_markdown
-from parity.report.read import LARGEST
 
 indices = st.lists(st.integers(0, 99), max_size=4).map(tuple)
 counts = st.integers(0, 9)
 metrics = st.builds(Metrics, worst_index=indices, nonfinite=counts)
 problems = st.none() | st.text(min_size=1).map(not_measured)
 measured = {
-    "mae": st.floats(allow_infinity=False),
     "nonfinite": counts,
     "floor_rel_l2": ...,
     "r": ...,
@@ -112,10 +111,10 @@ def edited(document, key, value):
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        (["format"], 2, "format 2 is of a newer parity, this one reads 1"),
-        (["format"], 0, "format 0, expected 1"),
-        (["format"], True, "no parity report"),
-        (["format"], "1", "no parity report"),
+        (["format"], 2, "format 2, this version reads 1; make the report again"),
+        (["format"], 0, "format 0, this version reads 1"),
+        (["format"], True, "format True, this"),
+        (["format"], "1", "format '1', this"),
         (["format"], REMOVED, "no parity report"),
         (["ladder"], REMOVED, "'ladder' is missing; was it written by another version?"),
         (["gradients"], [], "'gradients' is unknown; was it written by another version?"),
@@ -187,5 +186,5 @@ def test_what_is_no_file_or_too_large(tmp_path):
         Report.from_json("/dev/zero")
     with (tmp_path / "large").open("w") as file:
         file.truncate(LARGEST + 1)
-    with pytest.raises(InputError, match=f"a report has at most {LARGEST}"):
+    with pytest.raises(InputError, match=f"at most {LARGEST} can be read"):
         parity.Report.from_json(tmp_path / "large")

@@ -22,8 +22,9 @@ from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.as_json import as_json
+from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
-from parity.report.table import COLUMNS, by_kind, summarise
+from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
@@ -48,7 +49,7 @@ def test_the_reason_of_every_doubt_reaches_the_reader(image):
         def __call__(self, x):
             return jnp.tanh(x), object()
 
-    report = parity.compare(Torch(), Port(), (image,), jitted=False)
+    report = parity.compare(Torch(), Port(), (image,), check_compiled=False)
     assert report.verdict == "UNKNOWN"
     line = "UNKNOWN: `<root>` output `1` call 0 of __call__: not compared: object is no array"
     assert line in as_markdown(report)

@@ -48,7 +48,7 @@ class Port(nnx.Module):
         return self.second(self.norm(self.first(x))) + x
 
 
-def make_torch(weights, config, seed):
+def make_torch(options, seed):
     torch.manual_seed(seed)
     reference = Torch().eval()
     with torch.no_grad():
@@ -57,7 +57,7 @@ def make_torch(weights, config, seed):
     return reference
 
 
-def cases(reference, clip, seed):
+def cases(reference, options, seed):
     x = np.random.default_rng(seed).standard_normal((2, 4, 6, 6)).astype(np.float32)
     return (Case("call/noise", (x,)),)
 
@@ -68,7 +68,7 @@ def no_difference(module, right, *args):
 
 def pair(port=Port, mistakes=()):
     return Pair(
-        "toy", make_torch, lambda weights, config, reference: port(reference), cases, (),
+        "toy", make_torch, lambda options, reference: port(reference), cases, (),
         mistakes=mistakes,
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def test_mistakes_of_any_port_are_found_and_undone():
     assert all(trial.place and trial.cause for trial in (*result.singles, *result.triples))
     assert result
     assert len(to_frame(result)) == len(result.singles) + len(result.triples) + 1
-    reference = make_torch(None, None, 0)
+    reference = make_torch({}, 0)
     assert parity.compare(reference, ports[0], cases(None, None, 0)[0].args).verdict == "PASS"
     assert {type(module) for module in submodules(ports[0]).values()} == {
         Port, nnx.Conv, nnx.GroupNorm

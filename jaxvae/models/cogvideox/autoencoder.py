@@ -23,7 +23,7 @@ from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.cogvideox.encoder_decoder import Decoder3D, Encoder3D
 from jaxvae.models.cogvideox.steps import decode_chunk, decode_single, encode_chunk
-from jaxvae.models.cogvideox.switches import Modes
+from jaxvae.models.cogvideox.switches import Switches
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.run.chunks import Bounds, chunk_bounds
 from jaxvae.run.gradient_checkpointing import GradientCheckpointing
@@ -31,7 +31,7 @@ from jaxvae.run.steps import Coder, Step, Video, run_windows
 from jaxvae.run.streams import regroup, run_stream
 
 
-class AutoencoderKLCogVideoX(Modes, Pretrained, GradientCheckpointing):
+class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
     """The CogVideoX video autoencoder. Video is (b, t, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`. T frames give (T - 1) // 4 + 1 latent

@@ -1,4 +1,4 @@
-"""Slicing, tiling and sharding: what of a video goes through the model by itself, and where.
+"""Switches for slicing, tiling and sharding, and the parts of a video that follow from them.
 
 Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
@@ -11,7 +11,7 @@ from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.run.tiling import Windows, one_tile, plan_axis
 
 
-class Modes(nnx.Module):
+class Switches(nnx.Module):
     """The switches of an autoencoder, under diffusers' names, and what follows from them.
 
     They are plain attributes, and all but `sharding` may be set by hand too. No program depends on

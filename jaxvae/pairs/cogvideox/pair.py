@@ -22,8 +22,9 @@ from jaxvae.pairs.cogvideox.ladder import (
     read_config,
 )
 from jaxvae.pairs.cogvideox.mistakes import MISTAKES
+from jaxvae.pairs.inputs import CLIP, clip_of
 from parity.core.exceptions import InputError
-from parity.core.pair import Case, Clip, Offline, Pair
+from parity.core.pair import Case, Offline, Option, Pair, PairOptions
 
 
 def prepare() -> None:
@@ -31,18 +32,23 @@ def prepare() -> None:
     from jaxvae.pairs.cogvideox import reference  # noqa: F401
 
 
-def make_torch(weights: str | None, config: str | None, seed: int) -> Any:
+def make_torch(options: PairOptions, seed: int) -> Any:
     """Return diffusers' model; see `reference`."""
     from jaxvae.pairs.cogvideox import reference
 
-    return reference.make_torch(weights, config, seed)
+    if options["weights"] is not None:
+        if options["config"] is not None:
+            raise InputError("--weights brings its own configuration: leave --config out")
+        # diffusers loads what does not fit, too: the port's reader says what is wrong
+        make_nnx(options, None)
+    return reference.make_torch(options["weights"], options["config"], seed)
 
 
-def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
+def cases(torch_module: Any, options: PairOptions, seed: int) -> tuple[Case, ...]:
     """Return the clip and noise for every kind of module; see `reference`."""
     from jaxvae.pairs.cogvideox import reference
 
-    return reference.cases(torch_module, clip, seed)
+    return reference.cases(torch_module, clip_of(options, seed), seed)
 
 
 def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
@@ -52,24 +58,26 @@ def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
     return reference.unexercised(torch_module, cases)
 
 
-def facts(clip: Clip, weights: str | None, config: str | None, seed: int) -> dict[str, str]:
-    """Return a report's lines on input, weights and configuration."""
+def facts(options: PairOptions, seed: int) -> dict[str, str]:
+    """Return a report's lines on weights and configuration."""
+    weights, config = options["weights"], options["config"]
     random = f"random, torch.manual_seed({seed}), norm weights 1+0.3N, biases 0.2N"
     return {
-        "input": clip.source,
         "weights": weights or random,
         "config": config or ("of the weights" if weights else "default"),
     }
 
 
-def make_nnx(weights: str | None, config: str | None, torch_module: Any) -> AutoencoderKLCogVideoX:
+def make_nnx(options: PairOptions, torch_module: Any) -> AutoencoderKLCogVideoX:
     """Return the port: from the checkpoint `weights`, or with the weights of `torch_module`."""
+    weights = options["weights"]
     try:
         if weights is not None:
             model = AutoencoderKLCogVideoX.from_pretrained(*split_source(weights))
             refuse_nonfinite(model, weights)
             return model
-        return AutoencoderKLCogVideoX.from_torch_state(read_config(config), state_of(torch_module))
+        config = read_config(options["config"])
+        return AutoencoderKLCogVideoX.from_torch_state(config, state_of(torch_module))
     except (ConfigError, WeightsError) as error:
         raise InputError(str(error)) from error
 
@@ -95,8 +103,13 @@ PAIR = Pair(
     make_nnx=make_nnx,
     cases=cases,
     rungs=RUNGS,
+    options=(
+        *CLIP,
+        Option("weights", "Checkpoint for both sides.", metavar="DIR_OR_REPO"),
+        Option("config", "Random weights of this configuration.", metavar="NAME_OR_FILE"),
+    ),
     declared=DECLARED,
-    layout={"*": "move"},
+    layout={"*": "channels_first"},
     unexercised=unexercised,
     facts=facts,
     prepare=prepare,
@@ -106,4 +119,5 @@ PAIR = Pair(
         methods=(encode_nnx, decode_nnx, forward_nnx, forward_shipped, call),
     ),
     mistakes=MISTAKES,
+    selftest={"config": "small", "size": "16x16"},
 )

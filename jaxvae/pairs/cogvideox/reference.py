@@ -24,9 +24,9 @@ from jaxvae.pairs.cogvideox.ladder import (
     forward_shipped,
     read_config,
 )
+from jaxvae.pairs.inputs import LARGE_MEAN, Clip, normal
 from parity.core.exceptions import InputError, first_line
-from parity.core.pair import Case, Clip
-from parity.inputs import LARGE_MEAN, normal
+from parity.core.pair import Case
 
 # diffusers warns at import about things that a user cannot change
 with warnings.catch_warnings():
@@ -121,8 +121,20 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             f"least {2**halvings}x{2**halvings}"
         )
     real = (
-        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx),
-        Case("decode/clip", args_from=_latents, torch=decode_torch, nnx=decode_nnx),
+        Case(
+            "encode/clip",
+            (clip.frames,),
+            torch=encode_torch,
+            nnx=encode_nnx,
+            source=clip.source,
+        ),
+        Case(
+            "decode/clip",
+            args_from=_latents,
+            torch=decode_torch,
+            nnx=decode_nnx,
+            source=clip.source,
+        ),
         Case(
             "forward/clip",
             (clip.frames,),
@@ -131,6 +143,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             depth=0,
             returned_from=_video,
             seen=_reconstruction,
+            source=clip.source,
         ),
     )
     return (*real, *synthetic(torch_module, seed))

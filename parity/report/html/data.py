@@ -4,10 +4,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from parity.report.cells import COLUMNS, record
 from parity.report.html.drift import Drift
 from parity.report.html.modules import Module
 from parity.report.report import Report
-from parity.report.table import COLUMNS, record
 
 SHOWN = (
     "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",

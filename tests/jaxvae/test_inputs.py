@@ -3,9 +3,9 @@ import importlib.metadata
 import numpy as np
 import pytest
 
-from parity import inputs
+from jaxvae.pairs import inputs
+from jaxvae.pairs.inputs import load_clip, normal, procedural, sample_file
 from parity.core.exceptions import InputError
-from parity.inputs import load_clip, normal, procedural, sample_file
 
 
 def refused(match, video, frames=2, size=(8, 8)):

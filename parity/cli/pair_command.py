@@ -1,0 +1,77 @@
+"""Commands that take a pair, and the options that the pair has of its own."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from parity.cli.options import find_pair
+from parity.core.exceptions import InputError
+
+if TYPE_CHECKING:
+    from parity.core.pair import Option, Pair
+
+OWN = f"{__name__}.own"
+
+
+class PairCommand(click.Command):
+    """A command that takes a pair, and after its name the pair's own options.
+
+    These are known once the pair is loaded, with all that it imports: help without a name needs
+    none of it.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Load the pair, then parse with its options."""
+        name = self._name(args)
+        if name is not None:
+            with suppress(*([Exception] if ctx.resilient_parsing else [])):  # the shell completes
+                ctx.meta[OWN] = self._own(find_pair(name))
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the pair's options too, once it is known."""
+        return [*ctx.meta.get(OWN, ()), *super().get_params(ctx)]
+
+    def _name(self, args: list[str]) -> str | None:
+        """Return the first word that is no option and no value of one that the command has."""
+        context = click.Context(self, ignore_unknown_options=True, resilient_parsing=True)
+        found, rest, _ = self.make_parser(context).parse_args(list(args))
+        words = [word for word in (found.get("pair"), *rest) if isinstance(word, str)]
+        return next((word for word in words if not word.startswith("-")), None)
+
+    def _own(self, pair: "Pair") -> list[click.Parameter]:
+        taken = {param.name for param in self.params}
+        for option in pair.options:
+            if option.name in taken:
+                raise InputError(
+                    f"pair {pair.name}: option {option.name!r} is one of `parity {self.name}`"
+                    " itself; rename it"
+                )
+        defaults = pair.selftest if self.name == "selftest" else {}
+        return [_option(one, defaults.get(one.name, one.default)) for one in pair.options]
+
+
+class _Value(click.ParamType[Any]):
+    """A value of a pair's option."""
+
+    def __init__(self, option: "Option") -> None:
+        self._option, self.name = option, option.name
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse as the pair does."""
+        try:
+            return self._option.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _option(option: "Option", default: Any) -> click.Option:
+    return click.Option(
+        [f"--{option.name.replace('_', '-')}", option.name],
+        type=_Value(option),
+        default=default,
+        show_default=default is not None,
+        metavar=option.metavar,
+        help=option.help,
+    )
