@@ -6,9 +6,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from parity.core.error_map import ErrorMap
+from parity.core.exceptions import escaped
 from parity.core.measurements import Exclusive, Inclusive, Metrics
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
+
+LINE = 91
+"""Characters of a fault in a line of 99 about it."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class Row:
         return self.handed if math.isnan(returned) else max(returned, self.handed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fault:
     """A call whose own code goes wrong, whatever happens around and inside it.
 
@@ -114,6 +118,11 @@ class Fault:
     calls: int = 1
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
+
+    def __repr__(self) -> str:
+        where = f"{self.path or '<root>'} ({self.kind}), call {self.call} of {self.case}"
+        text = escaped(f"{where}: {self.cause or self.evidence}")
+        return f"<Fault {text if len(text) <= LINE else f'{text[: LINE - 3]}...'}>"
 
 
 @dataclass(frozen=True)
