@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 from parity.core.files import write_all, write_text
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from parity.core.repro import Repro
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """The outcome of `parity.compare` or of a ladder.
 
@@ -54,8 +54,26 @@ class Report:
     """The call of the first fault, if it was to be kept."""
 
     def __bool__(self) -> bool:
-        """True only if every gate held and the coverage is complete."""
+        """True of a PASS only."""
+        return self.verdict == "PASS"
+
+    @property
+    def holds(self) -> bool:
+        """True of a PASS and of a WARN: nothing failed, and nothing is unknown.
+
+        Then commands exit with 0, and `assert_parity` does not fail.
+        """
         return self.verdict in ("PASS", "WARN")
+
+    def __str__(self) -> str:
+        """The text that `parity show` prints."""
+        from parity.report.terminal import as_text
+
+        return as_text(self)
+
+    def __repr__(self) -> str:
+        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
+        return f"<Report {escaped(self.name)}: {self.verdict}, {found}>"
 
     @cached_property
     def verdict(self) -> Verdict:
