@@ -16,7 +16,7 @@ from parity.core.verdicts import Coverage
 from parity.weights.fused import Rule, in_rules
 from parity.weights.module_map import Folding, fold
 
-LAYOUT_HINT = "say so with layout={'<path>': 'move' or 'keep'}"
+LAYOUT_HINT = "say so with layout={'<path>': 'channels_first' or 'as_is'}"
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ def align(
     declared: Mapping[str, str],
     rules: Sequence[Rule] = (),
     tied: Mapping[str, str] | None = None,
+    inlining: bool = True,
 ) -> Alignment:
     """Match by path and call number.
 
@@ -82,7 +83,7 @@ def align(
         )
         matches.append(Match(call, partner, inputs, outputs, call.parent))
         kept.add(call.order)
-    inlined = _inlined(ref, port, folding, rules)
+    inlined = _inlined(ref, port, folding, rules) if inlining else {}
     missing = [text for text in missing if text.split(" call ")[0] not in inlined]
     dissolved |= {path: why for path, why in inlined.items() if path not in dissolved}
     known = set(folding.partners.values())
@@ -90,7 +91,7 @@ def align(
     extra = [
         f"{path or '<root>'} call {number}: the reference made no such call"
         for (path, number), call in by_key.items()
-        if why(path, declared) is None and path in known and path not in inside
+        if why(path, declared) is None and (not inlining or (path in known and path not in inside))
         if not call.tapped
     ]
     spare = [path for (path, _), call in by_key.items()
@@ -98,7 +99,7 @@ def align(
     matches = [_adopt(match, ref.calls, kept) for match in matches]
     # a tap in a part whose outermost call was not matched is in the code of no call
     matches = [m for m in matches if m.parent != -1 or not (m.ref.tapped or m.port.tapped)]
-    dissolved |= _added(ref, port, folding)
+    dissolved |= _added(ref, port, folding) if inlining else {}
     coverage = _coverage(ref, port, matches, dissolved, [*missing, *extra], folding, declared)
     notes = (*_by_order(matches), *tap_notes(lacking[True], lacking[False], spare, port))
     return Alignment(tuple(matches), coverage, notes)

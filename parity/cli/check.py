@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from parity.cli.ending import end
-from parity.cli.options import DISABLE_JIT, EMULATE, JSON, PROFILE, QUIET, find_pair
+from parity.cli.options import EAGER, EMULATE, JSON, PROFILE, QUIET, find_pair
 from parity.core.files import writable
 
 
@@ -17,7 +17,7 @@ from parity.core.files import writable
     "[default: the pair that was recorded]",
 )
 @EMULATE
-@DISABLE_JIT
+@EAGER
 @PROFILE
 @QUIET
 @JSON
@@ -26,7 +26,7 @@ def check(
     trace: Path,
     pair: str | None,
     emulate: str | None,
-    disable_jit: bool,
+    eager: bool,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -61,7 +61,7 @@ def check(
             trace,
             chosen,
             emulate=emulate,
-            disable_jit=disable_jit,
+            eager=eager,
             progress=progress,
             own_process=True,
         )

@@ -11,13 +11,13 @@ from parity.cli.dtype import TYPES, cast
 from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
 from parity.cli.options import (
-    BUNDLE,
     DEPTH,
-    DISABLE_JIT,
+    EAGER,
     EMULATE,
     JSON,
     ONLY,
     QUIET,
+    REPRO,
     SEEDS,
     default_folder,
 )
@@ -46,10 +46,10 @@ from parity.core.files import writable
     type=click.Choice(TYPES),
     help="Convert floating parameters, buffers and arguments of both sides to this type first.",
 )
-@click.option("--grad", is_flag=True, help="Compare the gradients too, module by module.")
+@click.option("--gradients", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
-@DISABLE_JIT
-@BUNDLE
+@EAGER
+@REPRO
 @QUIET
 @JSON
 @click.option(
@@ -64,10 +64,10 @@ def compare(
     seed: int | None,
     device: str | None,
     dtype: str | None,
-    grad: bool,
+    gradients: bool,
     emulate: str | None,
-    disable_jit: bool,
-    bundle: str | None,
+    eager: bool,
+    repro: str | None,
     quiet: bool,
     as_json: bool,
     out: str | None,
@@ -81,13 +81,15 @@ def compare(
     Of two traces, folders that `parity record` wrote, the first is the reference; neither model
     runs, PyTorch is not needed, and the options that say how to run are refused.
     """
-    if bundle and dtype:
+    if repro and dtype:
         raise InputError(
-            "--bundle cannot make the port again in another type: have the function make it so, "
+            "--repro cannot make the port again in another type: have the function make it so, "
             "without --dtype"
         )
-    if grad and only:
-        raise InputError("--grad is of the whole model: use --depth, not --only, to see less of it")
+    if gradients and only:
+        raise InputError(
+            "--gradients is of the whole model: use --depth, not --only, to see less of it"
+        )
     if out:
         writable(Path(out))
     if are_traces(names):
@@ -97,21 +99,22 @@ def compare(
             "--seed": seed is not None,
             "--device": device,
             "--dtype": dtype,
-            "--grad": grad,
+            "--gradients": gradients,
             "--emulate": emulate,
-            "--disable-jit": disable_jit,
-            "--bundle": bundle,
+            "--eager": eager,
+            "--repro": repro,
         }
         compare_two(names, options, quiet=quiet, as_json=as_json, out=out)
     function = names[0]
-    if bundle:
-        writable(Path(bundle), "--bundle")
+    if repro:
+        writable(Path(repro), "--repro")
     given: dict[str, Any] = {"seed": seed} if seed is not None else {}
-    given |= {"repro": True} if bundle else {}
+    given |= {"keep_repro": True} if repro else {}
     given |= {"only": only} if only else {}
     given |= {"depth": depth} if depth is not None else {}
     given |= {"emulate": emulate} if emulate else {}
-    given |= {"disable_jit": True} if disable_jit else {}
+    given |= {"eager": True} if eager else {}
+    given |= {"gradients": True} if gradients else {}
 
     from rich.console import Console
 
@@ -124,7 +127,6 @@ def compare(
         placed = nullcontext() if device is None else _on(device)
 
         from parity.capture.restore_torch import seeded
-        from parity.options.options import GRAD, MODES
         from parity.pipeline import compare as compare_modules
         from parity.run.repro import made_by_function
 
@@ -137,12 +139,11 @@ def compare(
             with seeded(seed or 0):
                 made = arguments(function, make)
             made = cast(made, dtype) if dtype else made
-            given |= {"modes": (*made.get("modes", MODES), GRAD)} if grad else {}
             report = compare_modules(**{**made, **given, "progress": progress})
         if report.repro is not None:  # `made` may say another seed for the comparison
             shown = made_by_function(report.repro, seed or 0)
             report = replace(report, repro=shown)
-    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=function)
+    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=function)
 
 
 def _on(text: str) -> AbstractContextManager[Any]:

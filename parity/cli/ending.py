@@ -18,12 +18,12 @@ def end(
     *,
     quiet: bool,
     as_json: bool,
-    bundle: str | None = None,
+    repro: str | None = None,
     make: str = "",
 ) -> NoReturn:
-    """Write the report, and the call of its first fault to `bundle`, and print what was asked for.
+    """Write the report, and the call of its first fault to `repro`, and print what was asked for.
 
-    `make` is what makes the port, as `Report.bundle` takes it. Exits with 1 if a gate did not hold.
+    `make` makes the port, as for `Report.write_repro`. Exits with 1 if a gate did not hold.
     """
     from parity.report.as_json import as_json as dumped
     from parity.report.terminal import output, show, show_verdict
@@ -36,15 +36,15 @@ def end(
     else:
         show(report, output())
         click.echo(f"wrote {len(written)} files to {folder}")
-    if bundle:
-        _bundle(report, Path(bundle), make, silent=quiet or as_json)
+    if repro:
+        _write_repro(report, Path(repro), make, silent=quiet or as_json)
     sys.exit(0 if report else 1)
 
 
-def _bundle(report: "Report", folder: Path, make: str, *, silent: bool) -> None:
-    """Write the bundle, or say why there is none: the report stands all the same."""
+def _write_repro(report: "Report", folder: Path, make: str, *, silent: bool) -> None:
+    """Write the repro, or say why there is none: the report stands all the same."""
     try:
-        written = report.bundle(folder, make)
+        written = report.write_repro(folder, make)
     except InputError as error:
         click.echo(f"parity: {error}", err=True)
         return

@@ -54,8 +54,8 @@ EMULATE = click.option(
     "verdict and table stay those of the port as it runs here. "
     + " ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()),
 )
-DISABLE_JIT = click.option(
-    "--disable-jit",
+EAGER = click.option(
+    "--eager",
     is_flag=True,
     help="Run the port operation by operation: modules inside its own programs and loops are seen "
     "call by call.",
@@ -73,8 +73,8 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
-BUNDLE = click.option(
-    "--bundle",
+REPRO = click.option(
+    "--repro",
     metavar="DIR",
     help="Write the call of the first fault there: its arrays, and a script that shows it.",
 )

@@ -7,15 +7,15 @@ import click
 
 from parity.cli.ending import end
 from parity.cli.options import (
-    BUNDLE,
     DEPTH,
-    DISABLE_JIT,
+    EAGER,
     EMULATE,
     JSON,
     ONLY,
     PAIR,
     PROFILE,
     QUIET,
+    REPRO,
     SEED,
     default_folder,
     find_pair,
@@ -31,8 +31,8 @@ from parity.core.files import writable
 @ONLY
 @DEPTH
 @EMULATE
-@DISABLE_JIT
-@BUNDLE
+@EAGER
+@REPRO
 @PROFILE
 @QUIET
 @JSON
@@ -43,8 +43,8 @@ def run(
     only: tuple[str, ...],
     depth: int | None,
     emulate: str | None,
-    disable_jit: bool,
-    bundle: str | None,
+    eager: bool,
+    repro: str | None,
     profile: str | None,
     quiet: bool,
     as_json: bool,
@@ -63,8 +63,8 @@ def run(
 
     if out:
         writable(Path(out))
-    if bundle:
-        writable(Path(bundle), "--bundle")
+    if repro:
+        writable(Path(repro), "--repro")
     profile_folder = writable(Path(profile), "--profile") if profile else None
     console = Console(stderr=True, quiet=quiet)
     with shown_progress(console) as progress:
@@ -81,11 +81,11 @@ def run(
                 options,
                 seed=seed,
                 emulate=emulate,
-                disable_jit=disable_jit,
+                eager=eager,
                 only=only,
                 depth=depth,
-                repro=bundle is not None,
+                keep_repro=repro is not None,
                 progress=progress,
                 own_process=True,
             )
-    end(report, folder, quiet=quiet, as_json=as_json, bundle=bundle, make=place_of(pair))
+    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=place_of(pair))

@@ -131,10 +131,10 @@ class Pair:
     `make_nnx(options, torch_module)` the port with the same weights;
     `cases(torch_module, options, seed)` makes the inputs. `declared` maps globs of `path` or
     `path#leaf` that have no counterpart to the reason; `rename` maps globs of reference paths to
-    paths of the port; `layout` maps globs to `"move"` or `"keep"`; `weights` says which tensors the
-    port holds in another number of arrays. `unexercised(torch_module, cases)` says in short
-    sentences what these inputs leave out that only who knows the model can tell. `mistakes` are
-    known ones of this port, for `parity selftest`, which takes the values of `selftest` for
+    paths of the port; `layout` maps globs to `"channels_first"` or `"as_is"`; `fused` says which
+    tensors the port holds in another number of arrays. `unexercised(torch_module, cases)` says in
+    short sentences what these inputs leave out that only who knows the model can tell. `mistakes`
+    are known ones of this port, for `parity selftest`, which takes the values of `selftest` for
     defaults: it compares hundreds of times. `offline` is what `parity record` and `parity check`
     need. `prepare` imports what the reference needs, where the pair can be loaded without: what
     that takes is no memory of a run. `facts(options, seed)` says by name what a report states of
@@ -150,7 +150,7 @@ class Pair:
     declared: Mapping[str, str] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
     layout: Mapping[str, str] = field(default_factory=dict)
-    weights: tuple[Fused | Stacked, ...] = ()
+    fused: tuple[Fused | Stacked, ...] = ()
     unexercised: Callable[[Any, Sequence[Case]], Sequence[str]] = lambda torch_module, cases: ()
     mistakes: tuple[Mistake, ...] = ()
     selftest: PairOptions = field(default_factory=dict)

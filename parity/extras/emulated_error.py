@@ -37,16 +37,16 @@ def measure_emulated(
     calls: Sequence[Call],
     sides: Sides,
     free: Free,
-    exclusives: Exclusives | None,
+    exclusives: Exclusives,
     store: Store,
     limit: Limit,
     progress: Progress,
 ) -> Emulation:
     """Run the port so: on its own, and for each call on the reference's inputs.
 
-    `matches` end with the root's; `calls` are all that the port made; without `exclusives` only
-    outputs are measured. A call loses precision if it differs from itself in float32 by more than
-    the `limit` on R by kind of module leaves to rounding.
+    `matches` end with the root's; `calls` are all that the port made. A call loses precision
+    if it differs from itself in float32 by more than the `limit` on R by kind of module leaves to
+    rounding.
     """
     root = matches[-1]
     progress.stage(f"emulating {mode}", len(matches))
@@ -56,7 +56,7 @@ def measure_emulated(
         output = repeat(sides.nnx_modules[root.port.path], sides.nnx_method, root.port, given)
         outputs = _added(root, flatten(output), free, store)
         # where nothing changes at the end, nothing was rounded
-        if exclusives is not None and any(added for added, _ in outputs.values()):
+        if any(added for added, _ in outputs.values()):
             with Background() as background:
                 force_port(
                     sides.nnx_modules, sides.nnx_method, matches, calls, store,
@@ -86,7 +86,7 @@ class _Work:
     def __init__(
         self,
         matches: Sequence[Match],
-        exclusives: Exclusives | None,
+        exclusives: Exclusives,
         store: Store,
         limit: Limit,
         progress: Progress,
@@ -100,7 +100,6 @@ class _Work:
 
     def measure(self, match: Match, received: Arrays, outputs: Arrays) -> None:
         """Compare one call with the same call in float32, and what its parent handed to it."""
-        assert self._exclusives is not None
         own, handed = self._exclusives.outputs, self._exclusives.received
         parent = self._by_order.get(match.parent)
         if parent is not None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from parity.core.exceptions import InputError
 from parity.core.lock import Turn
+from parity.core.undo import undone
 
 MEANINGS = {
     "tpu-default": "bfloat16 operands where a product asks for no precision or for the default, "
@@ -61,21 +62,15 @@ def emulated(mode: str) -> Iterator[None]:
         for primitive in binds:
             vars(primitive).pop("bind", None)
 
-    with PATCHING.taken():
-        try:
-            try:
-                platform = _platform_primitive()
-                binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
-                binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
-                for primitive, bind in binds.items():
-                    setattr(primitive, "bind", bind)  # noqa: B010
-                # Metadata is part of the key of every cache of traced and compiled programs.
-                with set_xla_metadata(parity_emulate=mode):
-                    yield
-            finally:
-                undo()
-        finally:
-            undo()  # once more: an interrupt may have broken it off
+    with PATCHING.taken(), undone(undo):
+        platform = _platform_primitive()
+        binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
+        binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])
+        for primitive, bind in binds.items():
+            setattr(primitive, "bind", bind)  # noqa: B010
+        # Metadata is part of the key of every cache of traced and compiled programs.
+        with set_xla_metadata(parity_emulate=mode):
+            yield
 
 
 def asked(mode: str, precision: Any) -> Round:

@@ -1,9 +1,8 @@
 """What a comparison refuses before anything runs, each with one line that says what to do."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from flax import nnx
@@ -13,7 +12,7 @@ from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError, shown
 from parity.core.globs import Pending, check_used, matches
 from parity.core.tensors import Fused, Stacked
-from parity.options.options import Rules
+from parity.options.options import Options
 
 LARGEST_SEED = 2**32 - 1
 """What every stream of random numbers can start from."""
@@ -24,7 +23,7 @@ def check_arguments(
     nnx_module: object,
     torch_args: object,
     nnx_args: object,
-    weights: Sequence[object],
+    fused: Sequence[object],
 ) -> None:
     """Two models in this order, tuples of arguments, rules for weights."""
     kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
@@ -39,10 +38,10 @@ def check_arguments(
         if not optional and not isinstance(value, (tuple, list)):
             kind = type(value).__name__
             raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
-    for rule in weights:
+    for rule in fused:
         if not isinstance(rule, (Fused, Stacked)):
             kind = type(rule).__name__
-            raise InputError(f"weights: expected parity.Fused or parity.Stacked, found a {kind}")
+            raise InputError(f"fused: expected parity.Fused or parity.Stacked, found a {kind}")
 
 
 def check_sequences(**options: object) -> None:
@@ -64,20 +63,12 @@ def check_mappings(**options: object) -> None:
             raise InputError(f"{name}: expected a mapping by name, found {shown(value)}")
 
 
-def check_methods(method: object) -> dict[str, Any]:
-    """What is called on each side.
-
-    Raises:
-        InputError: neither a name, nor a name or callable for each side.
-    """
-    methods = {"torch": method, "nnx": method} if isinstance(method, str) else method
-    if (
-        not isinstance(methods, Mapping)
-        or set(methods) != {"torch", "nnx"}
-        or not all(isinstance(one, str) or callable(one) for one in methods.values())
-    ):
-        raise InputError(f"method {shown(method)}: expected a name or {{'torch': ..., 'nnx': ...}}")
-    return dict(methods)
+def check_method(option: str, module: object, method: object) -> None:
+    """Name of a method that the module has, or a callable."""
+    if not isinstance(method, str) and not callable(method):
+        raise InputError(f"{option} {shown(method)}: expected a name or a callable")
+    if isinstance(method, str) and not callable(getattr(module, method, None)):
+        raise InputError(f"{option}: {type(module).__name__} has no method {method!r}")
 
 
 def check_numbers(seed: object, depth: object) -> None:
@@ -88,26 +79,26 @@ def check_numbers(seed: object, depth: object) -> None:
         raise InputError(f"depth {shown(depth)}: expected how many levels, from 0")
 
 
-def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, rules: Rules) -> Rules:
+def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: Options) -> Options:
     """Refuse what names nothing: a mistyped name would be left out without a word.
 
-    Returns the rules, with the globs that only taps can match.
+    Returns the options, with the globs that only taps can match.
     """
     tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
     theirs = [path for path, _ in torch_module.named_modules()]
     leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
     ours = [*capture_nnx.submodules(nnx_module), *leaves]
     what = "module or tensor"
-    plain = [glob for glob in rules.declared or () if glob not in rules.leaves]
+    plain = [glob for glob in options.declared or () if glob not in options.leaves]
     found = (
-        _pending("rename", rules.rename or (), [*theirs, *tensors], f"{what} of the reference"),
-        _pending("layout", rules.layout or (), theirs, "module of the reference", _of_path),
+        _pending("rename", options.rename or (), [*theirs, *tensors], f"{what} of the reference"),
+        _pending("layout", options.layout or (), theirs, "module of the reference", _of_path),
         _pending("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase),
     )
-    names = [glob for rule in rules.weights for glob in rule.globs]
-    check_used("weights", names, tensors, "tensor of the reference")
-    check_choice(theirs, rules)
-    return replace(rules, pending=tuple(one for one in found if one.globs))
+    names = [glob for rule in options.fused for glob in rule.globs]
+    check_used("fused", names, tensors, "tensor of the reference")
+    check_choice(theirs, options)
+    return replace(options, pending=tuple(one for one in found if one.globs))
 
 
 def _pending(
@@ -121,10 +112,10 @@ def _pending(
     return Pending(option, left, tuple(names), what, match)
 
 
-def check_choice(theirs: Sequence[str], rules: Rules) -> None:
-    """What `only` chooses of the reference's modules, and what cannot be asked for beside it."""
-    check_used("only", rules.only, theirs, "module of the reference", fnmatchcase)
-    if rules.only and rules.emulate:
+def check_choice(paths: Collection[str], options: Options) -> None:
+    """Refuse globs of `only` that match no module of the reference, and `emulate` beside it."""
+    check_used("only", options.only, paths, "module of the reference", fnmatchcase)
+    if options.only and options.emulate:
         raise InputError("emulate: it is measured on all calls, and only= leaves some out")
 
 

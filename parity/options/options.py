@@ -1,4 +1,4 @@
-"""What is asked of a comparison."""
+"""Options of a run, as every stage reads them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,37 +7,35 @@ from parity.core.globs import Pending, rooted
 from parity.core.pair import Rung
 from parity.core.tensors import Fused, Stacked
 
-MODES = ("free", "exclusive", "inclusive")
-
-GRAD = "grad"
-"""The mode that compares gradients, beside the others or alone."""
-
 
 @dataclass(frozen=True)
-class Rules:
-    """What is asked of every case of a run."""
+class Options:
+    """Options that hold for every case of a run; names are those of `parity.compare`.
+
+    `declared` is what `ignore` names, and what a pair declares, with the reason.
+    """
 
     rungs: tuple[Rung, ...] = ()
     declared: Mapping[str, str] | None = None
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
-    modes: tuple[str, ...] = MODES
-    weights: tuple[Fused | Stacked, ...] = ()
+    fused: tuple[Fused | Stacked, ...] = ()
     tied: Mapping[str, str] | None = None
-    """Which tensors several modules of the reference share: see `weights.tied`."""
+    """Tensors that several modules of the reference share: see `core.tensors.tied`."""
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
     pending: tuple[Pending, ...] = ()
     """Globs that must match a tap."""
     emulate: str | None = None
-    disable_jit: bool = False
-    """Whether the port runs operation by operation, not in the programs that it compiles."""
+    eager: bool = False
+    """The port runs operation by operation, not in the programs that it compiles."""
     only: tuple[str, ...] = ()
     """Globs of the reference's paths: what they match, with what is inside it, is all there is."""
     depth: int | None = None
-    """How many levels of modules are looked into."""
-    repro: bool = False
-    """Whether the call of the first fault is kept."""
+    """Levels of modules that are looked into; `None` for all."""
+    gradients: bool = False
+    keep_repro: bool = False
+    """The call of the first fault is kept."""
 
     def __post_init__(self) -> None:
         """Take the root by the name that reports give it."""

@@ -16,45 +16,58 @@ DEEPER = "deeper than was asked for: counted with the module around it"
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What is recorded of one case: paths of submodules of each side, `None` for all of them.
+class Scope:
+    """Paths of the submodules to record on each side, `None` for all of them.
 
     `whole` says that the called module is judged too. `deeper` are the reference's modules that
     count with one around them.
     """
 
-    theirs: Collection[str] | None = None
-    ours: Collection[str] | None = None
+    ref: Collection[str] | None = None
+    port: Collection[str] | None = None
     whole: bool = True
     deeper: tuple[str, ...] = ()
 
 
-def choose(
-    called: str,
-    theirs: Collection[str],
-    ours: Iterable[str],
+def scope_of(
+    case: Case,
+    ref: Collection[str],
+    port: Iterable[str],
     *,
     only: Sequence[str],
     depth: int | None,
     rename: Mapping[str, str],
-) -> Choice:
-    """What to record of a call of the module at `called`; `theirs` and `ours` are all paths.
+) -> Scope:
+    """Scope of a case; `ref` and `port` are all paths of the two sides.
 
     `only` are globs of the reference's paths: what they match, and what is inside that. `depth` is
-    how many names more than such a path, or than `called`, the path of a recorded module may have.
+    how many names more than such a path, or than the called module's, the path of a recorded module
+    may have.
     """
+    scope = _scope(case.path, ref, port, only, depth, rename)
+    return replace(scope, ref=(), port=(), deeper=()) if case.depth == 0 else scope
+
+
+def _scope(
+    called: str,
+    ref: Collection[str],
+    port: Iterable[str],
+    only: Sequence[str],
+    depth: int | None,
+    rename: Mapping[str, str],
+) -> Scope:
     if not only and depth is None:
-        return Choice()
-    tops = outermost(only, theirs) if only else (called,)
-    inner = [path for path in theirs
-             if path != called and _inside(path, (called,)) and _inside(path, tops)]  # fmt: skip
+        return Scope()
+    tops = outermost(only, ref) if only else (called,)
+    below = [path for path in ref if path != called and _inside(path, (called,))]
+    inner = [path for path in below if _inside(path, tops)]
     near = [path for path in inner if depth is None or _levels(path, tops) <= depth]
     partners = {renamed(path, rename) for path in near}
     if depth is None:
         ends = [renamed(top, rename) for top in tops]
-        partners |= {path for path in ours if _inside(path, ends)}
+        partners |= {path for path in port if _inside(path, ends)}
     deeper = tuple(path for path in inner if path not in near)
-    return Choice(frozenset(near), frozenset(partners), _inside(called, tops), deeper)
+    return Scope(frozenset(near), frozenset(partners), _inside(called, tops), deeper)
 
 
 def outermost(only: Sequence[str], paths: Collection[str]) -> tuple[str, ...]:
@@ -76,8 +89,8 @@ def needed(only: Sequence[str], paths: Collection[str], cases: Sequence[Case]) -
     if not only:
         return tuple(cases)
     wanted = [touches(only, paths, case.path, case.depth == 0) for case in cases]
-    last = max((i for i, case in enumerate(cases)
-                if wanted[i] and (case.args_from or case.returned_from)), default=0)  # fmt: skip
+    later = (i for i, case in enumerate(cases) if case.args_from or case.returned_from)
+    last = max((i for i in later if wanted[i]), default=0)
     return tuple(case for i, case in enumerate(cases) if wanted[i] or i < last)
 
 

@@ -185,24 +185,24 @@ class Report:
             write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
 
-    def bundle(self, folder: str | Path, make: str) -> Sequence[Path]:
+    def write_repro(self, folder: str | Path, make: str) -> Sequence[Path]:
         """Write the call of the first fault as arrays and a script that shows the deviation.
 
         `make` names, as `module:function`, what gives the torch module, the NNX module and the
         arguments, as for `parity compare`; of a ladder, as `module:attribute`, its `parity.Pair`.
 
         Raises:
-            InputError: there is no fault, its call was not kept (`repro=True`), or it cannot be
-                made again by itself.
+            InputError: there is no fault, its call was not kept (`keep_repro=True`), or it cannot
+                be made again by itself.
         """
-        from parity.report.repro import write_bundle
+        from parity.report.repro import write_repro
 
         if self.repro is None:
-            why = "the report has no fault" if not self.faults else "compare with repro=True"
+            why = "the report has no fault" if not self.faults else "compare with keep_repro=True"
             if self.faults and of_gradient(self.faults[0].case, self.faults[0].leaf):
-                why = "the first fault is one of gradients, and a bundle shows outputs"
-            raise InputError(f"bundle: there is no call to write: {why}")
-        return write_bundle(self.repro, Path(folder), make)
+                why = "the first fault is one of gradients, and a repro shows outputs"
+            raise InputError(f"repro: there is no call to write: {why}")
+        return write_repro(self.repro, Path(folder), make)
 
 
 def csv(table: "pd.DataFrame") -> str:

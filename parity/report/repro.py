@@ -66,7 +66,7 @@ for key, array in load_file(here / "expected.safetensors").items():
 '''
 
 
-def write_bundle(repro: Repro, folder: Path, make: str) -> list[Path]:
+def write_repro(repro: Repro, folder: Path, make: str) -> list[Path]:
     """Write the arrays and the script, each file whole or not at all; returns their paths.
 
     `make` is `module:attribute` of what makes the port.
@@ -76,10 +76,10 @@ def write_bundle(repro: Repro, folder: Path, make: str) -> list[Path]:
     """
     where = f"`{repro.fault.path or '<root>'}`, call {repro.fault.call}"
     if repro.problem:
-        raise InputError(f"bundle: {where} cannot be made again by itself: {repro.problem}")
+        raise InputError(f"repro: {where} cannot be made again by itself: {repro.problem}")
     home, colon, name = make.partition(":")
     if not (colon and name.isidentifier()):
-        raise InputError(f"bundle: make={make!r}: expected module:attribute, what makes the port")
+        raise InputError(f"repro: make={make!r}: expected module:attribute, what makes the port")
     arrays = {
         "inputs": repro.given or {},
         "expected": repro.expected or {},
@@ -90,7 +90,7 @@ def write_bundle(repro: Repro, folder: Path, make: str) -> list[Path]:
             f"{key}.safetensors": save(dict(found)) for key, found in arrays.items()
         }
     except (SafetensorError, KeyError) as error:  # KeyError: a type that it has no name for
-        raise InputError(f"bundle: {where} has arrays that no file can hold: {error}") from error
+        raise InputError(f"repro: {where} has arrays that no file can hold: {error}") from error
     files["repro.py"] = _script(repro, folder / "repro.py", home, name)
     write_all(folder, files)
     return [folder / key for key in files]

@@ -1,140 +1,102 @@
-"""From the cases of a comparison to one report; and what holds for all of them: the weights."""
+"""The report of all cases of a comparison."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-from flax import nnx
-
 from parity.align.ignored import left_out_note
-from parity.capture import nnx as capture_nnx
-from parity.core.calls import ModuleInfo
 from parity.core.exceptions import InputError
-from parity.core.globs import renamed
 from parity.core.reasons import IDLE
-from parity.core.tensors import Tensor, Weight
+from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
-from parity.host import memory
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.options.scope import partial_note
 from parity.report import Report
 from parity.run.case import Outcome
+from parity.run.optional import Extras
+from parity.run.pairing import Pairing
+from parity.run.protocols import Port, Reference
 from parity.weights.coverage import settled, with_weights
-from parity.weights.module_map import Folding, fold
-from parity.weights.weight_map import make_weight_map
+from parity.weights.module_map import Folding
 
 ERROR_MAPS = 12
-"""How many faults of a report have a error_map: each takes up to 50 kB of it."""
+"""How many faults of a report have an error map: each takes up to 50 kB of it."""
 
 
 @dataclass(frozen=True)
-class Paired:
-    """Which modules of the two models correspond, and which tensors hold the same values.
+class Comparison:
+    """Both sides, what is asked of them, and what the report says of them."""
 
-    `modules` is how many the reference has, `zeros` are its parameters that hold nothing else.
-    """
-
-    modules: int
-    folding: Folding
-    weight_map: tuple[Weight, ...]
-    zeros: tuple[str, ...] = ()
-
-
-def paired(
-    modules: Mapping[str, ModuleInfo],
-    tensors: Sequence[Tensor],
-    port: nnx.Module,
-    rules: Rules,
-) -> Paired:
-    """Pair the reference's modules and tensors with those of the port."""
-    found = capture_nnx.submodules(port)
-    ours = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    names = {path: renamed(path, rules.rename or {}) for path in modules}
-    folding = fold(modules, ours, names, rules.tied)
-    weight_map = make_weight_map(
-        tensors,
-        capture_nnx.named_tensors(port),
-        modules=found,
-        folding=folding,
-        rename=rules.rename,
-        rules=rules.weights,
-        declared=rules.declared,
-    )
-    return Paired(len(modules), folding, weight_map, all_zero(tensors))
-
-
-class Programs:
-    """What JAX has compiled: in a process of its own it is dropped once it will hardly run again.
-
-    It holds memory until the process ends.
-    """
-
-    def __init__(self, own_process: bool) -> None:
-        self._own_process = own_process
-        self._last_shapes: list[tuple[int, ...]] = []
-
-    def before(self, path: str, shapes: list[tuple[int, ...]]) -> None:
-        """The module at `path` is about to be called: the root, with other shapes than last?"""
-        if self._own_process and not path and shapes != self._last_shapes:
-            jax.clear_caches()
-            memory.give_back()
-            self._last_shapes = shapes
+    name: str
+    reference: Reference
+    port: Port
+    options: Options
+    environment: Mapping[str, Any]
+    facts: Mapping[str, Any]
 
 
 def assembled(
-    name: str,
+    comparison: Comparison,
     outcomes: Sequence[Outcome],
-    pairs: Paired,
-    rules: Rules,
-    facts: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    pairing: Pairing,
     gaps: tuple[str, ...] = (),
 ) -> Report:
-    """The report of all cases; `gaps` are what the pair says that its inputs leave out.
+    """Report of all cases; `gaps` say what the pair knows that its inputs leave out.
 
     Raises:
         InputError: nothing that was chosen was called.
     """
+    options = comparison.options
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
-    weights = settled(pairs.weight_map, coverage, rows)
-    if rules.only:
+    weights = settled(pairing.weight_map, coverage, rows)
+    if options.only:
         if not coverage.calls:
-            chosen = ", ".join(rules.only)
+            chosen = ", ".join(options.only)
             raise InputError(f"only: these inputs call no module that {chosen!r} matches")
-        weights = _of_modules(weights, coverage, pairs.folding)
-        facts = {**facts, "only": list(rules.only)}
-    if rules.depth is not None:
-        facts = {**facts, "depth": rules.depth}
+        weights = _of_modules(weights, coverage, pairing.folding)
     skipped = [name for outcome in outcomes for name in outcome.left_out]
     partial = (
-        partial_note(rules.only, rules.depth, coverage.modules, pairs.modules),
+        partial_note(options.only, options.depth, coverage.modules, pairing.modules),
         left_out_note(skipped, weights),
     )
     notes = [note for outcome in outcomes for note in outcome.notes]
-    seen = {*coverage.matched, *coverage.dissolved}
-    seen |= {path for path, reason in coverage.declared.items() if reason != IDLE}
-    zeros = [name for name in pairs.zeros if name.rpartition(".")[0] in seen]
-    uncaptured = {case: fact for outcome in outcomes for case, fact in outcome.uncaptured.items()}
+    extras = [outcome.extras for outcome in outcomes]
     return Report(
-        name=name,
+        name=comparison.name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, pairs.folding.partners),
-        environment=environment,
-        facts={**facts, **({"uncaptured": uncaptured} if uncaptured else {})},
-        rungs=rules.rungs,
+        coverage=with_weights(coverage, weights, pairing.folding.partners),
+        environment=comparison.environment,
+        facts=_facts(comparison, extras),
+        rungs=options.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
-        inputs=tuple(dict.fromkeys([*notes, *weak_weights(zeros)])),
+        inputs=tuple(dict.fromkeys([*notes, *weak_weights(_zeros(pairing, coverage))])),
         unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
-        emulations=tuple(outcome.emulation for outcome in outcomes if outcome.emulation),
-        nonfinite=tuple(one for outcome in outcomes for one in outcome.nonfinite),
+        emulations=tuple(one.emulation for one in extras if one.emulation),
+        nonfinite=tuple(found for one in extras for found in one.nonfinite),
         partial="; ".join(filter(None, partial)),
-        repro=next((outcome.repro for outcome in outcomes if outcome.repro), None),
+        repro=next((one.repro for one in extras if one.repro), None),
     )
+
+
+def _facts(comparison: Comparison, extras: Sequence[Extras]) -> dict[str, Any]:
+    options, facts = comparison.options, dict(comparison.facts)
+    if options.only:
+        facts["only"] = list(options.only)
+    if options.depth is not None:
+        facts["depth"] = options.depth
+    uncaptured = {case: fact for one in extras for case, fact in one.uncaptured.items()}
+    return {**facts, "uncaptured": uncaptured} if uncaptured else facts
+
+
+def _zeros(pairing: Pairing, coverage: Coverage) -> tuple[str, ...]:
+    """Parameters of modules that ran, without an entry that is not zero."""
+    ran = {*coverage.matched, *coverage.dissolved}
+    ran |= {path for path, reason in coverage.declared.items() if reason != IDLE}
+    return all_zero(tensor for tensor in pairing.tensors if tensor.path in ran)
 
 
 def _of_modules(

@@ -1,4 +1,4 @@
-"""Which doubtful calls are faults, and why each fault is one."""
+"""Doubtful calls that are faults after all, and the cause of each fault."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,8 +9,9 @@ from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.error_map import error_map_of
 from parity.diagnose.scene import HINTS, Scene
 from parity.host.progress import Progress
-from parity.judge.faults import Found
+from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
+from parity.run.part import Part, part_of
 
 SUSPECTS = 10
 """How many calls whose R is doubtful are looked into."""
@@ -23,44 +24,59 @@ Diagnose = Callable[[Found, Scene], Diagnosis]
 """Finds the cause of what one call gets wrong."""
 
 
-def settled(
+def resolved(
     found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
 ) -> list[Found]:
-    """Doubtful calls are faults if one change of the reference accounts for all that they do.
+    """Rows in which a doubtful call fails if one change of the reference explains all its error.
 
     An epsilon of 1e-5 instead of 1e-6 is off by no more than a careless sum is.
     """
-    doubtful = [one for one in found if one.judged.doubtful]
-    orders = list(dict.fromkeys(one.row.order for one in doubtful))[:SUSPECTS]
-    if orders:
-        progress.stage("doubtful calls", len(orders))
+    first: dict[int, Found] = {}
+    for one in found:
+        if one.judged.doubtful:
+            first.setdefault(one.row.order, one)
+    suspects = list(first.values())[:SUSPECTS]
+    if suspects:
+        progress.stage("doubtful calls", len(suspects))
     guilty: set[int] = set()
-    for order in orders:
-        first = next(one for one in doubtful if one.row.order == order)
-        if _why(first, scene, diagnose).cause not in ROUNDING:
-            guilty.add(order)
+    for one in suspects:
+        if _cause(one, scene, diagnose).cause not in ROUNDING:
+            guilty.add(one.row.order)
         progress.advance()
-    return [_guilty(one) if one.judged.doubtful and one.row.order in guilty else one
-            for one in found]  # fmt: skip
+    return [
+        _failed(one) if one.judged.doubtful and one.row.order in guilty else one for one in found
+    ]
 
 
-def _guilty(one: Found) -> Found:
+def _failed(one: Found) -> Found:
     reason = f"{one.judged.reason}, and one change accounts for it"
     judged = Judgement("FAIL", reason, "exclusive")
     return replace(one, row=replace(one.row, verdict="FAIL", reason=reason), judged=judged)
 
 
-def explained(
-    fault: Fault, found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
+def faults_of(parts: Sequence[Part], diagnose: Diagnose, progress: Progress) -> tuple[Fault, ...]:
+    """Faults of all parts of a case, one for each module, explained where they can be."""
+    found = [one for part in parts for one in part.found]
+    parents = {m.ref.order: m.parent for part in parts for m in part.extent.matches}
+    faults = find_faults(found, parents)
+    if faults and any(part.scene for part in parts):
+        progress.stage("diagnosis", len(faults))
+        return tuple(_explained(fault, parts, diagnose, progress) for fault in faults)
+    return faults
+
+
+def _explained(
+    fault: Fault, parts: Sequence[Part], diagnose: Diagnose, progress: Progress
 ) -> Fault:
     """The fault with its cause, the evidence for it, what to do, and where in its arrays it is."""
-    first = next(
-        one for one in found
-        if (one.row.path, one.row.call, one.row.leaf) == (fault.path, fault.call, fault.leaf)
-    )  # fmt: skip
-    result = _why(first, scene, diagnose)
+    part = part_of(fault, parts)
+    if part.scene is None:
+        return fault
+    place = fault.path, fault.call, fault.leaf
+    first = next(x for x in part.found if (x.row.path, x.row.call, x.row.leaf) == place)
+    result = _cause(first, part.scene, diagnose)
     progress.advance()
-    picture, lost = _error_map(first, scene)
+    picture, lost = _error_map(first, part.scene)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost)))
     return replace(
         fault, cause=result.cause, hint=result.hint, evidence=evidence, error_map=picture
@@ -75,7 +91,7 @@ def _error_map(found: Found, scene: Scene) -> tuple[ErrorMap | None, str]:
         return None, f"where in the array is not known: {first_line(error)}"
 
 
-def _why(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:
+def _cause(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:
     try:
         return diagnose(found, scene)
     except Exception as error:

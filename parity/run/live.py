@@ -2,77 +2,54 @@
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from parity.capture import layout as layout_rules
 from parity.capture import torch as capture_torch
-from parity.capture.recorder import bind, join
-from parity.core.calls import Trace
-from parity.core.pair import Case, Pair, PairOptions
+from parity.capture.arguments import port_arguments
+from parity.capture.recorder import Subtree, join
+from parity.capture.restore_torch import seeded
+from parity.core.calls import ModuleInfo, Trace
+from parity.core.pair import Case
 from parity.core.store import Store
-from parity.core.tree import flatten, mapped, rebuild
+from parity.core.tensors import Array, Tensor
+from parity.core.tree import mapped
 from parity.core.verdicts import Diagnosis
 from parity.diagnose.diagnose import diagnose
 from parity.diagnose.scene import Scene
 from parity.force.float64 import TorchModules
-from parity.gradients.torch import TorchBackward
 from parity.judge.faults import Found
+from parity.run.protocols import Arguments
 
-
-def facts(
-    pair: Pair, reference: torch.nn.Module, cases: Sequence[Case], options: PairOptions, seed: int
-) -> dict[str, Any]:
-    """Return what a report says of the reference and of its inputs, with what the pair says."""
-    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
-    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
-    return {
-        "input": sources or f"made by the pair{given and f' ({given})'}",
-        **pair.facts(options, seed),
-        "parameters": sum(p.numel() for p in reference.parameters()),
-    }
+if TYPE_CHECKING:
+    from parity.gradients.torch import TorchBackward
 
 
 class Live:
-    """A PyTorch module as the reference of `run_case`.
+    """A PyTorch module as the reference of a comparison; its random layers start from `seed`."""
 
-    `before` is what it returned in the cases before, for those that are known from it.
-    """
+    def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
+        self._root, self._seed = root, seed
 
-    def __init__(
-        self, root: torch.nn.Module, before: Mapping[str, Mapping[str, Any]] | None = None
-    ) -> None:
-        self._root, self._before = root, {} if before is None else before
+    def modules(self) -> Mapping[str, ModuleInfo]:
+        """All modules of the root by path."""
+        return capture_torch.modules(self._root)
 
-    def arguments(
-        self, case: Case, layout: Mapping[str, str]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def tensors(self) -> Sequence[Tensor]:
+        """All parameters and buffers."""
+        return capture_torch.named_tensors(self._root)
+
+    def seeded(self) -> AbstractContextManager[None]:
+        """A context in which random layers draw the same numbers in every case."""
+        return seeded(self._seed)
+
+    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
-        kinds = [cls.__name__ for cls in type(module).__mro__]
-        function = capture_torch.target(module, case.torch)
-        names = list(bind(function, case.args, case.kwargs))
-
-        def convert(name: str, value: Any) -> Any:
-            flat = flatten(value)
-            arrays = []
-            for leaf, array in flat.arrays:
-                plain = capture_torch.to_numpy(array) if isinstance(array, torch.Tensor) else array
-                full = f"{name}.{leaf}" if leaf else name
-                floating = plain.dtype.kind in "fcV"
-                how = layout_rules.reading(case.path, full, kinds, plain.ndim, floating, layout)
-                moved = np.moveaxis(plain, 1, -1) if how.move else plain
-                arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
-            return rebuild(flat.skeleton, arrays) if arrays else value
-
-        args = tuple(convert(names[min(i, len(names) - 1)], a) for i, a in enumerate(case.args))
-        return args, {name: convert(name, value) for name, value in case.kwargs.items()}
-
-    def paths(self) -> Collection[str]:
-        """As they are named in the root."""
-        return [path for path, _ in self._root.named_modules()]
+        return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
     def record(
         self,
@@ -81,38 +58,45 @@ class Live:
         layout: Mapping[str, str],
         inside: Collection[str] | None,
     ) -> Trace:
-        """Run it, unless what it returns has been shown before."""
+        """Calls of a run, or the one call whose output is known from cases before."""
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
-            method = _returning(case.returned_from(self._before), module, method)
+            method = _returning(case.returned_from({}), module, method)
+        subtree = Subtree(case.path, inside)
         return capture_torch.record(
-            module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, inside=inside,
-        )  # fmt: skip
+            module, method, case.args, case.kwargs, store=store, layout=layout, subtree=subtree
+        )
 
     def float64(self, case: Case) -> TorchModules:
-        """Its modules, which can be run in float64."""
+        """Modules that can be run in float64."""
         named = self._called(case).named_modules()
         return TorchModules({join(case.path, path): module for path, module in named}, case.torch)
 
-    def backward(self, case: Case, seed: int) -> TorchBackward:
-        """Its backward pass, from gradients at its outputs that a seed gives."""
+    def backward(self, case: Case) -> "TorchBackward":
+        """Backward pass from gradients at the outputs that the seed gives."""
+        from parity.gradients.torch import TorchBackward
+
         named = self._called(case).named_modules()
         modules = {join(case.path, path): module for path, module in named}
-        return TorchBackward(modules, case.torch, seed)
+        return TorchBackward(modules, case.torch, self._seed)
 
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
-        """By what, changed in the reference, makes it do what the port does."""
+        """Cause by experiment: a change of the reference that makes it do what the port does."""
         reference = scene.sides.reference
         assert isinstance(reference, TorchModules)  # `float64` made it
         return diagnose(found, scene, reference)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
-        """As the signatures of the classes say."""
+        """Optional arguments by the signatures of the classes."""
         return capture_torch.optional_arguments(self._called(case))
 
+    def weights_of(self, path: str) -> Mapping[str, Array]:
+        """Values of the tensors of one module, by name below it."""
+        tensors = capture_torch.named_tensors(self._root.get_submodule(path))
+        return {one.full_name: np.ascontiguousarray(one.read()) for one in tensors}
+
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Modules that do something else in train mode, and are in it."""
+        """A warning of modules in train mode that behave differently there."""
         paths = [
             path or "<root>"
             for path, one in self._called(case).named_modules()

@@ -1,7 +1,7 @@
 """The call of one fault, taken out of a comparison so that it can be made again by itself."""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,12 @@ from parity.core.calls import Match
 from parity.core.pair import PairOptions
 from parity.core.repro import Repro
 from parity.core.store import Store
-from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
-from parity.force.common import Sides, reference, values
-from parity.run.part import Judged, part_of
+from parity.force.common import reference, values
+from parity.run.case import Outcome
+from parity.run.part import part_of
+from parity.run.records import Judged
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -33,13 +34,10 @@ class Unshowable(Exception):
     """The call cannot be written down; the message says why."""
 
 
-def take(
-    fault: Fault, parts: Sequence[Judged], root: nnx.Module, sides: Sides, store: Store
-) -> Repro:
+def take(fault: Fault, judged: Judged, root: nnx.Module, store: Store) -> Repro:
     """The call of a fault; `root` is the port."""
-    judged = part_of(fault, parts)
-    match = next(m for m in judged.part.matches
-                 if (m.ref.path, m.ref.number) == (fault.path, fault.call))  # fmt: skip
+    part, sides, place = part_of(fault, judged.parts), judged.sides, (fault.path, fault.call)
+    match = next(m for m in part.extent.matches if (m.ref.path, m.ref.number) == place)
     if match.port.tapped:
         return Repro(fault, problem="it is at a tap, and a tap cannot be called by itself")
     method = sides.nnx_method if match.ref.parent == -1 else "__call__"
@@ -84,10 +82,18 @@ def _settings() -> tuple[str, ...]:
     return tuple(lines)
 
 
-def with_weights(repro: Repro, tensors: Sequence[Tensor]) -> Repro:
-    """The repro with the reference's weights of the module at fault."""
-    found = {tensor.full_name: np.ascontiguousarray(tensor.read()) for tensor in tensors}
-    return replace(repro, weights=found)
+def with_repro(
+    outcome: Outcome,
+    weights_of: Callable[[str], Mapping[str, Array]],
+    made: Callable[[Repro], Repro],
+) -> Outcome:
+    """The outcome, its repro with the weights of the module and with how the port is `made`."""
+    repro = outcome.extras.repro
+    if repro is None:
+        return outcome
+    if not repro.problem:
+        repro = replace(repro, weights=weights_of(repro.fault.path))
+    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
 def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
@@ -154,7 +160,8 @@ def _text(value: Any) -> str:
     if type(value) is list:
         return f"[{', '.join(map(_text, value))}]"
     if type(value) is tuple:
-        return f"({''.join(f'{_text(item)}, ' for item in value).rstrip()})"
+        items = ", ".join(map(_text, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     if type(value) is dict:
         return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
     raise Unshowable(f"it takes a {type(value).__name__}, which a script cannot spell")

@@ -159,12 +159,12 @@ class _Bench:
             self._port,
             case.args,
             torch_kwargs=case.kwargs,
-            method={"torch": case.torch, "nnx": case.nnx},
+            torch_method=case.torch,
+            nnx_method=case.nnx,
             layout=self._pair.layout,
             rename=self._pair.rename,
             ignore=ignore,
-            noise_floor=False,
-            jitted=False,
+            check_compiled=False,
         )
 
     def _trial(

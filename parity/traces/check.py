@@ -1,25 +1,25 @@
 """Check a port against a golden trace: as `run_pair`, without PyTorch."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from parity.extras import emulation
-from parity.host import environment, memory
-from parity.core.lock import alone
-from parity.run.assemble import Programs, assembled, paired
-from parity.run.case import Outcome, run_case
 from parity.core.exceptions import InputError
+from parity.core.lock import alone
+from parity.core.pair import Case, Pair
+from parity.extras import emulation
+from parity.host import environment
+from parity.host.progress import Progress
+from parity.options.options import Options
+from parity.report import Report
+from parity.run.assemble import Comparison
+from parity.run.case import Outcome
+from parity.run.loop import Usage, run_cases
+from parity.run.port import RunningPort
 from parity.traces.index import AGAIN, NOT_OFFLINE, StoredCase
 from parity.traces.methods import method_of
 from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
-from parity.host.progress import Progress
-from parity.core.pair import Case, Pair
-from parity.report import Report
-from parity.options.options import Rules
-from parity.core.tensors import tied
 
 
 @alone
@@ -28,65 +28,58 @@ def check_trace(
     pair: Pair,
     *,
     emulate: str | None = None,
-    disable_jit: bool = False,
+    eager: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
-    """Run the port of `pair` on what the trace in `folder` holds, and measure, judge and locate.
+    """Report of the port of `pair` against the trace in `folder`.
 
-    The port gets the recorded weights. What is measured is what `run_pair` measures; causes are
-    told only where arrays or weights show them.
+    The port gets the recorded weights and arguments. What is measured is what `run_pair` measures;
+    causes are named only where arrays or weights show them.
 
     Raises:
         InputError: the trace cannot be used, for this at least, or is of another pair.
     """
     emulation.check(emulate)
-    progress = progress or Progress()
-    start, before = time.monotonic(), memory.resident_memory()
+    progress, usage = progress or Progress(), Usage()
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)
     _check_pair(golden, pair)
-    if emulate and golden.index.only:
+    index = golden.index
+    if emulate and index.only:
         raise InputError(
             f"{folder}: has some modules only, and emulate= is measured on all calls; record all"
         )
-    cases = [_case(stored, pair) for stored in golden.index.cases]
+    cases = [_case(stored, pair) for stored in index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
-    port = pair.offline.make_nnx(golden.index.settings, golden.state)
-    rules = Rules(
-        pair.rungs, pair.declared, pair.rename, pair.layout, weights=pair.weights,
-        emulate=emulate, disable_jit=disable_jit, only=golden.index.only, depth=golden.index.depth,
-        tied=tied(golden.tensors),
-    )  # fmt: skip
-    progress.stage("comparing the weights")
-    pairs = paired(golden.modules, golden.tensors, port, rules)
-    reference = Recorded(golden)
-    programs = Programs(own_process)
-    outcomes = []
-    for case, stored in zip(cases, golden.index.cases, strict=True):
-        progress.title(case.name if not case.path else f"{case.name} {case.path}")
-        programs.before(case.path, [form.shape for form in stored.given])
-        outcome = run_case(case, reference, port, rules, progress, weights=pairs.weight_map)
-        outcomes.append(replace(outcome, notes=(*outcome.notes, *_doubts(outcome))))
-    facts = {
-        **golden.index.facts,
-        "trace": str(folder),
-        "seconds": round(time.monotonic() - start, 1),
-        **progress.facts(),
-        "peak_memory_gib": memory.gib(memory.peak_memory()),
-        "peak_memory_above_start_gib": memory.gib(memory.peak_memory() - before),
-    }
-    return assembled(
-        pair.name, outcomes, pairs, rules, facts, _environment(golden), golden.index.gaps
+    port = RunningPort(pair.offline.make_nnx(index.settings, golden.state), own_process=own_process)
+    options = Options(
+        rungs=pair.rungs,
+        declared=pair.declared,
+        rename=pair.rename,
+        layout=pair.layout,
+        fused=pair.fused,
+        emulate=emulate,
+        eager=eager,
+        only=index.only,
+        depth=index.depth,
+    )
+    facts = {**index.facts, "trace": str(folder)}
+    comparison = Comparison(pair.name, Recorded(golden), port, options, _environment(golden), facts)
+    return run_cases(
+        comparison, cases, progress, usage, finish=_with_doubts, gaps=lambda _: index.gaps
     )
 
 
-def _doubts(outcome: Outcome) -> tuple[str, ...]:
+def _with_doubts(outcome: Outcome) -> Outcome:
+    """The outcome with a note that doubtful rows can be looked into where PyTorch is."""
     rows = [row for row in outcome.rows if row.verdict == "WARN" and not row.one_sided]
     if not rows:
-        return ()
-    return (f"{rows[0].case}: {len(rows)} rows are doubtful, of `{rows[0].path}` first; {BY_RUN}",)
+        return outcome
+    first = rows[0]
+    note = f"{first.case}: {len(rows)} rows are doubtful, of `{first.path}` first; {BY_RUN}"
+    return replace(outcome, notes=(*outcome.notes, note))
 
 
 def _check_pair(golden: Golden, pair: Pair) -> None:
@@ -117,7 +110,7 @@ def _case(stored: StoredCase, pair: Pair) -> Case:
 
 
 def _environment(golden: Golden) -> dict[str, Any]:
-    """This machine's, with PyTorch's side of it as it was where the trace was recorded."""
+    """This machine's environment, with PyTorch's side as it was where the trace was recorded."""
     recorded = dict(golden.index.environment)
-    theirs = {key: value for key, value in recorded.items() if key.startswith("torch_")}
-    return {**environment.describe_port(recorded["seed"]), **theirs, "recorded": recorded}
+    of_torch = {key: value for key, value in recorded.items() if key.startswith("torch_")}
+    return {**environment.describe_port(recorded["seed"]), **of_torch, "recorded": recorded}

@@ -8,28 +8,28 @@ given as well, as far as that is more than rounding; where it is not, nothing is
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from parity.align.calls import same_value
-from parity.measure.exclusive import Exclusives
+from parity.core.arrays import comparable, read
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.measurements import ChildInput, Exclusive, Inclusive
+from parity.core.metrics import distance, unit_roundoff
+from parity.core.pair import Case
+from parity.core.store import Buffer, Store
 from parity.force.common import Arrays, NotMeasured
+from parity.host.progress import Progress
+from parity.judge.faults import Found
+from parity.judge.rows import rows_of
+from parity.judge.verdict import fail_limit, grade
+from parity.measure.exclusive import Exclusives
+from parity.measure.free import Free, Key
+from parity.measure.noise import score
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.shards import Array
-from parity.judge.verdict import fail_limit, grade
-from parity.run.part import rows_of
-from parity.judge.faults import Found
-from parity.measure.free import Free, Key, measure_free
-from parity.core.arrays import comparable, read
-from parity.core.metrics import distance, unit_roundoff
-from parity.measure.noise import score
-from parity.host.progress import Progress
-from parity.core.calls import Call, LeafMatch, Match
-from parity.core.pair import Case
-from parity.core.measurements import Exclusive, ChildInput, Inclusive
-from parity.core.store import Buffer, Store
 
 NAN = math.nan
 
@@ -47,39 +47,30 @@ def half(*dtypes: np.dtype[Any]) -> float:
     return math.sqrt(max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes))
 
 
-@dataclass(frozen=True)
-class Judged:
-    """The rows, the free-running errors, and the arrays that differ where calls were given the same
-    to the bit.
-    """
-
-    found: Sequence[Found]
-    free: Free
-    exclusives: Exclusives
-
-
 def judge_apart(
     case: Case,
     matches: Sequence[Match],
     calls: Sequence[Call],
     float64: RecordedFloat64,
+    free: Free,
     store: Store,
     progress: Progress,
-) -> Judged:
-    """Measure and judge the matched calls of one case; `calls` are all of the reference's.
+) -> tuple[Sequence[Found], Exclusives]:
+    """Judged rows of the matched calls of one case, and their errors; `calls` are the reference's.
 
-    What a call was given beside arrays counts too: both sides are of one framework.
+    Values besides arrays that a call was given count too: both sides are of one framework.
     """
-    work = _Work(matches, float64, store, progress)
+    work = _Errors(matches, float64, store, progress)
     progress.stage("what each call was given", len(matches))
-    unknown = float64.own(matches, calls, store, work.heard, {m.ref.order for m in matches})
+    wanted = {match.ref.order for match in matches}
+    unknown = float64.own(matches, calls, store, work.measure, wanted)
     exclusives, inclusive = work.result(unknown), work.inclusive()
-    found = rows_of(case, matches, (), work.free, inclusive, exclusives, ())
-    return Judged([work.shown(one) for one in found], work.free, exclusives)
+    found = rows_of(case, matches, (), free, inclusive, exclusives, ())
+    return [work.shown(one) for one in found], exclusives
 
 
-class _Work:
-    """What has been measured so far; by the `order` of calls, and by the names of leaves."""
+class _Errors:
+    """Errors measured so far, by the `order` of calls and the names of leaves."""
 
     def __init__(
         self,
@@ -94,7 +85,6 @@ class _Work:
         self._inside: dict[int, list[Match]] = defaultdict(list)
         for match in matches:
             self._inside[match.parent].append(match)
-        self.free = measure_free(matches, store, progress)
         self._distances: dict[tuple[Buffer, Buffer, bool], float] = {}
         self._values = {order: tuple(_values(match)) for order, match in self._matches.items()}
         self._given = {
@@ -105,12 +95,12 @@ class _Work:
             order: self._largest(match.outputs) for order, match in self._matches.items()
         }
         self._errors: dict[Key, Exclusive] = {}
-        self._handed: dict[int, list[ChildInput]] = defaultdict(list)
+        self._child_inputs: dict[int, list[ChildInput]] = defaultdict(list)
         self._outputs: dict[Key, Buffer] = {}
         self._received: dict[Key, Buffer] = {}
 
-    def heard(self, match: Match, handed: Arrays, outputs: Arrays) -> None:
-        """Measure a call, given what the reference's did in float64."""
+    def measure(self, match: Match, child_inputs: Arrays, outputs: Arrays) -> None:
+        """Measure a call, given its inputs and outputs in float64."""
         order = match.ref.order
         before = self._before(order)
         for leaf in match.outputs:
@@ -120,35 +110,35 @@ class _Work:
                 self._errors[key] = self._score(match.ref.kind, leaf, wide, before)
                 self._keep(self._outputs, key, leaf, before)
         if match.parent in self._matches:
-            self._hear_inputs(match, handed)
+            self._score_inputs(match, child_inputs)
         self._progress.advance()
 
-    def _hear_inputs(self, match: Match, handed: Arrays) -> None:
+    def _score_inputs(self, match: Match, wide: Arrays) -> None:
+        """Measure what the parent passed to a call; `wide` is that in float64."""
         order, parent = match.ref.order, self._matches[match.parent].ref
         earlier = [m for m in self._inside[match.parent] if m.ref.order < order]
         before = max([self._given[parent.order], *(self._returned[m.ref.order] for m in earlier)])
         after = earlier[-1].ref.path if earlier else ""
+        path, found = match.ref.path, self._child_inputs[parent.order]
         for name, text, off in self._values[order]:
             if math.isinf(off) and before <= half(np.dtype(np.float32)):
                 error = Exclusive(NAN, NAN, 0, problem=text)
-                self._handed[parent.order].append(
-                    ChildInput(parent.order, order, match.ref.path, name, after, error)
-                )
+                found.append(ChildInput(parent.order, order, path, name, after, error))
         for leaf in match.inputs:
-            if not comparable(leaf) or self._alike(leaf):
-                continue
-            error = self._score(parent.kind, leaf, handed.get(leaf.ref.name), before)
-            if error.bounded or error.problem:  # a problem is one of what the parent returns too
-                continue
-            if not unit_roundoff(self._arrays(leaf)[0].dtype):
-                error = replace(error, moved=True)  # exact whatever was computed
-            elif math.isnan(error.r) and not error.nonfinite:
-                error = replace(error, problem=NO_FLOAT64)
-            key = (order, leaf.ref.name)
-            self._handed[parent.order].append(
-                ChildInput(parent.order, *key[:1], match.ref.path, key[1], after, error)
-            )
-            self._keep(self._received, key, leaf, before)
+            if comparable(leaf) and not self._alike(leaf):
+                name = leaf.ref.name
+                error = self._score(parent.kind, leaf, wide.get(name), before)
+                # a problem is one of what the parent returns too
+                if not error.bounded and not error.problem:
+                    error = self._of_input(error, leaf)
+                    found.append(ChildInput(parent.order, order, path, name, after, error))
+                    self._keep(self._received, (order, name), leaf, before)
+
+    def _of_input(self, error: Exclusive, leaf: LeafMatch) -> Exclusive:
+        if not unit_roundoff(self._arrays(leaf)[0].dtype):
+            return replace(error, moved=True)  # exact whatever was computed
+        unknown = math.isnan(error.r) and not error.nonfinite
+        return replace(error, problem=NO_FLOAT64) if unknown else error
 
     def _keep(self, arrays: dict[Key, Buffer], key: Key, leaf: LeafMatch, before: float) -> None:
         """The port's array, where its error is all its own."""
@@ -156,7 +146,7 @@ class _Work:
             arrays[key] = leaf.port.buffer
 
     def result(self, unknown: Mapping[int, str]) -> Exclusives:
-        """What was measured; `unknown` says of what the reference did not tell its float64."""
+        """Exclusive errors; `unknown` says why calls have no float64 values."""
         for order, match in self._matches.items():
             for leaf in match.outputs:
                 key = (order, leaf.ref.name)
@@ -168,36 +158,45 @@ class _Work:
                 error = self._errors[key]
                 if unknown.get(order) and not error.problem and not error.bounded:
                     self._errors[key] = replace(error, problem=unknown[order])
-        handed = {order: tuple(found) for order, found in self._handed.items()}
-        return Exclusives(self._errors, handed, self._outputs, self._received)
+        passed = {order: tuple(found) for order, found in self._child_inputs.items()}
+        return Exclusives(self._errors, passed, self._outputs, self._received)
 
     def inclusive(self) -> dict[Key, Inclusive]:
         """Errors with all that is inside a call; its MAE only where it was given the same."""
-        found: dict[Key, Inclusive] = {}
-        for order, match in self._matches.items():
-            wide: Arrays = {}
-            problem, given = "", self._given[order]
-            if self._inside[order]:
-                try:
-                    wide = self._float64.whole(match.ref, self._store)
-                except NotMeasured as error:
-                    problem = str(error)
-            for leaf in match.outputs:
-                if not comparable(leaf):
-                    continue
-                key = (order, leaf.ref.name)
-                one = self._errors[key]
-                if self._inside[order]:
-                    array = wide.get(leaf.ref.name)
-                    one = self._score(match.ref.kind, leaf, array, given)
-                    if math.isnan(one.r) and not one.bounded and not one.nonfinite:
-                        one = replace(one, problem=one.problem or problem or NO_FLOAT64)
-                known = given == 0.0
-                found[key] = Inclusive(
-                    one.mae if known else NAN, one.rel_l2 if known else NAN, one.nonfinite,
-                    one.floor_rel_l2, one.r, one.problem, one.bounded,
-                )  # fmt: skip
-        return found
+        return {
+            (order, leaf.ref.name): self._inclusive(match, leaf, wide, problem)
+            for order, match in self._matches.items()
+            for wide, problem in [self._whole(match)]
+            for leaf in match.outputs
+            if comparable(leaf)
+        }
+
+    def _whole(self, match: Match) -> tuple[Arrays, str]:
+        """Outputs of a container in float64, or why they are not known."""
+        if not self._inside[match.ref.order]:
+            return {}, ""
+        try:
+            return self._float64.whole(match.ref, self._store), ""
+        except NotMeasured as error:
+            return {}, str(error)
+
+    def _inclusive(self, match: Match, leaf: LeafMatch, wide: Arrays, problem: str) -> Inclusive:
+        order, given = match.ref.order, self._given[match.ref.order]
+        one = self._errors[order, leaf.ref.name]
+        if self._inside[order]:
+            one = self._score(match.ref.kind, leaf, wide.get(leaf.ref.name), given)
+            if math.isnan(one.r) and not one.bounded and not one.nonfinite:
+                one = replace(one, problem=one.problem or problem or NO_FLOAT64)
+        known = given == 0.0
+        return Inclusive(
+            one.mae if known else NAN,
+            one.rel_l2 if known else NAN,
+            one.nonfinite,
+            one.floor_rel_l2,
+            one.r,
+            one.problem,
+            one.bounded,
+        )
 
     def shown(self, one: Found) -> Found:
         """The row as reports have it: what is not known exactly is no error of the call's own."""
@@ -209,7 +208,7 @@ class _Work:
         return replace(one, row=row)
 
     def _before(self, order: int) -> float:
-        """How far off is what the call's own code got: its inputs, and from the calls inside it."""
+        """Largest relative error of the inputs, and of what the calls inside returned."""
         inner = (self._returned[match.ref.order] for match in self._inside[order])
         return max([self._given[order], *inner])
 
@@ -234,7 +233,7 @@ class _Work:
         return self._distances[job]
 
     def _alike(self, leaf: LeafMatch) -> bool:
-        """Whether both are the same bytes."""
+        """True if both are the same bytes."""
         buffers = comparable(leaf)
         return buffers is not None and not leaf.undo and buffers[0].digest == buffers[1].digest
 
@@ -265,12 +264,12 @@ class _Work:
 
 
 def _values(match: Match) -> Iterator[tuple[str, str, float]]:
-    """What a call was given otherwise that is no array: its name, what it is, and how far off."""
-    theirs = {leaf.name: leaf.value for leaf in match.port.inputs if leaf.buffer is None}
+    """Values besides arrays that a call was given otherwise: name, text, relative distance."""
+    others = {leaf.name: leaf.value for leaf in match.port.inputs if leaf.buffer is None}
     for leaf in match.ref.inputs:
-        if leaf.buffer is not None or leaf.name not in theirs:
+        if leaf.buffer is not None or leaf.name not in others:
             continue
-        ref, port = leaf.value, theirs[leaf.name]
+        ref, port = leaf.value, others[leaf.name]
         if not same_value(ref, port):
             yield leaf.name, f"value {port!r} instead of {ref!r}", math.inf
         elif isinstance(ref, float) and ref != port and math.isfinite(ref):

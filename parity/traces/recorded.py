@@ -2,46 +2,61 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import chain
-from typing import Any
+from typing import NoReturn
 
+from parity.core.arrays import Array
+from parity.core.calls import Leaf, Match, ModuleInfo, Trace
+from parity.core.exceptions import InputError
+from parity.core.pair import Case
+from parity.core.store import Store
+from parity.core.tensors import Tensor
+from parity.core.tree import rebuild
+from parity.core.verdicts import Diagnosis
 from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.force.common import Array
+from parity.judge.faults import Found
+from parity.run.protocols import Arguments
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
 from parity.traces.trace import Golden, adopted
-from parity.judge.faults import Found
-from parity.core.pair import Case
-from parity.core.verdicts import Diagnosis
-from parity.core.calls import Match, Trace
-from parity.core.store import Store
-from parity.core.tree import rebuild
 
 BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 
 
 class Recorded:
-    """A golden trace as the reference of `run_case`."""
+    """A golden trace as the reference of a comparison.
 
-    def __init__(self, golden: Golden) -> None:
-        self._golden = golden
+    `advice` is the hint where neither arrays nor weights show a cause. `one_layout` says that the
+    port has the reference's layout.
+    """
+
+    def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
+        self._golden, self._advice, self._one_layout = golden, advice, one_layout
         self._cases = {case.key: case for case in golden.index.cases}
 
-    def arguments(
-        self, case: Case, layout: Mapping[str, str]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """As they were recorded, in the port's layout."""
+    def modules(self) -> Mapping[str, ModuleInfo]:
+        """All modules of the model, recorded or not."""
+        return self._golden.modules
+
+    def tensors(self) -> Sequence[Tensor]:
+        """All parameters and buffers."""
+        return self._golden.tensors
+
+    def seeded(self) -> AbstractContextManager[None]:
+        """A context in which nothing of the reference is drawn."""
+        return nullcontext()
+
+    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
+        """The recorded arguments, in the port's layout."""
         stored = self._of(case)
         given = rebuild(stored.arguments, [self._golden.reader.read(x) for x in stored.given])
         args, kwargs = given
         return tuple(args), dict(kwargs)
-
-    def paths(self) -> Collection[str]:
-        """Those of the model, recorded or not."""
-        return self._golden.modules.keys()
 
     def record(
         self,
@@ -50,16 +65,25 @@ class Recorded:
         layout: Mapping[str, str],
         inside: Collection[str] | None,
     ) -> Trace:
-        """As it was recorded, with the choice that a check makes too."""
+        """The recorded calls, in the scope that a check has too."""
         stored = self._of(case)
-        return adopted(stored.calls, stored.modules, self._golden.reader, store)
+        trace = adopted(stored.calls, stored.modules, self._golden.reader, store)
+        return in_one_layout(trace) if self._one_layout else trace
 
     def float64(self, case: Case) -> RecordedFloat64:
-        """What was recorded of its float64 runs."""
+        """The recorded float64 runs."""
         return RecordedFloat64(self._of(case), self._golden.reader)
 
+    def backward(self, case: Case) -> NoReturn:
+        """Nothing: a trace holds no gradients.
+
+        Raises:
+            InputError: always.
+        """
+        raise InputError(f"{self._golden.folder}: a trace holds no gradients; compare without")
+
     def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
-        """What the arrays and the weights show: nothing of the reference can be changed."""
+        """Cause that the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
         for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
             return Diagnosis(cause, evidence, HINTS[cause])
@@ -74,14 +98,14 @@ class Recorded:
             evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
             return Diagnosis(cause, evidence, HINTS[cause])
         container = any(one.parent == match.ref.order for one in scene.matches)
-        return Diagnosis("glue" if container else "unknown", place, BY_RUN)
+        return Diagnosis("glue" if container else "unknown", place, self._advice)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
-        """As the classes of the reference said."""
+        """Optional arguments of the recorded classes."""
         return self._of(case).optional
 
     def notes(self, case: Case) -> tuple[str, ...]:
-        """Those of the recorded run."""
+        """Notes of the recorded run."""
         return self._of(case).notes
 
     def _of(self, case: Case) -> StoredCase:
@@ -104,3 +128,13 @@ def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Ar
         ref = float64.returned(*key)
         if ref is not None:
             yield ref, scene.store.get(scene.exclusives.outputs[key])
+
+
+def in_one_layout(trace: Trace) -> Trace:
+    """The trace, with the axes of every array known: the other side has the same layout."""
+
+    def sure(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
+        return tuple(replace(leaf, sure=True) for leaf in leaves)
+
+    calls = (replace(c, inputs=sure(c.inputs), outputs=sure(c.outputs)) for c in trace.calls)
+    return replace(trace, calls=tuple(calls))

@@ -6,8 +6,8 @@ from tests.faultzoo.zoo import CASES, nets
 
 def find(one, wrong, seed):
     reference, port, x = nets(one, wrong, seed)
-    layout = {"*": "move"} if x.ndim == 3 else None
-    return parity.compare(reference, port, (x,), layout=layout, jitted=False)
+    layout = {"*": "channels_first"} if x.ndim == 3 else None
+    return parity.compare(reference, port, (x,), layout=layout, check_compiled=False)
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)

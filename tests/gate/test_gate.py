@@ -12,9 +12,10 @@ import torch
 
 from parity.capture.nnx import submodules
 from parity.host.progress import Progress
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
 from tests.docs.documents import blocks, difference
 
 COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
@@ -84,10 +85,10 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=theirs, nnx=ours)
-    rules = Rules(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
+    options = Options(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
-        outcome = run_case(case, Live(small_torch), small_nnx, rules, Progress())
+        outcome = run_case(case, Live(small_torch), RunningPort(small_nnx), options, (), Progress())
     finally:
         undo()
     assert [(fault.path, fault.cause) for fault in outcome.faults] == [(path, "scale_or_offset")]

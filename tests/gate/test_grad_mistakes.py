@@ -24,16 +24,17 @@ def decoded(model, z):
 
 
 CALLS = {
-    "encode": (VIDEO, {"torch": encoded, "nnx": encode_nnx}, ()),
-    "decode": (LATENT, {"torch": decoded, "nnx": decode_nnx}, tuple(DECLARED)),
+    "encode": (VIDEO, encoded, encode_nnx, ()),
+    "decode": (LATENT, decoded, decode_nnx, tuple(DECLARED)),
 }
 
 
 def gradients(port, reference, call):
-    array, method, ignore = CALLS[call]
+    array, torch_method, nnx_method, ignore = CALLS[call]
     return parity.compare(
-        reference, port, (array,), method=method, ignore=ignore, modes=("grad",), jitted=False
-    )
+        reference, port, (array,), torch_method=torch_method, nnx_method=nnx_method, ignore=ignore,
+        gradients=True, check_compiled=False,
+    )  # fmt: skip
 
 
 def make():

@@ -186,7 +186,7 @@ def encoder(small_nnx):
 
 
 def compare(small_torch, encoder):
-    return parity.compare(small_torch.encoder, encoder, (CHUNK,), noise_floor=False)
+    return parity.compare(small_torch.encoder, encoder, (CHUNK,))
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,8 @@ def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
         (["TRACE", "TRACE", "--depth", "0"], "--depth: nothing runs"),
         (["TRACE", "TRACE", "--only", "x"], "--only: nothing runs"),
         (["TRACE", "TRACE", "--emulate", "bf16"], "--emulate: nothing runs"),
-        (["TRACE", "TRACE", "--disable-jit"], "--disable-jit: nothing runs"),
-        (["TRACE", "TRACE", "--bundle", "x"], "--bundle: nothing runs"),
+        (["TRACE", "TRACE", "--eager"], "--eager: nothing runs"),
+        (["TRACE", "TRACE", "--repro", "x"], "--repro: nothing runs"),
     ],
 )
 def test_two_traces_wrongly(trace, words, part, monkeypatch, capsys):

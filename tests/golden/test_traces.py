@@ -254,7 +254,10 @@ def test_a_case_that_only_one_has_too(plain, recorded):
         (lambda content: content.update(pair="other"), ["of pair 'tiny' and 'other'"]),
         (lambda content: content.update(only=["block"]), ["of --only [] and ['block']"]),
         (lambda content: content.update(depth=1), ["of --depth None and 1"]),
-        (lambda content: content.update(layout={"*": "keep"}), ["of layout {} and {'*': 'keep'}"]),
+        (
+            lambda content: content.update(layout={"*": "as_is"}),
+            ["of layout {} and {'*': 'as_is'}"],
+        ),
         (lambda content: content["request"].update(cases=3), ["does not say what its cases"]),
     ],
 )

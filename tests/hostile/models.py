@@ -57,7 +57,7 @@ def linear(features: int = 4) -> tuple[torch.nn.Linear, nnx.Linear]:
 
 def compared(theirs: Any, ours: Any, *args: Any, **options: Any) -> Compared:
     """A comparison on these arguments, `X` if there are none."""
-    return Compared(theirs, ours, {"torch_args": args or (X,), "jitted": False, **options})
+    return Compared(theirs, ours, {"torch_args": args or (X,), "check_compiled": False, **options})
 
 
 def around(

@@ -111,7 +111,7 @@ CHANGED = [
     signed("no cases", lambda made: made.update(cases=[]), "has no case"),
     signed("a case twice", lambda made: made["cases"].append(made["cases"][0]), "has 2 cases"),
     signed("another pair", lambda made: made.update(pair="other"), "pair 'other'"),
-    signed("another layout", lambda made: made.update(layout={"*": "move"}), "layout"),
+    signed("another layout", lambda made: made.update(layout={"*": "channels_first"}), "layout"),
     signed("cases that are a number", lambda made: made.update(cases=3), "cases: expected"),
     signed("a case that is a number", lambda made: made.update(cases=[3]), "cases[0]: expected"),
     signed("a case without calls", lambda made: made["cases"][0].pop("calls"), "'calls' is miss"),

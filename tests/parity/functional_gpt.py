@@ -140,4 +140,9 @@ def make_pair():
     """What `parity compare` takes."""
     reference = make_reference()
     port = parity.Functional(gpt, make_params(reference))
-    return {"torch_module": reference, "nnx_module": port, "torch_args": (IDS,), "jitted": False}
+    return {
+        "torch_module": reference,
+        "nnx_module": port,
+        "torch_args": (IDS,),
+        "check_compiled": False,
+    }

@@ -135,6 +135,6 @@ def test_weights_of_zeros(zero, note):
     for name in zero:
         torch.nn.init.zeros_(reference.get_parameter(name))
     x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
-    report = parity.compare(reference, Port(reference), (x,), jitted=False)
+    report = parity.compare(reference, Port(reference), (x,), check_compiled=False)
     assert [text for text in report.notes if "zeros" in text] == ([note] if note else [])
     assert report.verdict == "WARN"

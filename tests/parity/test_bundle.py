@@ -22,10 +22,10 @@ from parity import InputError
 from parity.cli import cli
 from parity.core.repro import Repro
 from parity.core.verdicts import Fault
-from parity.report.repro import write_bundle
+from parity.report.repro import write_repro
 from parity.run.repro import Unshowable, _access, made_by_pair
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 
 SOURCE = """
 import jax.numpy as jnp
@@ -93,9 +93,9 @@ def home(tmp_path, monkeypatch):
 def shown(home, capsys):
     """A report with its call, what was written, and what the script printed."""
     torch.manual_seed(3)
-    report = compare(**import_module("mixing").make_pair(), seed=3, repro=True)
+    report = compare(**import_module("mixing").make_pair(), seed=3, keep_repro=True)
     torch.manual_seed(4)  # the script starts from its own seed
-    written = report.bundle(home / "out", make="mixing:make_pair")
+    written = report.write_repro(home / "out", make="mixing:make_pair")
     runpy.run_path(str(home / "out" / "repro.py"))
     return report, written, capsys.readouterr().out
 
@@ -135,10 +135,10 @@ def test_the_script_makes_the_port_as_the_command_did(home):
 def make_other():
     from types import MappingProxyType
 
-    return MappingProxyType({**make_pair(), "seed": 5, "jitted": False})
+    return MappingProxyType({**make_pair(), "seed": 5, "check_compiled": False})
 """
     (home / "mixing.py").write_text(SOURCE + more)
-    words = ["compare", "mixing:make_other", "--bundle", "out", "--out", "report", "--quiet"]
+    words = ["compare", "mixing:make_other", "--repro", "out", "--out", "report", "--quiet"]
     done = CliRunner().invoke(cli, words)
     assert done.exit_code == 1, done.output
     made = runpy.run_path(str(home / "out" / "repro.py"))
@@ -167,33 +167,32 @@ X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_right_port_has_nothing_to_show(tmp_path):
-    report = compare(Same(), Scaled(1.0), (X,), repro=True)
+    report = compare(Same(), Scaled(1.0), (X,), keep_repro=True)
     with pytest.raises(parity.InputError, match="no call to write: the report has no fault"):
-        report.bundle(tmp_path, make="a:b")
+        report.write_repro(tmp_path, make="a:b")
     report = compare(Same(), Scaled(2.0), (X,))
-    with pytest.raises(parity.InputError, match="compare with repro=True"):
-        report.bundle(tmp_path, make="a:b")
+    with pytest.raises(parity.InputError, match="compare with keep_repro=True"):
+        report.write_repro(tmp_path, make="a:b")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_down_is_said(tmp_path):
-    report = compare(Same(), Scaled(2.0), (X,), repro=True)
+    report = compare(Same(), Scaled(2.0), (X,), keep_repro=True)
     with pytest.raises(parity.InputError, match="expected module:attribute"):
-        report.bundle(tmp_path, make="somewhere")
-    port = {"torch": "__call__", "nnx": lambda module, x: module(x)}
-    report = compare(Same(), Scaled(2.0), (X,), method=port, repro=True)
+        report.write_repro(tmp_path, make="somewhere")
+    inline = lambda module, x: module(x)  # noqa: E731
+    report = compare(Same(), Scaled(2.0), (X,), nnx_method=inline, keep_repro=True)
     with pytest.raises(parity.InputError, match="no function that can be imported"):
-        report.bundle(tmp_path, make="a:b")
+        report.write_repro(tmp_path, make="a:b")
     streams = {"rngs": nnx.Rngs(0)}
-    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, repro=True)
+    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, keep_repro=True)
     with pytest.raises(parity.InputError, match="it takes a Rngs"):
-        report.bundle(tmp_path, make="a:b")
+        report.write_repro(tmp_path, make="a:b")
 
 
 def test_a_function_that_was_called_is_imported(tmp_path):
-    methods = {"torch": "__call__", "nnx": doubled}
-    report = compare(Same(), Scaled(1.0), (X,), method=methods, repro=True)
-    report.bundle(tmp_path, make="a:b")
+    report = compare(Same(), Scaled(1.0), (X,), nnx_method=doubled, keep_repro=True)
+    report.write_repro(tmp_path, make="a:b")
     script = (tmp_path / "repro.py").read_text()
     assert f"from {__name__} import doubled" in script
     assert 'output = doubled(port, given["x"])' in script.replace("'", '"')
@@ -213,22 +212,22 @@ def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
     bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
     made = made_by_pair(bare, {"config": "{size}.json"}, 0)
-    write_bundle(made, tmp_path, "mine:PAIR")
+    write_repro(made, tmp_path, "mine:PAIR")
     assert "options = {'config': '{size}.json'}" in (tmp_path / "repro.py").read_text()
 
 
 def test_arrays_that_no_file_holds_are_said(tmp_path):
     array = {"x": np.ones(2, np.longdouble)}
     bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
-    with pytest.raises(InputError, match="bundle: `a`, call 0 has arrays that no file can hold"):
-        write_bundle(bare, tmp_path, "mine:PAIR")
+    with pytest.raises(InputError, match="repro: `a`, call 0 has arrays that no file can hold"):
+        write_repro(bare, tmp_path, "mine:PAIR")
 
 
 def test_the_script_configures_jax_as_it_was(tmp_path):
     device = jax.devices("cpu")[0]
     with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
-        report = compare(Same(), Scaled(2.0), (X,), repro=True)
-    report.bundle(tmp_path, make="a:b")
+        report = compare(Same(), Scaled(2.0), (X,), keep_repro=True)
+    report.write_repro(tmp_path, make="a:b")
     lines = [
         line
         for line in (tmp_path / "repro.py").read_text().splitlines()

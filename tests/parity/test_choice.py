@@ -9,50 +9,52 @@ import torch
 from flax import nnx
 
 import parity
-from parity.options.scope import Choice, choose, outermost, touches
+from parity.core.pair import Case
+from parity.options.scope import Scope, outermost, scope_of, touches
 from parity.pipeline import run_pair
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
+FEATURES = {"torch_method": "features", "nnx_method": "features"}
 
 PATHS = ("", "stem", "down", "down.0", "down.0.conv", "down.0.conv.inner", "up", "up.norm")
 
 
 def chosen(*only, called="", depth=None, rename=None):
     ours = [*PATHS, "down.0.extra"]
-    return choose(called, PATHS, ours, only=only, depth=depth, rename=rename or {})
+    return scope_of(Case("", path=called), PATHS, ours, only=only, depth=depth, rename=rename or {})
 
 
 def test_everything_unless_something_is_asked():
-    assert chosen() == Choice()
+    assert chosen() == Scope()
 
 
 def test_what_a_glob_matches_and_what_is_inside():
     choice = chosen("down.0", "*.norm")
     inside = {"down.0", "down.0.conv", "down.0.conv.inner", "up.norm"}
-    assert choice == Choice(frozenset(inside), frozenset({*inside, "down.0.extra"}), whole=False)
+    assert choice == Scope(frozenset(inside), frozenset({*inside, "down.0.extra"}), whole=False)
     assert outermost(["down*"], PATHS) == ("down",)
 
 
 def test_depth_counts_names_from_the_called_or_the_chosen_module():
     choice = chosen(depth=2)
     assert choice.whole
-    assert choice.theirs == {"stem", "down", "down.0", "up", "up.norm"}
+    assert choice.ref == {"stem", "down", "down.0", "up", "up.norm"}
     assert choice.deeper == ("down.0.conv", "down.0.conv.inner")
     choice = chosen("down.0", depth=1)
-    assert (choice.theirs, choice.whole) == ({"down.0", "down.0.conv"}, False)
+    assert (choice.ref, choice.whole) == ({"down.0", "down.0.conv"}, False)
     assert choice.deeper == ("down.0.conv.inner",)
-    assert choice.ours == choice.theirs  # at a depth of the reference's, not of its own
+    assert choice.port == choice.ref  # at a depth of the reference's, not of its own
 
 
 def test_a_called_module_inside_the_choice_is_judged_itself():
     choice = chosen("down", called="down.0")
     assert choice.whole
-    assert choice.theirs == {"down.0.conv", "down.0.conv.inner"}
-    assert not chosen("up", called="down.0").theirs
+    assert choice.ref == {"down.0.conv", "down.0.conv.inner"}
+    assert not chosen("up", called="down.0").ref
 
 
 def test_the_port_s_names():
-    assert chosen("up", rename={"up*": "rise*"}, depth=1).ours == {"rise", "rise.norm"}
+    assert chosen("up", rename={"up*": "rise*"}, depth=1).port == {"rise", "rise.norm"}
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,9 @@ def test_a_part_is_never_a_pass(pair, image):
 
 
 def test_of_another_method_the_parts_are_called_as_they_were(pair, image):
-    report = compare(*pair, (image,), method="features", only=["block"])
+    report = compare(
+        *pair, (image,), torch_method="features", nnx_method="features", only=["block"]
+    )
     assert set(report.table.path) == {"block", "block.norm", "block.conv", "block.act"}
     assert set(report.table.verdict) == {"PASS"}
     assert report.table.R.notna().any()
@@ -139,8 +143,8 @@ def test_depth_of_a_correct_port(pair, image):
 
 
 def test_in_a_program_of_the_port(wrong, image):
-    jitted = {"torch": "__call__", "nnx": nnx.jit(lambda model, x: model(x))}
-    report = compare(*wrong, (image,), method=jitted, only=["blocks.0"])
+    jitted = nnx.jit(lambda model, x: model(x))
+    report = compare(*wrong, (image,), nnx_method=jitted, only=["blocks.0"])
     assert [fault.path for fault in report.faults] == ["blocks.0.conv"]
 
 
@@ -162,7 +166,7 @@ def test_a_choice_is_checked(pair, image):
     with pytest.raises(parity.InputError, match=r"emulate: .* only="):
         compare(*pair, (image,), only=["stem"], emulate="bf16")
     with pytest.raises(parity.InputError, match="only: these inputs call no module that 'head'"):
-        compare(*pair, (image,), only=["head"], method="features")
+        compare(*pair, (image,), only=["head"], **FEATURES)
 
 
 @pytest.mark.slow

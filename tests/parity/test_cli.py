@@ -36,7 +36,7 @@ def test_help_is_quick_and_names_the_options():
         done = parity("run", "--help")
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
-    options = ("--seed", "--only", "--depth", "--emulate", "--disable-jit", "--bundle", "--profile",
+    options = ("--seed", "--only", "--depth", "--emulate", "--eager", "--repro", "--profile",
                "--out")  # fmt: skip
     for option in options:
         assert option in done.stdout

@@ -147,7 +147,7 @@ def home(tmp_path_factory):
         (["gone.module:f"], "'gone.module:f' cannot be loaded: No module named 'gone'"),
         (["json:2"], "'json:2': expected module:attribute, as in package.module:function"),
         (["json:loads", "--dtype", "int8"], "'int8' is not one of 'float64', 'float32'"),
-        (["json:loads", "--dtype", "float64", "--bundle", "b"], "--bundle cannot make the port"),
+        (["json:loads", "--dtype", "float64", "--repro", "b"], "--repro cannot make the port"),
         (["math:pi"], "'math:pi' is a float, expected a function that returns"),
         (["json:loads", "--device", "cpu:7"], "--device 'cpu:7': JAX has cpu:0"),
         (["json:loads", "--device", "cpu:-1"], "--device 'cpu:-1': JAX has cpu:0"),
@@ -211,7 +211,7 @@ def test_the_options_on_another_device(home):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
     done = parity(
         "compare", "mine:pair", "--device", "cpu:1", "--seed", 3, "--only", "inner", "--depth", 0,
-        "--disable-jit", "--bundle", "shown", "--quiet", cwd=home, XLA_FLAGS=flags,
+        "--eager", "--repro", "shown", "--quiet", cwd=home, XLA_FLAGS=flags,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout == "Outer against OuterPort: WARN\n"
@@ -244,7 +244,7 @@ def linear(dtype=None):
 def test_both_sides_in_another_type():
     made = cast(linear(), "bfloat16")
     assert made["nnx_module"].steps[...].dtype == "int32"
-    report = compare(**made, ignore=("steps",), jitted=False)
+    report = compare(**made, ignore=("steps",), check_compiled=False)
     assert report, report.notes
     assert set(report.table.dtype) == {"bfloat16"}
     assert 1e-5 < report.table.floor_rel_l2.max() < 1e-2  # PyTorch in bfloat16, not in float32

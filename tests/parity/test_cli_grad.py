@@ -1,4 +1,4 @@
-"""`parity compare --grad`, through the entry point."""
+"""`parity compare --gradients`, through the entry point."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ def parity(home, *words):
 
 
 def test_a_gradient_that_is_stopped(home):
-    done = parity(home, "mine:wrong", "--grad")
+    done = parity(home, "mine:wrong", "--gradients")
     assert done.returncode == 1, done.stderr
     assert (
         "fault: <root> (Torch), call 0 of __call__/grad, between `first` and the input of `second`"
@@ -79,15 +79,15 @@ def test_a_gradient_that_is_stopped(home):
 
 @pytest.mark.slow
 def test_one_that_is_right(home):
-    done = parity(home, "mine:right", "--grad", "--json", "--out", "there")
+    done = parity(home, "mine:right", "--gradients", "--json", "--out", "there")
     assert done.returncode == 0, done.stderr
     kinds = [line["kind"] for line in json.loads(done.stdout)["kinds"]]
     assert kinds == ["Tanh", "Torch", "Tanh, gradients", "Torch, gradients"]
 
 
 def test_it_is_of_the_whole(home):
-    done = parity(home, "mine:right", "--grad", "--only", "first")
+    done = parity(home, "mine:right", "--gradients", "--only", "first")
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
-        "parity: --grad is of the whole model: use --depth, not --only, to see less of it"
+        "parity: --gradients is of the whole model: use --depth, not --only, to see less of it"
     ]

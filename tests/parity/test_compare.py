@@ -11,7 +11,7 @@ from flax import nnx
 import parity
 from parity import InputError
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 """Without the port as one program, which takes longer to compile than all the rest."""
 
 
@@ -109,15 +109,13 @@ def test_a_nan_is_a_fault(pair, image):
 
 def test_a_jitted_port_gives_the_same_verdict(pair, image):
     replaced(pair[1], "block.conv", lambda y: y * 1.01)
-    jitted = compare(
-        *pair, (image,), method={"torch": "__call__", "nnx": nnx.jit(lambda model, x: model(x))}
-    )
+    jitted = compare(*pair, (image,), nnx_method=nnx.jit(lambda model, x: model(x)))
     assert [fault.path for fault in jitted.faults] == ["block.conv"]
     assert jitted.coverage.complete
 
 
 def test_a_named_method(pair, image):
-    report = compare(*pair, (image,), method="features")
+    report = compare(*pair, (image,), torch_method="features", nnx_method="features")
     assert report
     assert set(report.table.case) == {"features"}
     idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
@@ -162,12 +160,12 @@ def test_a_leaf_that_the_port_lacks_is_a_warning_unless_ignored(pair, image):
 
 def test_explicit_arguments_are_checked(pair, image):
     moved = np.ascontiguousarray(np.moveaxis(image, 1, -1))
-    assert compare(*pair, (image,), (moved,))
-    assert compare(*pair, (torch.from_numpy(image),), (jnp.asarray(moved),))
+    assert compare(*pair, (image,), nnx_args=(moved,))
+    assert compare(*pair, (torch.from_numpy(image),), nnx_args=(jnp.asarray(moved),))
     with pytest.raises(InputError, match="nnx_args are not torch_args after layout: argument 'x'"):
-        compare(*pair, (image,), (moved + 1,))
+        compare(*pair, (image,), nnx_args=(moved + 1,))
     with pytest.raises(InputError, match="has shape"):
-        compare(*pair, (image,), (moved[:1],))
+        compare(*pair, (image,), nnx_args=(moved[:1],))
 
 
 def test_keyword_arguments(pair, image):
@@ -177,35 +175,15 @@ def test_keyword_arguments(pair, image):
 
 
 def test_options_are_checked(pair, image):
-    with pytest.raises(InputError, match="modes"):
-        compare(*pair, (image,), modes=("exclusive",))
-    with pytest.raises(InputError, match="method"):
-        compare(*pair, (image,), method={"torch": "forward"})
+    with pytest.raises(InputError, match="nnx_method 3: expected a name or a callable"):
+        compare(*pair, (image,), nnx_method=3)
     with pytest.raises(InputError, match="layout"):
         compare(*pair, (image,), layout={"*": "nhwc"})
 
 
 def test_a_layout_glob_that_matches_nothing(pair, image):
     with pytest.raises(InputError, match=r"layout: 'stme#x' matches no module .*'stem'"):
-        compare(*pair, (image,), layout={"stme#x": "keep"})
-
-
-def test_free_running_errors_alone(pair, image):
-    replaced(pair[1], "stem", lambda y: y * 1.01)
-    report = compare(*pair, (image,), modes=("free",))
-    assert report.verdict == "UNKNOWN"
-    assert not report
-    assert report.table.incl_mae.isna().all()
-    assert report.table.mae.max() > 1e-3
-
-
-def test_without_noise_floor_r_is_measured_only_where_it_decides(pair, image):
-    report = compare(*pair, (image,), noise_floor=False)
-    assert report.verdict == "PASS"
-    assert report.table.R.isna().any()
-    replaced(pair[1], "head", lambda y: y * 1.01)
-    report = compare(*pair, (image,), noise_floor=False)
-    assert report.table[report.table.path == "head"].R.iloc[0] > 100
+        compare(*pair, (image,), layout={"stme#x": "as_is"})
 
 
 def test_an_ambiguous_layout_asks(pair):
@@ -218,10 +196,10 @@ def test_an_ambiguous_layout_asks(pair):
             return 2 * x
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = compare(Double(), Port(), (cube,), layout={"#x": "move"})
+    report = compare(Double(), Port(), (cube,), layout={"#x": "channels_first"})
     assert report.verdict == "UNKNOWN"
     assert not report
-    assert compare(Double(), Port(), (cube,), layout={"*": "move"}).verdict == "PASS"
+    assert compare(Double(), Port(), (cube,), layout={"*": "channels_first"}).verdict == "PASS"
 
 
 def test_tokens_keep_their_layout():
@@ -291,7 +269,7 @@ def test_plain_arguments_must_agree(pair):
     x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
     moved = np.moveaxis(x, 1, -1)
     with pytest.raises(InputError, match=r"'scale' has 3\.0 for 2\.0"):
-        compare(pair[0].block, pair[1].block, (x, 2.0), (moved, 3.0))
+        compare(pair[0].block, pair[1].block, (x, 2.0), nnx_args=(moved, 3.0))
 
 
 def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
@@ -327,9 +305,9 @@ def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
             return self.head(self.up(x))
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = compare(Net(), NnxNet(), (cube,), (np.moveaxis(cube, 1, -1),))
+    report = compare(Net(), NnxNet(), (cube,), nnx_args=(np.moveaxis(cube, 1, -1),))
     assert "head" not in [fault.path for fault in report.faults]
-    sure = compare(Net(), NnxNet(), (cube,), layout={"*": "move"})
+    sure = compare(Net(), NnxNet(), (cube,), layout={"*": "channels_first"})
     assert [fault.path for fault in sure.faults] == ["up"]
 
 
@@ -339,7 +317,9 @@ def test_bfloat16_models_are_measured():
     port.kernel[...] = jnp.asarray(reference.weight.detach().float().numpy().T, jnp.bfloat16)
     port.bias[...] = jnp.asarray(reference.bias.detach().float().numpy(), jnp.bfloat16)
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
-    report = compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
+    report = compare(
+        reference, port, (x,), nnx_args=(jnp.asarray(x.float().numpy(), jnp.bfloat16),)
+    )
     assert report.verdict in ("PASS", "WARN")
     assert np.isfinite(report.table.R.iloc[0])
 
@@ -505,8 +485,7 @@ def test_a_module_that_one_side_has_as_a_function():
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
         ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
-        ({"modes": "grad"}, r"modes: .* found the string 'grad'; write \('grad',\)"),
-        ({"method": "encode"}, r"TorchLinear \(torch\) has no 'encode'"),
+        ({"torch_method": "encode"}, "torch_method: TorchLinear has no method 'encode'"),
     ],
 )
 def test_misuse_is_explained(change, message):
@@ -552,11 +531,11 @@ def test_attention_whose_projection_is_never_called():
 
     reference = Torch().eval()
     x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
-    right = compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "keep"})
+    right = compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "as_is"})
     assert right.faults == ()
     assert "attention.out_proj" in right.coverage.dissolved
     assert right.verdict == "PASS"
-    wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "keep"})
+    wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "as_is"})
     assert [fault.path for fault in wrong.faults] == ["attention"]
 
 

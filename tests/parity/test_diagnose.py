@@ -24,7 +24,7 @@ def compare(theirs, ours, x=X):
         def __call__(self, x):
             return ours(x)
 
-    return parity.compare(Torch(), Port(), (x,), jitted=False).first_fault
+    return parity.compare(Torch(), Port(), (x,), check_compiled=False).first_fault
 
 
 def test_an_epsilon_under_a_root():
@@ -221,7 +221,7 @@ def test_flaxs_default_epsilon_in_a_layer_norm(scale):
 
     def found(epsilon):
         port = nnx.LayerNorm(32, epsilon=epsilon, use_fast_variance=False, rngs=nnx.Rngs(0))
-        return parity.compare(reference, port, (x,), jitted=False).first_fault
+        return parity.compare(reference, port, (x,), check_compiled=False).first_fault
 
     assert found(1e-5) is None
     for epsilon in (1e-6, 1e-4):

@@ -248,11 +248,11 @@ def mix():
 
 @pytest.fixture(scope="module")
 def emulated(mix):
-    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", jitted=False)
+    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", check_compiled=False)
 
 
 def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
-    plain = parity.compare(mix, Mix(mix), (LHS,), jitted=False)
+    plain = parity.compare(mix, Mix(mix), (LHS,), check_compiled=False)
     assert emulated.verdict == plain.verdict == "PASS"
     assert emulated.table.equals(plain.table)
     assert plain.emulations == ()
@@ -267,7 +267,9 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
 
 
 def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
-    wrong = parity.compare(mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", jitted=False)
+    wrong = parity.compare(
+        mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", check_compiled=False
+    )
     assert [fault.path for fault in wrong.faults] == [""]
     (one,), (right,) = wrong.emulations, emulated.emulations
     assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
@@ -277,7 +279,7 @@ def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
 
 def test_a_port_that_asks_for_more_is_left_alone(mix):
     port = Mix(mix, precision="highest")
-    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", jitted=False)
+    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", check_compiled=False)
     (one,) = report.emulations
     assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
     assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)
@@ -335,7 +337,7 @@ TINY = parity.Pair(
 
 @pytest.mark.slow
 def test_the_command_prints_the_precision_and_takes_the_options(tmp_path):
-    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--disable-jit"]
+    words = ["run", f"{__name__}:TINY", "--emulate", "tf32", "--eager"]
     done = CliRunner().invoke(cli, [*words, "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "effective precision of float32 products: jax float32, torch float32" in done.stderr

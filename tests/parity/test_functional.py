@@ -20,10 +20,12 @@ from parity.traces.record import record_pair
 from tests.parity.functional_gpt import IDS, gpt, make_params, make_reference
 
 
-def compare(reference=None, change=lambda params: params, jitted=False, options=None, **settings):
+def compare(
+    reference=None, change=lambda params: params, check_compiled=False, options=None, **settings
+):
     reference = reference or make_reference()
     port = parity.Functional(partial(gpt, **settings), change(make_params(reference)))
-    return parity.compare(reference, port, (IDS,), jitted=jitted, **(options or {}))
+    return parity.compare(reference, port, (IDS,), check_compiled=check_compiled, **(options or {}))
 
 
 def faults(report):
@@ -32,7 +34,7 @@ def faults(report):
 
 @pytest.fixture(scope="module")
 def healthy():
-    return compare(jitted=True)
+    return compare(check_compiled=True)
 
 
 def test_a_tap_stands_for_the_module_of_its_path(healthy):
@@ -117,7 +119,7 @@ def test_a_parameter_that_is_missing_or_too_many_is_no_match():
 
     reference = make_reference()
     port = parity.Functional(lenient, changed(make_params(reference)))
-    report = parity.compare(reference, port, (IDS,), jitted=False)
+    report = parity.compare(reference, port, (IDS,), check_compiled=False)
     texts = report.coverage.unmatched_tensors
     assert [text.split(":")[0] for text in texts] == [
         "layers.1.mlp.fc.bias", "layers.0.norm1.more", "layers.1.mlp.fc.bais",
@@ -142,7 +144,7 @@ def test_a_function_that_was_compiled_before():
 
 
 def test_what_is_computed_again_for_gradients_is_not_looked_into_and_that_is_said():
-    report = compare(wrapped=jax.checkpoint, options={"modes": ("free", "exclusive")})
+    report = compare(wrapped=jax.checkpoint)
     assert [row.path for row in report.rows] == ["layers.0", "layers.1", "norm", ""]
     assert report.verdict == "WARN"
     assert report.notes[0].startswith("__call__: the port has under a JAX transformation tap")
@@ -152,7 +154,7 @@ def test_what_is_computed_again_for_gradients_is_not_looked_into_and_that_is_sai
 
 def test_gradients_are_those_of_the_whole_function():
     """The bias of the keys, whose gradient cancels, is a part of that of `qkv`."""
-    report = compare(options={"modes": ("free", "exclusive", "grad")})
+    report = compare(options={"gradients": True})
     assert report.verdict == "PASS", [row.reason for row in report.doubts]
     rows = [row for row in report.rows if row.case == "__call__/grad"]
     assert {row.path for row in rows} == {""}
@@ -161,9 +163,7 @@ def test_gradients_are_those_of_the_whole_function():
 
 def test_a_mistake_at_a_tap_does_not_hide_the_gradient_and_comes_before_it():
     """That of the function has it too, and may have another besides: it says where to look."""
-    report = compare(
-        wrong={1: {"approximate": False}}, options={"modes": ("free", "exclusive", "grad")}
-    )
+    report = compare(wrong={1: {"approximate": False}}, options={"gradients": True})
     assert [(fault.path, fault.case) for fault in report.faults] == [
         ("layers.1.mlp", "__call__"),
         ("", "__call__/grad"),
@@ -251,7 +251,7 @@ def test_stacked_parameters_renamed_arguments_and_a_loop():
         parity.Stacked("layers.*.weight", into="stack.w"),
         parity.Stacked("layers.*.bias", into="stack.b"),
     )
-    given = {"torch_kwargs": {"scale": np.float32(2)}, "weights": rules}
+    given = {"torch_kwargs": {"scale": np.float32(2)}, "fused": rules}
     report = parity.compare(reference, port, (x,), **given)
     assert report.coverage.complete
     assert report.coverage.matched_parameters == 6
@@ -259,7 +259,7 @@ def test_stacked_parameters_renamed_arguments_and_a_loop():
     assert [row.path for row in report.rows] == ["layers.0", "layers.1", "layers.2", ""]
     weights[1, 0, 0] += 1.0
     port = parity.Functional(scanned, {"stack": {"w": weights, "b": biases}})
-    report = parity.compare(reference, port, (x,), jitted=False, **given)
+    report = parity.compare(reference, port, (x,), check_compiled=False, **given)
     assert faults(report) == [
         ("layers.1", "between `layers.0` and `layers.1`", "weights_value"),
     ]
@@ -281,8 +281,10 @@ def test_another_function_of_the_same_parameters():
 
     reference = make_reference()
     port = parity.Functional(gpt, make_params(reference))
-    method = {"torch": lambda model, ids: model.words(ids), "nnx": words}
-    report = parity.compare(reference, port, (IDS,), method=method, jitted=False)
+    report = parity.compare(
+        reference, port, (IDS,), torch_method=lambda model, ids: model.words(ids),
+        nnx_method=words, check_compiled=False,
+    )  # fmt: skip
     assert report.verdict == "WARN"  # no taps there
     assert not report.doubts
 

@@ -17,11 +17,11 @@ def test_rank_and_kind_decide():
 def test_only_kind_and_declaration_are_sure():
     assert reading("a", "", ["GroupNorm"], 5, True, {}).sure
     assert not reading("a", "", ["MyBlock"], 5, True, {}).sure
-    assert reading("a", "", ["MyBlock"], 5, True, {"a": "move"}).sure
+    assert reading("a", "", ["MyBlock"], 5, True, {"a": "channels_first"}).sure
 
 
 def test_the_last_matching_declaration_counts():
-    layout = {"*": "move", "attn.*": "keep", "attn.x#scores": "move"}
+    layout = {"*": "channels_first", "attn.*": "as_is", "attn.x#scores": "channels_first"}
     assert reading("conv", "", ["M"], 3, True, layout).move
     assert not reading("attn.x", "", ["M"], 4, True, layout).move
     assert reading("attn.x", "scores", ["M"], 4, True, layout).move

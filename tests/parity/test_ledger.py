@@ -303,7 +303,7 @@ def test_the_ledger_in_every_form(spoiled, tmp_path):
 def test_a_declared_weight_may_differ(pair, image):
     reference, port = pair
     port.spare = nnx.Param(jnp.ones(3))
-    coverage = parity.compare(reference, port, (image,), modes=("free",)).coverage
+    coverage = parity.compare(reference, port, (image,)).coverage
     assert coverage.unmatched_tensors == ("spare: belongs to no tensor of the reference",)
     report = parity.compare(reference, port, (image,), ignore=["spare"])
     assert report.verdict == "PASS"
@@ -360,7 +360,7 @@ FUSED = (
 
 def test_fused_leaves():
     reference = Attention()
-    report = parity.compare(reference, NnxAttention(reference), (X,), weights=FUSED)
+    report = parity.compare(reference, NnxAttention(reference), (X,), fused=FUSED)
     assert report.verdict == "PASS"
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
     assert sorted(report.coverage.dissolved) == ["qkv", "to_k", "to_q", "to_v"]
@@ -374,7 +374,7 @@ def test_fused_leaves():
 
 def test_fused_in_another_order_is_the_cause():
     reference = Attention()
-    report = parity.compare(reference, NnxAttention(reference, "qvk"), (X,), weights=FUSED)
+    report = parity.compare(reference, NnxAttention(reference, "qvk"), (X,), fused=FUSED)
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "weights_swapped")]
     assert "to_k.weight: at [:, 4:8]: holds the values of to_v.weight" in report.faults[0].evidence
 
@@ -395,7 +395,7 @@ def test_rules_that_cannot_be_used(rule, message):
     reference = Attention()
     rules = (FUSED[0], rule) if rule is FUSED[0] else (rule,)
     with pytest.raises(InputError, match=message):
-        parity.compare(reference, NnxAttention(reference), (X,), weights=rules)
+        parity.compare(reference, NnxAttention(reference), (X,), fused=rules)
 
 
 def test_rules_that_do_not_fit_are_findings():
@@ -475,7 +475,7 @@ STACKED = (
 
 def test_stacked_leaves():
     reference = Layers()
-    report = parity.compare(reference, NnxLayers(reference), (X,), weights=STACKED)
+    report = parity.compare(reference, NnxLayers(reference), (X,), fused=STACKED)
     assert report.faults == ()
     assert report.coverage.unmatched_tensors == ()
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
@@ -483,7 +483,7 @@ def test_stacked_leaves():
         "(1, 0) at [0]", "(1, 0) at [1]", "(1, 0) at [2]",
     ]  # fmt: skip
     assert report.verdict == "PASS"
-    wrong = parity.compare(reference, NnxLayers(reference, (1, 0, 2)), (X,), weights=STACKED)
+    wrong = parity.compare(reference, NnxLayers(reference, (1, 0, 2)), (X,), fused=STACKED)
     assert [fault.cause for fault in wrong.faults] == ["weights_swapped"]
 
 
@@ -519,7 +519,7 @@ def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
             return self.head(stats["mean"]), h
 
     port = Renamed(pair[1])
-    report = parity.compare(pair[0], port, (image,), modes=("free",))
+    report = parity.compare(pair[0], port, (image,))
     hints = report.coverage.suggestions
     assert hints["stem"] == "the port's `first` may be it: use rename={'stem': 'first'}"
     assert "rename={'block': 'unit', 'block.*': 'unit.*'}" in hints["block.norm"]
@@ -531,7 +531,7 @@ def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
     text = as_markdown(report)
     assert "**unmatched module**: stem; the port's `first` may be it: use rename=" in text
     rename = {"stem": "first", "block": "unit", "block.*": "unit.*"}
-    assert parity.compare(pair[0], port, (image,), rename=rename, modes=("free",)).coverage.complete
+    assert parity.compare(pair[0], port, (image,), rename=rename).coverage.complete
 
 
 def test_tensors_of_modules_that_one_side_has_alone_are_paired_in_the_one_around_them():
@@ -599,7 +599,7 @@ def test_a_parametrized_weight_says_what_to_do_first():
             return self.fc(x)
 
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    report = parity.compare(reference, Port(), (x,), jitted=False)
+    report = parity.compare(reference, Port(), (x,), check_compiled=False)
     assert report.verdict == "FAIL"
     call = "parametrize.remove_parametrizations(reference.get_submodule('fc'), 'weight')"
     assert report.coverage.unmatched_tensors[0].endswith(f"first call torch.nn.utils.{call}")
@@ -607,4 +607,4 @@ def test_a_parametrized_weight_says_what_to_do_first():
     assert not any("rename" in text for text in report.coverage.unmatched_tensors)
     parametrize = torch.nn.utils.parametrize
     parametrize.remove_parametrizations(reference.get_submodule("fc"), "weight")
-    assert parity.compare(reference, Port(), (x,), jitted=False).verdict == "PASS"
+    assert parity.compare(reference, Port(), (x,), check_compiled=False).verdict == "PASS"

@@ -36,7 +36,9 @@ class Port(nnx.Module):
 def compared(*ignore, factor=2.0):
     torch.manual_seed(0)
     reference = Reference().eval()
-    return parity.compare(reference, Port(reference, factor), (X,), ignore=ignore, jitted=False)
+    return parity.compare(
+        reference, Port(reference, factor), (X,), ignore=ignore, check_compiled=False
+    )
 
 
 def test_a_wrong_module_that_is_ignored_does_not_pass():
@@ -71,5 +73,5 @@ def test_what_has_no_counterpart_passes_as_before():
     port = Port(reference, 1.0)
     del port.idle
     port.spare = nnx.Param(jnp.ones(3))
-    report = parity.compare(reference, port, (X,), ignore=["idle", "spare"], jitted=False)
+    report = parity.compare(reference, port, (X,), ignore=["idle", "spare"], check_compiled=False)
     assert (report.verdict, report.partial) == ("PASS", "")

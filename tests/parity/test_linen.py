@@ -12,7 +12,7 @@ import parity
 from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import named_tensors, submodules
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 
 
 class TorchBlock(torch.nn.Module):
@@ -187,6 +187,6 @@ def test_inside_an_nnx_module_under_jit(only):
 
 
 def test_there_is_no_bundle_of_one(tmp_path):
-    report = compare(*make(epsilon=1e-3), (X,), rename=RENAME, repro=True)
+    report = compare(*make(epsilon=1e-3), (X,), rename=RENAME, keep_repro=True)
     with pytest.raises(parity.InputError, match="it is a module of Linen"):
-        report.bundle(tmp_path, make="a:b")
+        report.write_repro(tmp_path, make="a:b")

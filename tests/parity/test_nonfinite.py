@@ -55,7 +55,7 @@ class Net(nnx.Module):
 
 
 def compare(port, x=X):
-    report = parity.compare(TorchNet(), port, (x,), jitted=False)
+    report = parity.compare(TorchNet(), port, (x,), check_compiled=False)
     jsonschema.validate(json.loads(as_json(report)), SCHEMA)
     return report
 

@@ -11,9 +11,10 @@ from jax import lax
 import parity
 from parity.core.pair import Case
 from parity.host.progress import Progress
-from parity.options.options import Rules
+from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
+from parity.run.port import RunningPort
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 
@@ -119,7 +120,7 @@ def test_a_correct_port_is_the_same_unwatched(plain):
 def test_eager_and_compiled_runs_are_recorded_alike(kind, reference, plain):
     port = kind(reference)
     compiled = parity.compare(reference, port, (X,))
-    eager = parity.compare(reference, port, (X,), disable_jit=True)
+    eager = parity.compare(reference, port, (X,), eager=True)
     wanted = plain.table
     for report in (compiled, eager):
         assert report.faults == ()
@@ -133,11 +134,11 @@ def test_eager_and_compiled_runs_are_recorded_alike(kind, reference, plain):
     assert eager.coverage.complete
 
 
-@pytest.mark.parametrize("disable_jit", [False, True])
-def test_a_fault_inside_a_program_is_named_either_way(reference, disable_jit):
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_fault_inside_a_program_is_named_either_way(reference, eager):
     port = Jitted(reference)
     port.cell.linear.bias[...] = port.cell.linear.bias[...] + 0.1
-    report = parity.compare(reference, port, (X,), disable_jit=disable_jit)
+    report = parity.compare(reference, port, (X,), eager=eager)
     assert [fault.path for fault in report.faults] == ["cell.linear"]
     assert report.notes == ()
 
@@ -150,7 +151,7 @@ def test_another_result_in_a_program_is_said_and_where(reference):
     assert note.startswith("__call__: the uncaptured, jitted port returns something else: rel_l2 ")
     assert "the first call that differs is `cell.linear`, call 1;" in note
     assert note.endswith("the table does not represent it")
-    quiet = parity.compare(reference, Watched(reference), (X,), jitted=False)
+    quiet = parity.compare(reference, Watched(reference), (X,), check_compiled=False)
     assert quiet.verdict == "PASS"
     assert "uncaptured" not in quiet.facts
 
@@ -191,10 +192,12 @@ def shipped_broken(model, xs):
 )
 def test_what_is_shipped_is_compared(reference, function, said):
     case = Case("loop", (X,), shipped=function)
-    outcome = run_case(case, Live(reference), Loop(reference), Rules(), Progress())
+    outcome = run_case(
+        case, Live(reference), RunningPort(Loop(reference)), Options(), (), Progress()
+    )
     assert bool(outcome.notes) == bool(said)
     assert said in "".join(outcome.notes)
-    assert list(outcome.uncaptured) == ["loop"]
+    assert list(outcome.extras.uncaptured) == ["loop"]
 
 
 def test_jit_stays_as_the_user_set_it(reference):
@@ -205,7 +208,7 @@ def test_jit_stays_as_the_user_set_it(reference):
             seen.append(bool(jax.config.jax_disable_jit))
             return super().__call__(xs)
 
-    parity.compare(reference, Noting(reference), (X,), disable_jit=True)
+    parity.compare(reference, Noting(reference), (X,), eager=True)
     assert seen[0]
     assert not all(seen)  # the run that nobody watches is a program all the same
     assert not jax.config.jax_disable_jit

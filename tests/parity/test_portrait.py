@@ -143,7 +143,7 @@ def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
         raise MemoryError("no room for the error")
 
     monkeypatch.setattr("parity.run.explain.error_map_of", fail)
-    report = parity.compare(Same(), Twice(), (REF,), jitted=False)
+    report = parity.compare(Same(), Twice(), (REF,), check_compiled=False)
     fault = report.first_fault
     assert report.verdict == "FAIL"
     assert (fault.cause, fault.error_map) == ("scale_or_offset", None)

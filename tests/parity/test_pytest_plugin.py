@@ -67,7 +67,7 @@ from model import Model, images
 from port import Port, ported
 
 model = Model().eval()
-pytestmark = pytest.mark.parity(jitted=False)
+pytestmark = pytest.mark.parity(check_compiled=False)
 """
 
 
@@ -78,7 +78,9 @@ def warm(tmp_path_factory):
     made = {}
     exec(MODEL + PORT, made)
     model = made["Model"]()
-    report = parity.compare(model, made["ported"](model, 1.0), (made["images"],), jitted=False)
+    report = parity.compare(
+        model, made["ported"](model, 1.0), (made["images"],), check_compiled=False
+    )
     report.write(tmp_path_factory.mktemp("warm"))
 
 

@@ -49,7 +49,7 @@ def test_the_reason_of_every_doubt_reaches_the_reader(image):
         def __call__(self, x):
             return jnp.tanh(x), object()
 
-    report = parity.compare(Torch(), Port(), (image,), jitted=False)
+    report = parity.compare(Torch(), Port(), (image,), check_compiled=False)
     assert report.verdict == "UNKNOWN"
     line = "UNKNOWN: `<root>` output `1` call 0 of __call__: not compared: object is no array"
     assert line in as_markdown(report)

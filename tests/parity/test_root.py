@@ -39,13 +39,14 @@ class Port(nnx.Module):
 
 def compared(x=SQUARE, **options):
     reference = Reference()
-    options = {"layout": {"<root>": "move"}, "jitted": False, **options}
+    options = {"layout": {"<root>": "channels_first"}, "check_compiled": False, **options}
     return parity.compare(reference, Port(reference), (x,), **options)
 
 
 def test_layout_takes_it():
     assert compared().verdict == "PASS"
-    assert compared(layout={"<root>#x": "move", "<root>#": "move"}).verdict == "PASS"
+    layout = {"<root>#x": "channels_first", "<root>#": "channels_first"}
+    assert compared(layout=layout).verdict == "PASS"
 
 
 def test_ignore_and_only_take_it():
@@ -60,9 +61,9 @@ def test_rename_takes_it():
 
 def test_a_pair_and_show_take_it():
     pair = parity.Pair(
-        "p", None, None, None, (), layout={"<root>": "move"}, declared={"<root>#": ""}
+        "p", None, None, None, (), layout={"<root>": "channels_first"}, declared={"<root>#": ""}
     )
-    assert (pair.layout, pair.declared) == ({"": "move"}, {"#": ""})
+    assert (pair.layout, pair.declared) == ({"": "channels_first"}, {"#": ""})
     console = Console(file=io.StringIO())
     show_tree(compared(), console, only="<root>")
     assert "conv" not in console.file.getvalue()
@@ -73,7 +74,7 @@ def test_a_port_that_raises_is_said_to_have_got_the_axes_as_they_were():
         compared(LONG, layout={})
     hint = caught.value.__notes__[-1]
     assert "'x' (2, 6, 9) with the axes of the reference" in hint
-    assert hint.endswith("layout={'<root>': 'move'}")
+    assert hint.endswith("layout={'<root>': 'channels_first'}")
 
 
 def test_no_hint_where_the_layout_is_known():
@@ -83,5 +84,7 @@ def test_no_hint_where_the_layout_is_known():
     reference, port = Reference(), Port(Reference())
     port.conv = broken
     with pytest.raises(ValueError, match="mine") as caught:
-        parity.compare(reference, port, (LONG,), layout={"<root>": "move"}, jitted=False)
+        parity.compare(
+            reference, port, (LONG,), layout={"<root>": "channels_first"}, check_compiled=False
+        )
     assert not any("layout" in note for note in getattr(caught.value, "__notes__", ()))

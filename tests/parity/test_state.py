@@ -250,8 +250,7 @@ def test_state_given_away_to_a_program_is_put_back():
     reference = reference_of(lambda self, x: linear(self, x) * 2.0, count=1.0)
     port = PortShell(port_of(port_counting, count=1.0))
     call = nnx.jit(lambda model, x: model(x), donate_argnums=0)
-    methods = {"torch": "__call__", "nnx": call}
-    assert parity.compare(Shell(reference), port, (X,), method=methods).verdict == "PASS"
+    assert parity.compare(Shell(reference), port, (X,), nnx_method=call).verdict == "PASS"
     assert float(port.inner.count[...]) == 1.0
     np.testing.assert_array_equal(port.inner.weight[...], WEIGHT.T)
 
@@ -332,7 +331,7 @@ def test_a_typed_key_is_no_array(jitted):
     call = (lambda m, x, key: m(x, key)) if not jitted else nnx.jit(lambda m, x, key: m(x, key))
     report = parity.compare(
         Torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
-        nnx_args=(X, jax.random.key(0)), method={"torch": "__call__", "nnx": call},
+        nnx_args=(X, jax.random.key(0)), nnx_method=call,
     )  # fmt: skip
     assert report.verdict == "PASS"
 
@@ -413,5 +412,5 @@ def test_measuring_takes_few_threads(monkeypatch):
 
     monkeypatch.setattr(measure.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(measure, "ThreadPoolExecutor", pool)
-    parity.compare(reference_of(linear), port_of(port_linear), (X,), modes=("free",))
+    parity.compare(reference_of(linear), port_of(port_linear), (X,))
     assert counts == [4]

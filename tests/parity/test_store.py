@@ -142,6 +142,6 @@ def test_memory_that_a_port_uses_again_is_recorded_as_it_was():
 
 def test_a_report_does_not_keep_the_file():
     torch_module, port = torch.nn.Identity(), nnx.Dropout(0.5, deterministic=True)
-    report = parity.compare(torch_module, port, (large(1),), modes=("free",))
+    report = parity.compare(torch_module, port, (large(1),))
     (output,) = report.outputs.values()
     assert output.base is None

@@ -22,7 +22,7 @@ from parity.core.store import Store
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 
-compare = partial(parity.compare, jitted=False)
+compare = partial(parity.compare, check_compiled=False)
 
 WIDTH, HEADS = 8, 2
 X = np.random.default_rng(0).standard_normal((3, 5, WIDTH)).astype(np.float32)
@@ -186,14 +186,14 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
     ],
 )
 def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
-    report = compare(*make_block(**mistakes), (X,), repro=True)
+    report = compare(*make_block(**mistakes), (X,), keep_repro=True)
     assert faults(report) == expected
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"
     assert report.first_fault.error_map.along[1].axis == "axis 1"  # heads are no rows of an image
     with pytest.raises(parity.InputError, match="a tap cannot be called by itself"):
-        report.bundle(tmp_path, make="a:b")
+        report.write_repro(tmp_path, make="a:b")
 
 
 class MovedScale(Attention):
@@ -245,7 +245,7 @@ def test_options_take_the_paths_of_taps():
     assert row.reason.startswith("shape")
     for name in ("rename", "layout"):
         with pytest.raises(parity.InputError, match=rf"{name}: 'attn.wieghts' .*'attn.weights'"):
-            compare(reference, port, (X,), **{name: {"attn.wieghts": "keep"}})
+            compare(reference, port, (X,), **{name: {"attn.wieghts": "as_is"}})
     with pytest.raises(parity.InputError, match=r"ignore: 'attn.retruned' .*'attn.returned'"):
         compare(reference, port, (X,), ignore=["attn.retruned"])
 
@@ -279,7 +279,7 @@ def test_the_channel_of_a_tap_moves_only_where_that_is_declared():
     assert edges.verdict == "UNKNOWN"
     assert "with axis 1 moved to last; say so with layout=" in edges.reason
     assert not report
-    assert compare(reference, port, (image,), layout={"edges": "move"}).verdict == "PASS"
+    assert compare(reference, port, (image,), layout={"edges": "channels_first"}).verdict == "PASS"
 
 
 # ------------------------------------------------------------------------------ what is recorded
@@ -462,10 +462,10 @@ def test_other_threads_and_what_fails_leave_no_trace():
     for run in (partial(compare, Threads(), Broken(), (X,)), partial(recorded, Broken().__call__)):
         with pytest.raises((ZeroDivisionError, TypeError)):
             run()
-        assert not taps._hearing
-    with taps.heard(lambda name, x: name), taps.heard(lambda name, x: x):
+        assert not taps._callbacks
+    with taps.observed(lambda name, x: name), taps.observed(lambda name, x: x):
         assert parity.tap("a", 1) == 1
-    assert not taps._hearing
+    assert not taps._callbacks
 
 
 def test_a_loop_of_python_writes_its_numbers():

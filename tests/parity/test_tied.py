@@ -48,7 +48,7 @@ def negated(emb, h):
 
 def compared(head, **options):
     reference = Reference(**options)
-    return parity.compare(reference, Port(reference, head), (IDS,), jitted=False)
+    return parity.compare(reference, Port(reference, head), (IDS,), check_compiled=False)
 
 
 @pytest.mark.parametrize("head", [attend, product])
@@ -68,6 +68,6 @@ def test_a_wrong_head_is_a_fault_of_the_module_around_it():
 def test_a_head_with_a_weight_of_its_own_is_missing():
     reference = Reference()
     reference.head.weight = torch.nn.Parameter(reference.emb.weight + 1)
-    report = parity.compare(reference, Port(reference, attend), (IDS,), jitted=False)
+    report = parity.compare(reference, Port(reference, attend), (IDS,), check_compiled=False)
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("head",)

@@ -109,7 +109,7 @@ PAIR = Pair(
         Option("config", "Random weights of this configuration.", metavar="NAME_OR_FILE"),
     ),
     declared=DECLARED,
-    layout={"*": "move"},
+    layout={"*": "channels_first"},
     unexercised=unexercised,
     facts=facts,
     prepare=prepare,

@@ -1,0 +1,40 @@
+"""Arguments of the reference in the port's layout."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from parity.capture import layout as layout_rules
+from parity.capture.recorder import bind
+from parity.capture.torch import Method, target, to_numpy
+from parity.core.tree import flatten, rebuild
+
+
+def port_arguments(
+    module: torch.nn.Module,
+    method: Method,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    path: str,
+    layout: Mapping[str, str],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of the port: NumPy arrays, channel-last where one is."""
+    kinds = [cls.__name__ for cls in type(module).__mro__]
+    names = list(bind(target(module, method), args, kwargs))
+
+    def convert(name: str, value: Any) -> Any:
+        flat = flatten(value)
+        arrays = []
+        for leaf, array in flat.arrays:
+            plain = to_numpy(array) if isinstance(array, torch.Tensor) else array
+            full = f"{name}.{leaf}" if leaf else name
+            floating = plain.dtype.kind in "fcV"
+            how = layout_rules.reading(path, full, kinds, plain.ndim, floating, layout)
+            moved = np.moveaxis(plain, 1, -1) if how.move else plain
+            arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
+        return rebuild(flat.skeleton, arrays) if arrays else value
+
+    converted = tuple(convert(names[min(i, len(names) - 1)], x) for i, x in enumerate(args))
+    return converted, {name: convert(name, value) for name, value in kwargs.items()}

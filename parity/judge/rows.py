@@ -1,0 +1,100 @@
+"""Rows of the matched calls of a case, each with its verdict."""
+
+from collections.abc import Mapping, Sequence
+
+from parity.align.ignored import WITHOUT, around
+from parity.align.taps import tap_segments
+from parity.core.calls import Call, LeafMatch, Match
+from parity.core.measurements import Exclusive, Inclusive
+from parity.core.pair import Case, Rung
+from parity.core.reasons import PORT_LACKS, REF_LACKS
+from parity.core.verdicts import Row
+from parity.judge.faults import Found
+from parity.judge.verdict import Errors, Judgement, excused, fail_limit, grade, judge
+from parity.measure.exclusive import Exclusives
+from parity.measure.free import Free, Key
+
+
+def rows_of(
+    case: Case,
+    matches: Sequence[Match],
+    calls: Sequence[Call],
+    free: Free,
+    inclusive: Mapping[Key, Inclusive],
+    exclusives: Exclusives | None,
+    rungs: Sequence[Rung],
+) -> list[Found]:
+    """A judged row for each output leaf that can be, by what was measured of it."""
+    found: list[Found] = []
+    by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
+    containers = {match.parent for match in matches}
+    segments = tap_segments(matches, calls)
+    without = around(matches)
+    for match in matches:
+        order, kind = match.ref.order, match.ref.kind
+        rung = by_kind.get(kind)
+        limit = fail_limit(kind) if case.r_limit is None else case.r_limit
+        handed = exclusives.child_inputs.get(order, ()) if exclusives else ()
+        handed = tuple(one for one in handed if _matters(one.error, limit))
+        for leaf in match.outputs:
+            if leaf.declared:  # the reason is in the coverage
+                continue
+            key = (order, leaf.ref.name)
+            errors = Errors(
+                free.errors.get(key),
+                inclusive.get(key),
+                exclusives.errors.get(key) if exclusives else None,
+                handed,
+                container=order in containers,
+            )
+            if errors.free is None and not leaf.problem:
+                continue  # equal values that are no arrays
+            judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
+            if match.ref.tapped and match.port.tapped:
+                returned = [error for (one, _), error in inclusive.items() if one == match.parent]
+                judged = excused(judged, returned, limit)
+            if judged.verdict == "PASS" and order in without:
+                judged = Judgement("WARN", WITHOUT.format(f"`{without[order]}`"))
+            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
+            found.append(Found(row, judged, handed, segments.get(order, "")))
+    return found
+
+
+def _matters(error: Exclusive, limit: float) -> bool:
+    return error.fails(limit) or error.unsteady or bool(error.problem)
+
+
+def _row(
+    case: Case,
+    match: Match,
+    leaf: LeafMatch,
+    errors: Errors,
+    gain: float,
+    rung: Rung | None,
+    judged: Judgement,
+) -> Row:
+    buffer = leaf.ref.buffer
+    figures = errors.inclusive or errors.exclusive or errors.free
+    return Row(
+        rung=rung.name if rung else "",
+        case=case.name,
+        path=match.ref.path,
+        nnx_path=match.port.path,
+        kind=match.ref.kind,
+        call=match.ref.number,
+        leaf=leaf.ref.name,
+        shape=buffer.shape if buffer else (),
+        dtype=buffer.dtype.name if buffer else type(leaf.ref.value).__name__,
+        metrics=errors.free,
+        inclusive=errors.inclusive,
+        exclusive=errors.exclusive,
+        gain=gain,
+        grade=grade(figures.mae) if figures is not None else "",
+        verdict=judged.verdict,
+        reason=judged.reason,
+        order=match.ref.order,
+        parent=match.parent,
+        limited=case.r_limit is None,
+        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
+        handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
+    )

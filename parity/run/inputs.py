@@ -1,0 +1,67 @@
+"""The called module's arguments on both sides, and what it returned."""
+
+from typing import Any
+
+import numpy as np
+
+from parity.align.calls import match_inputs, same_value
+from parity.core.arrays import read
+from parity.core.calls import Call, LeafMatch
+from parity.core.exceptions import InputError
+from parity.core.store import Store
+
+
+def check_inputs(ref: Call, port: Call, store: Store) -> None:
+    """Refuse arguments of the port that are not the reference's after layout."""
+    found = {
+        leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
+        for leaf in match_inputs(ref.inputs, port.inputs)
+    }
+    plain = {leaf.name: leaf.value for leaf in port.inputs if leaf.buffer is None}
+    for leaf in ref.inputs:
+        if leaf.buffer is not None:
+            problem = found.get(leaf.name, "no counterpart")
+        else:
+            value = plain.get(leaf.name, leaf.value)
+            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
+        if problem and not problem.startswith("layout"):
+            raise InputError(
+                f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
+                "leave nnx_args out, or say how to read the axes with layout="
+            )
+
+
+def _equal(leaf: LeafMatch, store: Store) -> bool:
+    if leaf.problem or leaf.port is None or leaf.ref.buffer is None or leaf.port.buffer is None:
+        return False
+    if not leaf.undo and leaf.ref.buffer == leaf.port.buffer:
+        return True
+    ref, port = read(store, leaf.ref.buffer, leaf.undo), store.get(leaf.port.buffer)
+    # JAX has no 64-bit types unless asked for: the values count
+    return np.array_equal(ref.astype(port.dtype), port, equal_nan=port.dtype.kind in "fc")
+
+
+def weak_inputs(root: Call, store: Store) -> tuple[str, ...]:
+    """Notes on inputs that a mistake can hide behind."""
+    notes = []
+    for leaf in root.inputs:
+        array = store.get(leaf.buffer) if leaf.buffer else np.zeros(0)
+        if array.dtype.kind not in "fc" or array.size < 2:
+            continue
+        wild = int(array.size - np.isfinite(array).sum())
+        if wild:
+            notes.append(f"input {leaf.name!r} has {wild} entries that are not finite")
+        elif (array == array.flat[0]).all():
+            value = f"{array.flat[0]:g}"
+            notes.append(f"input {leaf.name!r} is {value} everywhere: that hides mistakes")
+    return tuple(notes)
+
+
+def root_outputs(called: Call, store: Store) -> dict[str, Any]:
+    """Arrays that the called module returned, by leaf, in the layout of its side."""
+    return {
+        # a copy: reports keep it, and a mapping would keep the whole file
+        leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")
+        for leaf in called.outputs
+        if leaf.buffer is not None
+    }

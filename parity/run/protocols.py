@@ -1,0 +1,124 @@
+"""Protocols of a comparison's two sides.
+
+A reference runs (`live.Live`) or was recorded (`traces.recorded.Recorded`). A port runs
+(`port.RunningPort`), or a second recording stands in its place (`traces.second.SecondTrace`). All
+of them go through one runner, `case.run_case`.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parity.core.calls import ModuleInfo, Trace
+from parity.core.pair import Case
+from parity.core.store import Store
+from parity.core.tensors import Tensor, Weight
+from parity.core.verdicts import Diagnosis
+from parity.diagnose.scene import Scene
+from parity.force.common import Float64
+from parity.host.progress import Progress
+from parity.judge.faults import Found
+from parity.options.options import Options
+from parity.options.scope import Scope
+from parity.run.records import Compared, Judged
+
+if TYPE_CHECKING:
+    from parity.gradients.protocol import Backward
+    from parity.run.pairing import Pairing
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
+
+
+class Reference(Protocol):
+    """The side that is right."""
+
+    def modules(self) -> Mapping[str, ModuleInfo]:
+        """All modules of the root by path."""
+        ...
+
+    def tensors(self) -> Sequence[Tensor]:
+        """All parameters and buffers."""
+        ...
+
+    def seeded(self) -> AbstractContextManager[object]:
+        """A context in which random layers draw the same numbers in every case."""
+        ...
+
+    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
+        """The case's arguments in the port's layout."""
+        ...
+
+    def record(
+        self,
+        case: Case,
+        store: Store,
+        layout: Mapping[str, str],
+        inside: Collection[str] | None,
+    ) -> Trace:
+        """The calls of the case, with their arrays in `store`.
+
+        `inside` are the paths of the submodules to record; `None` stands for all.
+        """
+        ...
+
+    def float64(self, case: Case) -> Float64:
+        """The case in float64."""
+        ...
+
+    def backward(self, case: Case) -> "Backward":
+        """The backward pass of the case, of a reference that runs."""
+        ...
+
+    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+        """The cause of what one call gets wrong, as far as the reference can tell."""
+        ...
+
+    def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
+        """Arguments that need not be given, by class of the modules inside."""
+        ...
+
+    def notes(self, case: Case) -> tuple[str, ...]:
+        """Sentences that a reader should know before trusting a PASS."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """A case with both sides, and what its stages need beside what they hand on."""
+
+    case: Case
+    reference: Reference
+    port: "Port"
+    options: Options
+    weights: Sequence[Weight]
+    store: Store
+    progress: Progress
+
+
+class Port(Protocol):
+    """The side that is judged."""
+
+    inlines: bool
+    """Whether a module that one side alone calls may be a function in the other."""
+
+    def paths(self) -> Collection[str]:
+        """All modules of the root."""
+        ...
+
+    def pair(self, reference: Reference, options: Options) -> "Pairing":
+        """The modules and tensors that correspond to the reference's."""
+        ...
+
+    def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
+        """The calls of the case on the arguments `given`; `ref` is the reference's run."""
+        ...
+
+    def judge(self, context: Context, compared: Compared) -> Judged:
+        """Judged rows of all matched calls."""
+        ...
+
+    def notes(self, trace: Trace) -> tuple[str, ...]:
+        """Sentences that a reader should know of the port's run."""
+        ...
