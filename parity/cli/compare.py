@@ -147,7 +147,7 @@ def compare(
 
 
 def _on(text: str) -> AbstractContextManager[Any]:
-    """Where JAX computes unless it is told otherwise, by `PLATFORM[:N]`."""
+    """Return a block in which JAX computes on `PLATFORM[:N]`, unless it is told otherwise."""
     import jax
 
     platform, _, number = text.partition(":")

@@ -1,4 +1,4 @@
-"""How a command that makes a report ends: files, what is printed, the exit code."""
+"""End of a command that makes a report: files, what is printed, the exit code."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What `parity compare` is pointed at: a function that makes both modules and their arguments."""
+"""Function that `parity compare` is pointed at: it makes both modules and their arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parit
 
 
 def find_function(name: str) -> Callable[[], Any]:
-    """The function that `module:function` names.
+    """Return the function that `module:function` names.
 
     Raises:
         InputError: there is none, or it is something else.
@@ -31,7 +31,7 @@ def find_function(name: str) -> Callable[[], Any]:
 
 
 def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:
-    """The arguments of `parity.compare` that the function returns.
+    """Return the arguments of `parity.compare` that the function returns.
 
     Raises:
         InputError: it takes arguments itself, or returns something else.

@@ -12,7 +12,7 @@ EXPECTED = "expected MODULE:FUNCTION, or two folders that `parity record` wrote"
 
 
 def are_traces(names: tuple[str, ...]) -> bool:
-    """Whether these are paths of traces, not the name of a function.
+    """Return true for paths of traces, false for the name of a function.
 
     Raises:
         InputError: they are neither.

@@ -1,7 +1,7 @@
 """A run on recorded arrays: the protocol of the reference, the records, and whose turn it is."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,27 +18,6 @@ Arrays = Mapping[str, Array]
 
 Listener = Callable[[Match, Arrays, Arrays], None]
 """Callback for each call: what its parent passed to it and what it returned, by leaf name."""
-
-
-class LazyArrays(Mapping[str, Array]):
-    """Arrays by name, each made by `read` when it is asked for."""
-
-    def __init__(self, names: Iterable[str], read: Callable[[str], Array]) -> None:
-        self._names, self._read = dict.fromkeys(names), read
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._read(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
 
 
 class NotMeasured(Exception):

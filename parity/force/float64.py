@@ -7,12 +7,13 @@ import torch
 
 from parity.capture.restore_torch import kept_reference
 from parity.capture.torch import Method, invoke, target
+from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
 from parity.core.tree import flatten
-from parity.force.common import Arrays, LazyArrays, Listener, NotMeasured, Recording
+from parity.force.common import Arrays, Listener, NotMeasured, Recording
 from parity.force.torch import (
     Tensors,
     arguments64,

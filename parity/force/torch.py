@@ -299,10 +299,12 @@ def _narrow(widened: Sequence[Widened]) -> None:
     """
     for one in reversed(widened):
         now = None if _is_parameter(one.own) else one.group.get(one.name)
-        if now is one.wide and one.wide._version != one.version:
-            one.own.copy_(one.wide)
-        kept = now is one.wide or not isinstance(now, torch.Tensor)
-        one.group[one.name] = one.own if kept else now.to(one.own.dtype)
+        if now is one.wide and now._version != one.version:
+            one.own.copy_(now)
+        if isinstance(now, torch.Tensor) and now is not one.wide:
+            one.group[one.name] = now.to(one.own.dtype)
+        else:
+            one.group[one.name] = one.own
 
 
 def _is_parameter(value: Any) -> bool:

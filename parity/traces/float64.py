@@ -1,4 +1,4 @@
-"""What the reference of a golden trace did in float64 when it was recorded.
+"""Float64 runs of the reference of a golden trace, as they were recorded.
 
 A trace holds the difference from the recorded array, in float32: relative to the array that is
 exact to about 2**-48 where the reference is off by rounding, so R is right to six digits.
@@ -8,10 +8,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from parity.core.arrays import Array
+from parity.core.arrays import Array, LazyArrays
 from parity.core.calls import Call, Match
 from parity.core.store import Store
-from parity.force.common import Arrays, LazyArrays, Listener, NotMeasured
+from parity.force.common import Arrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
 
@@ -21,7 +21,7 @@ APART = (
 
 
 def difference(wide: Array, ref: Array) -> Array:
-    """What a trace stores of a float64 array, given the recorded one."""
+    """Difference of a float64 array from the recorded one, as a trace stores it."""
     kind = np.complex64 if ref.dtype.kind == "c" else np.float32
     exact = np.complex128 if ref.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
@@ -29,7 +29,7 @@ def difference(wide: Array, ref: Array) -> Array:
 
 
 class RecordedFloat64:
-    """What one case did in float64 when it was recorded: a `Float64`."""
+    """One case as it ran in float64 when it was recorded: a `Float64`."""
 
     def __init__(self, case: StoredCase, reader: Reader) -> None:
         self._case, self._reader = case, reader
@@ -82,12 +82,12 @@ class RecordedFloat64:
         return self._wider(stored.outputs, stored.own)
 
     def returned(self, order: int, leaf: str) -> Array | None:
-        """What a call returned by its own code."""
+        """Output of a call by its local computation."""
         stored = self._case.calls[order]
         return self._wider(stored.outputs, stored.own).get(leaf)
 
     def handed(self, order: int, leaf: str) -> Array | None:
-        """What a call was handed."""
+        """Input of a call, as its parent computes it."""
         stored = self._case.calls[order]
         return self._wider(stored.inputs, stored.passed).get(leaf)
 
