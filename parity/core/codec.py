@@ -32,6 +32,13 @@ def stored_as(
     return {"write": write, "read": read}
 
 
+def string(value: Any) -> str:
+    """`value` as it is; `ValueError` if it is no string."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, found {shown(value)}")
+    return value
+
+
 def plain(value: Any) -> Any:
     """A record, or what holds records, as JSON has it."""
     if isinstance(value, float) and not math.isfinite(value):

@@ -5,11 +5,13 @@ A column is a field of `Row` or of one of its errors, whose prefix its name has.
 
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from parity.core.codec import hints, typed
 from parity.core.exceptions import InputError, shown
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
+from parity.core.problems import PORT_LACKS
 from parity.core.verdicts import Row
 
 COLUMNS = (
@@ -29,10 +31,14 @@ DETAILS = (
 """What a report needs to be read back, beside `COLUMNS`. The three counts of entries that are not
 finite alike are null where that error was not measured."""
 
-ERRORS = {"metrics": Metrics, "inclusive": Inclusive, "exclusive": Exclusive}
+ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
 """The errors of a row by its fields."""
 
 HINTS = {name: hints(kind) for name, kind in {"": Row, **ERRORS}.items()}
+FORMS = {
+    name: {one.name: one.metadata for one in fields(kind)}
+    for name, kind in {"": Row, **ERRORS}.items()
+}
 
 MISSING = {float: math.nan, int: None, bool: False, str: ""}
 """What stands for a value of an error that was not measured, by its type; else it is `""`."""
@@ -77,7 +83,9 @@ def cell(row: Row, column: str) -> Any:
     if holder is None:
         return MISSING.get(HINTS[error][name], "")
     value = getattr(holder, name)
-    return BETWEEN[name].join(map(str, value)) if name in BETWEEN else value
+    if name in BETWEEN:
+        return BETWEEN[name].join(map(str, value))
+    return FORMS[error][name].get("write", lambda plain: plain)(value)
 
 
 def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
@@ -92,6 +100,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         value, hint, place = values[column], HINTS[error][name], f"{where}.{column}"
         if name in BETWEEN:
             held[error][name] = _numbers(value, BETWEEN[name], place)
+        elif read := FORMS[error][name].get("read"):
+            held[error][name] = read(typed(value, bool if error == "" else str, place))
         else:
             held[error][name] = typed(value, int | None if error and hint is int else hint, place)
     if held[""]["call"] < 0:
@@ -100,6 +110,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         name: None if held[name]["nonfinite"] is None else kind(**held[name])
         for name, kind in ERRORS.items()
     }
+    if held[""]["one_sided"]:  # a file has the side in the reason
+        held[""]["one_sided"] = "reference" if reason == PORT_LACKS.text else "port"
     return Row(**held[""], **errors, reason=reason)
 
 
