@@ -8,6 +8,7 @@ clones keep, which makes `jit` trace anew, and which no later run shares. Module
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,6 +26,9 @@ from parity.core.undo import undone
 STAMP = "to_nnx__parity_stamp"
 """The attribute with the stamp; any other prefix is a variable to `nnx.bridge.ToNNX`."""
 
+_Turns = dict[str, Iterator[int]]
+"""The turns of the loops of one call, by the names of taps with `*`."""
+
 _runs = itertools.count()
 PATCHING = Turn("comparison")
 
@@ -37,8 +41,8 @@ class Observer:
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._stack: list[tuple[str, Callable[..., Any], str, taps.Turns]] = []
-        self._turns_of_taps = taps.Turns()
+        self._stack: list[tuple[str, Callable[..., Any], str, _Turns]] = []
+        self._root_turns: _Turns = defaultdict(itertools.count)
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -59,8 +63,8 @@ class Observer:
 
     def tap(self, name: str, value: Any) -> Any:
         """The value with which the code of the running module goes on after a tap."""
-        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._turns_of_taps)
-        return self.tapped(running, turns.path(join(running, name)), value)
+        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._root_turns)
+        return self.tapped(running, join(running, name.replace("*", str(next(turns[name])))), value)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         """The same of the tap at `path` in the code of the module `running`."""
@@ -69,7 +73,7 @@ class Observer:
     @contextmanager
     def entered(self, stamp: str, function: Callable[..., Any], path: str) -> Iterator[None]:
         """Note that the block runs `function` of the module with this stamp, which is at `path`."""
-        self._stack.append((stamp, function, path, taps.Turns()))
+        self._stack.append((stamp, function, path, defaultdict(itertools.count)))
         try:
             yield
         finally:

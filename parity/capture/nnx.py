@@ -20,7 +20,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
 from parity.capture.functional import Functional
 from parity.capture.hooks_nnx import Observer, can_be_called, observed
 from parity.capture.linen import Part, parts
-from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.store import Store
@@ -37,7 +37,7 @@ def record(
     kwargs: Mapping[str, Any],
     *,
     store: Store,
-    scope: Scope = EVERYTHING,
+    subtree: Subtree = WHOLE,
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
@@ -49,13 +49,13 @@ def record(
     Raises:
         InputError: another comparison is running in this process.
     """
-    prefix = scope.prefix
+    prefix = subtree.prefix
     found = {join(prefix, path): child for path, child in submodules(module).items()}
     called = [path for path, child in found.items() if can_be_called(type(child))]
-    observer = _RecordingObserver(store, prefix, scope.without_taps(called))
+    observer = _RecordingObserver(store, prefix, subtree.without_taps(called))
     args, kwargs = arrays(args, kwargs)
     given = flatten(bind(target(module, method), args, kwargs))
-    inner = {p: child for p, child in found.items() if child is not module and scope.includes(p)}
+    inner = {p: child for p, child in found.items() if child is not module and subtree.includes(p)}
     objects = [value for _, value in given.statics]
     with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
@@ -194,7 +194,7 @@ class _RecordingObserver(Observer):
         self.untapped: set[str] = set()
         self._without_taps = without_taps
         self._store = store
-        self._outside = _trace_state()
+        self._outside = trace_state()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -236,7 +236,7 @@ class _RecordingObserver(Observer):
         return value
 
     def _tracing(self) -> bool:
-        return bool(_trace_state() != self._outside)
+        return bool(trace_state() != self._outside)
 
     def _emit(self, event: Callable[..., None], flat: Flat) -> None:
         values = [value for _, value in flat.arrays]
@@ -256,7 +256,8 @@ class _RecordingObserver(Observer):
         )
 
 
-def _trace_state() -> Any:
+def trace_state() -> Any:
+    """The JAX transformation that runs, to be compared with that of another moment."""
     return get_opaque_trace_state(convention="nnx")
 
 

@@ -1,8 +1,9 @@
 """The order and nesting of calls, whichever framework makes them."""
 
 import inspect
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+import itertools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from parity.core.tree import Skeleton
 
 
 @dataclass(frozen=True)
-class Scope:
+class Subtree:
     """The modules to record: that at `prefix` in its model, and those `inside` it, by path.
 
     All of the latter are, unless they are given.
@@ -36,7 +37,7 @@ class Scope:
         return frozenset(".".join(keys[:i]) for keys in parts for i in range(len(keys)))
 
 
-EVERYTHING = Scope()
+WHOLE = Subtree()
 
 
 class Recorder:
@@ -46,7 +47,7 @@ class Recorder:
         self._calls: list[Call] = []
         self._open: list[Call] = []
         self._begun = 0
-        self._numbers: Counter[str] = Counter()
+        self._numbers: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def begin(self, path: str, inputs: tuple[Leaf, ...], arguments: Skeleton | None) -> None:
         """A call of the module at `path` starts; `arguments` rebuilds its arguments by name."""
@@ -67,8 +68,7 @@ class Recorder:
     ) -> None:
         """The innermost open call returns."""
         call = self._open.pop()
-        number = self._numbers[call.path]
-        self._numbers[call.path] += 1
+        number = next(self._numbers[call.path])
         call = replace(call, kind=kind, method=method, number=number, outputs=outputs)
         self._calls.append(replace(call, traced=traced, returned=returned, in_place=in_place))
 
@@ -100,7 +100,7 @@ class Recorder:
         )
 
 
-def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+def share_certainty(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """Share certainty about the layout between leaves with the same bytes.
 
     A container's input that a convolution reads too, bit for bit, is as surely channel-first.

@@ -4,7 +4,6 @@ A tap belongs to the code of the module that is running. It knows no framework: 
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -43,19 +42,6 @@ def called() -> frozenset[str]:
     Some may have been compiled since, and are not passed again.
     """
     return frozenset(_called)
-
-
-class Turns:
-    """Counts the turns of the loops of one call, for taps with `*` in their names."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def path(self, path: str) -> str:
-        """The path of the tap that is passed now."""
-        turn = self._counts[path]
-        self._counts[path] += 1
-        return path.replace("*", str(turn))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import EVERYTHING, Recorder, Scope, bind, join, settle
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join, share_certainty
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
@@ -32,7 +32,7 @@ def record(
     *,
     store: Store,
     layout: Mapping[str, str],
-    scope: Scope = EVERYTHING,
+    subtree: Subtree = WHOLE,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
@@ -40,10 +40,10 @@ def record(
     module's own row is made here, since a method other than `forward` runs no hook. Taps are
     recorded as calls are.
     """
-    observer = _Observer(module, store, layout, scope)
+    observer = _Observer(module, store, layout, subtree)
     with undone(lambda: unhook(module, observer)):
         for path, child in module.named_modules():
-            if path and scope.includes(join(scope.prefix, path)):
+            if path and subtree.includes(join(subtree.prefix, path)):
                 child.register_forward_pre_hook(observer.before, with_kwargs=True)
                 child.register_forward_hook(observer.after, with_kwargs=True)
         with torch.no_grad(), kept_reference(module):
@@ -52,9 +52,9 @@ def record(
             with taps.observed(observer.tap):
                 output = invoke(module, method, args, kwargs)
             observer.end(module, method if isinstance(method, str) else "__call__", output)
-    info = {join(scope.prefix, path): value for path, value in modules(module).items()}
-    info = {p: one for p, one in info.items() if p == scope.prefix or scope.includes(p)}
-    return Trace(settle(observer.recorder.finish()), info)
+    info = {join(subtree.prefix, path): value for path, value in modules(module).items()}
+    info = {p: one for p, one in info.items() if p == subtree.prefix or subtree.includes(p)}
+    return Trace(share_certainty(observer.recorder.finish()), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:
@@ -189,12 +189,12 @@ class _Observer:
         root: torch.nn.Module,
         store: Store,
         layout: Mapping[str, str],
-        scope: Scope,
+        subtree: Subtree,
     ) -> None:
         self.recorder = Recorder()
         named = root.named_modules()
-        self._paths = {id(module): join(scope.prefix, path) for path, module in named}
-        self._without_taps = scope.without_taps(self._paths.values())
+        self._paths = {id(module): join(subtree.prefix, path) for path, module in named}
+        self._without_taps = subtree.without_taps(self._paths.values())
         self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}

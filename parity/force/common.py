@@ -1,6 +1,6 @@
 """A run on recorded arrays: the protocol of the reference, the records, and whose turn it is."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -9,9 +9,8 @@ import numpy as np
 from flax import nnx
 
 from parity.capture import nnx as capture_nnx
-from parity.core.ancestors import ancestors
 from parity.core.arrays import Array, comparable, read
-from parity.core.calls import Call, Leaf, LeafMatch, Match
+from parity.core.calls import Call, Leaf, LeafMatch, Match, above
 from parity.core.store import Store
 
 Arrays = Mapping[str, Array]
@@ -97,23 +96,18 @@ class Turns:
         self._inside: dict[int, list[Call]] = defaultdict(list)
         for call in calls:
             self._inside[call.parent].append(call)
-        self._begun: Counter[str] = Counter()
-        self._matches: dict[tuple[str, int], Match | None] = {}
+        self._turns: dict[str, deque[Match | None]] = defaultdict(deque)
         for call in self._calls_inside(-1):
-            self._matches[call.path, self._turn(call.path)] = matches.get(call.order)
-        self._begun.clear()
+            self._turns[call.path].append(matches.get(call.order))
 
     def next(self, path: str) -> Match | None:
         """The match of the call of `path` that begins now."""
-        return self._matches.get((path, self._turn(path)))
+        return self._turns[path].popleft() if self._turns[path] else None
 
     def skip(self, order: int) -> None:
         """Pass over the calls inside one that is not made."""
-        self._begun.update(call.path for call in self._calls_inside(order))
-
-    def _turn(self, path: str) -> int:
-        self._begun[path] += 1
-        return self._begun[path] - 1
+        for call in self._calls_inside(order):
+            self.next(call.path)
 
     def _calls_inside(self, order: int) -> Iterator[Call]:
         for call in self._inside[order]:
@@ -154,7 +148,7 @@ def same(leaf: LeafMatch) -> bool:
 
 def unforced(match: Match) -> str:
     """The reason why the call cannot be given the reference's inputs, `""` if it can."""
-    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), "")
+    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), None)
     if problem:
         return f"not measured: an input has {problem}"
     both = all(any(leaf.buffer for leaf in call.inputs) for call in (match.ref, match.port))
@@ -167,5 +161,5 @@ def within(calls: Sequence[Call], order: int) -> list[Call]:
     return [
         replace(call, parent=-1) if call.order == order else call
         for call in calls
-        if order in (call.order, *ancestors(call.order, parents))
+        if order in above(call.order, parents)
     ]

@@ -1,7 +1,7 @@
 """One run of the port: every call gets the reference's inputs and returns its outputs.
 
-What a call computes in between is the work of its module's own code alone, and what it passes to
-the calls inside it is too.
+What a call computes in between is its module's local computation, and so is what it passes to the
+calls inside it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

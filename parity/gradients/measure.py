@@ -10,15 +10,14 @@ from dataclasses import replace
 from functools import partial
 
 from parity.capture.linen import Part
-from parity.core.ancestors import ancestors
-from parity.core.calls import Call, Match
-from parity.core.measurements import Exclusive
+from parity.core.calls import Call, Match, above
+from parity.core.measurements import Error
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.force.common import NotMeasured, Recording, Sides, within
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
-from parity.gradients.noise import small, unknown, worst_of
+from parity.gradients.noise import small, worst_of
 from parity.gradients.protocol import Backward
 from parity.gradients.runs import Runs
 from parity.gradients.subjects import Subjects
@@ -67,14 +66,10 @@ def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Matc
     """The others, each in the nearest that is left."""
     parents = {match.ref.order: match.parent for match in matches}
 
-    def parent(order: int) -> int:
-        return next((one for one in ancestors(order, parents) if one not in orders), -1)
+    def left(order: int) -> int:
+        return next((one for one in above(order, parents) if one not in orders), -1)
 
-    return [
-        replace(match, parent=parent(match.ref.order))
-        for match in matches
-        if match.ref.order not in orders
-    ]
+    return [replace(m, parent=left(m.parent)) for m in matches if m.ref.order not in orders]
 
 
 class Measured:
@@ -83,7 +78,7 @@ class Measured:
     def __init__(self, runs: Runs, backward: Backward) -> None:
         self.runs, self.subjects, self._backward = runs, Subjects(runs), backward
 
-    def inside(self, match: Match) -> tuple[Exclusive, float]:
+    def inside(self, match: Match) -> tuple[Error, float]:
         """The worst of all gradients of a call with its subtree; and the largest relative error
         that is more than rounding where nothing jumps.
         """
@@ -97,5 +92,5 @@ class Measured:
                 float64.shake()
                 worst, _ = worst_of(self.subjects.subtree(match, float64), limit)
         except NotMeasured as error:
-            return unknown(str(error)), far
+            return Error.unknown(str(error)), far
         return worst, far

@@ -15,11 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.extend.core import get_opaque_trace_state
 
 from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import Part
-from parity.capture.nnx import Method, aliased, named_tensors, target
+from parity.capture.nnx import Method, aliased, named_tensors, target, trace_state
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.arrays import Array, read
@@ -126,7 +125,7 @@ class _Differentiating(Observer):
         self._open: list[list[_Inner]] = []
         self._replay: _Replay | None = None
         self._apart = False
-        self._outside = _trace_state()
+        self._outside = trace_state()
         self.found = PortRun(aliases={name: self._names[one] for one, name in held})
 
     def around(
@@ -137,7 +136,7 @@ class _Differentiating(Observer):
         if self._apart:
             return function(*args, **kwargs)
         match = self._turns.next(path)
-        if _trace_state() != self._outside:
+        if trace_state() != self._outside:
             if match is not None:
                 self.found.hidden.add(match.ref.order)
             return function(*args, **kwargs)
@@ -207,7 +206,7 @@ class _Differentiating(Observer):
             both = zip(variables, values, strict=True)
             held = [(path, variable.replace(value)) for (path, variable), value in both]
             module = nnx.merge(graph, nnx.from_flat_state(held))
-            replay = _Replay(inner or (), returned, _trace_state())
+            replay = _Replay(inner or (), returned, trace_state())
             self._replay, self._apart = None if inner is None else replay, True
             try:
                 arrays = [inputs.get(name, array) for name, array in given.arrays]
@@ -240,7 +239,7 @@ class _Differentiating(Observer):
         self, replay: _Replay, path: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """A call inside one that is being differentiated."""
-        if _trace_state() != replay.state:
+        if trace_state() != replay.state:
             return function(*args, **kwargs)
         inner = replay.inner[replay.at] if replay.at < len(replay.inner) else None
         replay.at += 1
@@ -292,7 +291,3 @@ def _smooth(value: Any) -> bool:
     """True for an array that has a gradient."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
-
-
-def _trace_state() -> Any:
-    return get_opaque_trace_state(convention="nnx")

@@ -11,8 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from parity.core.calls import Match
-from parity.core.measurements import Exclusive
+from parity.core.measurements import Error
 from parity.core.metrics import ratio, rms, unit_roundoff
+from parity.core.problems import not_measured
 from parity.core.tensors import Array
 from parity.measure.noise import score
 
@@ -90,10 +91,10 @@ class Subject:
     problem: str = ""
 
     @cached_property
-    def own(self) -> Exclusive:
+    def own(self) -> Error:
         """The local error of the call."""
         if self.port is None or self.problem:
-            return unknown(self.problem or NOT_AGAIN)
+            return Error.unknown(self.problem or NOT_AGAIN)
         return scored(self.ref, self.port, self.wide, self.terms, self.jump, self.limit)
 
     @property
@@ -117,13 +118,13 @@ def scored(
     terms: float = 0.0,
     jump: Array | None = None,
     limit: float = math.inf,
-) -> Exclusive:
+) -> Error:
     """The error of a gradient. Those of data that is only moved are summed: never exact.
 
     A small error over the `limit` is none where the gradient `jump`s: if few entries are off, and
     no more than they jump. A factor is no jump. Where many jump it cannot be told.
     """
-    error = replace(score(ref, port, wide, terms), moved=False, part="")
+    error = score(ref, port, wide, terms).of_subtree()
     if jump is None or wide is None or not error.rel_l2 < KINK or not jump.any():
         return error
     if strict(error, ref) > limit and is_factor(port, wide):
@@ -138,15 +139,16 @@ def scored(
         return replace(error, r=rest)
     if widened(ref, port, wide, terms, rms(jump)).r > limit:
         return error
-    return Exclusive(error.mae, error.rel_l2, 0, problem=f"R {error.r:.3g} {JUMPS}")
+    problem = not_measured(f"R {error.r:.3g} {JUMPS}")
+    return Error(error.mae, error.rel_l2, 0, problem=problem)
 
 
-def widened(ref: Array, port: Array, wide: Array | None, terms: float, jump: float) -> Exclusive:
+def widened(ref: Array, port: Array, wide: Array | None, terms: float, jump: float) -> Error:
     """The error, where a small one may be as large as a `jump`, wherever it is."""
     error = score(ref, port, wide, terms)
     if jump and error.rel_l2 < KINK:
         error = score(ref, port, wide, max(terms, jump / (4 * unit_roundoff(ref.dtype))))
-    return replace(error, moved=False, part="")
+    return error.of_subtree()
 
 
 def is_factor(port: Array, wide: Array) -> bool:
@@ -157,37 +159,32 @@ def is_factor(port: Array, wide: Array) -> bool:
     return bool(lengths) and (shared / lengths) ** 2 > MOST
 
 
-def strict(error: Exclusive, ref: Array) -> float:
+def strict(error: Error, ref: Array) -> float:
     """R without the reference's own distance from float64."""
     unit = 4 * unit_roundoff(ref.dtype)
     return error.r * max(1.0, error.floor_rel_l2 / unit) if unit else error.r
 
 
-def small(error: Exclusive, limit: float) -> bool:
+def small(error: Error, limit: float) -> bool:
     """True if an error that fails may be that of a few entries."""
     return error.r > limit and error.rel_l2 < KINK and not error.nonfinite
 
 
-def worst_of(subjects: Iterable[Subject], limit: float) -> tuple[Exclusive, float]:
+def worst_of(subjects: Iterable[Subject], limit: float) -> tuple[Error, float]:
     """The worst error; and the largest relative error that is more than rounding where nothing
     jumps.
     """
-    errors, far = list[Exclusive](), 0.0
+    errors, far = list[Error](), 0.0
     for subject in subjects:
         ref, port, wide, terms = subject.ref, subject.port, subject.wide, subject.terms
         if subject.problem or port is None:
-            return unknown(subject.problem), far
+            return Error.unknown(subject.problem or NOT_AGAIN), far
         error = scored(ref, port, wide, terms)
         if strict(error, ref) > limit:
             far = max(far, error.rel_l2)
         size = 0.0 if subject.jump is None else rms(subject.jump)
         errors.append(widened(ref, port, wide, terms, size) if size else error)
     if any(error.unsteady for error in errors):
-        return unknown(RANDOM), far
-    none = Exclusive(math.nan, math.nan, 0)
+        return Error.unknown(RANDOM), far
+    none = Error(math.nan, math.nan, 0)
     return max(errors, key=lambda e: (e.nonfinite, e.r), default=none), far
-
-
-def unknown(why: str) -> Exclusive:
-    """The error of a gradient that could not be measured."""
-    return Exclusive(math.nan, math.nan, 0, problem=why)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
-from parity.core.measurements import ChildInput, Exclusive, Inclusive, Metrics
+from parity.core.measurements import ChildInput, Error, Metrics
 from parity.core.metrics import compare_arrays, distance
 from parity.core.pair import Case
 from parity.core.verdicts import GRADIENTS, Fault, Row
@@ -110,7 +110,7 @@ def _judged(
         error = subject.own
         own = min([*wrong, *([error.rel_l2] if error.fails(limit) else [])], default=math.inf)
         free, inclusive = _free(subject), _inclusive(subject, container, inside)
-        errors = Errors(free, inclusive, error, passed, container, excused=off <= NEARER * own)
+        errors = Errors(free, inclusive, error, passed, container, lenient=off <= NEARER * own)
         leaf = Leaf(_leaf(subject), runs.recording.store.put(subject.ref))
         pair = LeafMatch(leaf, leaf)
         judged = judge(kind, pair, errors)
@@ -126,15 +126,12 @@ def _free(subject: Subject) -> Metrics | None:
     return compare_arrays(subject.ref if subject.total is None else subject.total, subject.free)
 
 
-def _inclusive(subject: Subject, container: bool, inside: Exclusive | None) -> Inclusive:
+def _inclusive(subject: Subject, container: bool, inside: Error | None) -> Error:
     """The error with all that is inside the call, of which `inside` is the worst that is known."""
     error = subject.own
     if container and subject.whole is not None and not error.problem:
         error = scored(subject.ref, subject.whole, None)
-    worst = error if inside is None else inside
-    return Inclusive(
-        error.mae, error.rel_l2, worst.nonfinite, worst.floor_rel_l2, worst.r, worst.problem
-    )
+    return error if inside is None else replace(inside, mae=error.mae, rel_l2=error.rel_l2)
 
 
 def _far(subject: Subject, limit: float) -> bool:

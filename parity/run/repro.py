@@ -20,7 +20,6 @@ from parity.core.store import Store
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
 from parity.force.common import reference, values
-from parity.run.case import Outcome
 from parity.run.part import part_of
 from parity.run.records import Judged
 
@@ -80,20 +79,6 @@ def _settings() -> tuple[str, ...]:
         place = f"jax.devices({device.platform!r})[{number}]"
         lines.append(f'jax.config.update("jax_default_device", {place})')
     return tuple(lines)
-
-
-def with_repro(
-    outcome: Outcome,
-    weights_of: Callable[[str], Mapping[str, Array]],
-    made: Callable[[Repro], Repro],
-) -> Outcome:
-    """The outcome, its repro with the weights of the module and with how the port is `made`."""
-    repro = outcome.extras.repro
-    if repro is None:
-        return outcome
-    if not repro.problem:
-        repro = replace(repro, weights=weights_of(repro.fault.path))
-    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
 def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
@@ -160,7 +145,8 @@ def _text(value: Any) -> str:
     if type(value) is list:
         return f"[{', '.join(map(_text, value))}]"
     if type(value) is tuple:
-        return f"({''.join(f'{_text(item)}, ' for item in value).rstrip()})"
+        items = ", ".join(map(_text, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
     if type(value) is dict:
         return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
     raise Unshowable(f"it takes a {type(value).__name__}, which a script cannot spell")

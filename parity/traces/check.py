@@ -7,9 +7,9 @@ from typing import Any
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
 from parity.core.pair import Case, Pair
-from parity.extras import emulation
 from parity.host import environment
 from parity.host.progress import Progress
+from parity.options.emulate import check_emulate
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
@@ -40,7 +40,7 @@ def check_trace(
     Raises:
         InputError: the trace cannot be used, for this at least, or is of another pair.
     """
-    emulation.check(emulate)
+    check_emulate(emulate)
     progress, usage = progress or Progress(), Usage()
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)
@@ -53,9 +53,7 @@ def check_trace(
     cases = [_case(stored, pair) for stored in index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
-    port = RunningPort(
-        pair.offline.make_nnx(index.settings, golden.state), own_process=own_process
-    )
+    port = RunningPort(pair.offline.make_nnx(index.settings, golden.state), own_process=own_process)
     options = Options(
         rungs=pair.rungs,
         declared=pair.declared,
@@ -68,9 +66,7 @@ def check_trace(
         depth=index.depth,
     )
     facts = {**index.facts, "trace": str(folder)}
-    comparison = Comparison(
-        pair.name, Recorded(golden), port, options, _environment(golden), facts
-    )
+    comparison = Comparison(pair.name, Recorded(golden), port, options, _environment(golden), facts)
     return run_cases(
         comparison, cases, progress, usage, finish=_with_doubts, gaps=lambda _: index.gaps
     )

@@ -5,26 +5,26 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from parity.diagnose import direct
-from parity.diagnose.without_replay import by_kind, by_repetition, suspected
+from parity.core.arrays import Array
+from parity.core.calls import Leaf, Match, ModuleInfo, Trace
+from parity.core.exceptions import InputError
+from parity.core.pair import Case
+from parity.core.store import Store
+from parity.core.tensors import Tensor
+from parity.core.tree import rebuild
+from parity.core.verdicts import Diagnosis
+from parity.diagnose import array_probes
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.location import location
-from parity.force.common import Array
+from parity.diagnose.without_replay import by_kind, by_repetition, suspected
+from parity.judge.faults import Found
+from parity.run.protocols import Arguments
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
 from parity.traces.trace import Golden, adopted
-from parity.judge.faults import Found
-from parity.core.pair import Case
-from parity.core.verdicts import Diagnosis
-from parity.core.calls import Leaf, Match, ModuleInfo, Trace
-from parity.core.exceptions import InputError
-from parity.core.tensors import Tensor
-from parity.run.protocols import Arguments
-from parity.core.store import Store
-from parity.core.tree import rebuild
 
 BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 
@@ -36,9 +36,7 @@ class Recorded:
     port has the reference's layout.
     """
 
-    def __init__(
-        self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False
-    ) -> None:
+    def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
         self._golden, self._advice, self._one_layout = golden, advice, one_layout
         self._cases = {case.key: case for case in golden.index.cases}
 
@@ -96,7 +94,7 @@ class Recorded:
         if lines:
             evidence = "; ".join([*(line.text for line in lines[:3]), *filter(None, [place])])
             return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
-        left, cause, text = direct.best(*arrays) if arrays else (math.inf, "", "")
+        left, cause, text = array_probes.best(*arrays) if arrays else (math.inf, "", "")
         if left <= EXPLAINED:
             evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
             return Diagnosis(cause, evidence, HINTS[cause])

@@ -50,11 +50,11 @@ def test_a_called_module_inside_the_choice_is_judged_itself():
     choice = chosen("down", called="down.0")
     assert choice.whole
     assert choice.ref == {"down.0.conv", "down.0.conv.inner"}
-    assert not chosen("up", called="down.0").theirs
+    assert not chosen("up", called="down.0").ref
 
 
 def test_the_port_s_names():
-    assert chosen("up", rename={"up*": "rise*"}, depth=1).ours == {"rise", "rise.norm"}
+    assert chosen("up", rename={"up*": "rise*"}, depth=1).port == {"rise", "rise.norm"}
 
 
 @pytest.mark.parametrize(

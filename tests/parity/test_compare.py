@@ -161,7 +161,7 @@ def test_a_leaf_that_the_port_lacks_is_a_warning_unless_ignored(pair, image):
 def test_explicit_arguments_are_checked(pair, image):
     moved = np.ascontiguousarray(np.moveaxis(image, 1, -1))
     assert compare(*pair, (image,), nnx_args=(moved,))
-    assert compare(*pair, (torch.from_numpy(image),), (jnp.asarray(moved),))
+    assert compare(*pair, (torch.from_numpy(image),), nnx_args=(jnp.asarray(moved),))
     with pytest.raises(InputError, match="nnx_args are not torch_args after layout: argument 'x'"):
         compare(*pair, (image,), nnx_args=(moved + 1,))
     with pytest.raises(InputError, match="has shape"):
@@ -269,7 +269,7 @@ def test_plain_arguments_must_agree(pair):
     x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
     moved = np.moveaxis(x, 1, -1)
     with pytest.raises(InputError, match=r"'scale' has 3\.0 for 2\.0"):
-        compare(pair[0].block, pair[1].block, (x, 2.0), (moved, 3.0))
+        compare(pair[0].block, pair[1].block, (x, 2.0), nnx_args=(moved, 3.0))
 
 
 def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
@@ -305,7 +305,7 @@ def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
             return self.head(self.up(x))
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = compare(Net(), NnxNet(), (cube,), (np.moveaxis(cube, 1, -1),))
+    report = compare(Net(), NnxNet(), (cube,), nnx_args=(np.moveaxis(cube, 1, -1),))
     assert "head" not in [fault.path for fault in report.faults]
     sure = compare(Net(), NnxNet(), (cube,), layout={"*": "channels_first"})
     assert [fault.path for fault in sure.faults] == ["up"]
@@ -317,7 +317,9 @@ def test_bfloat16_models_are_measured():
     port.kernel[...] = jnp.asarray(reference.weight.detach().float().numpy().T, jnp.bfloat16)
     port.bias[...] = jnp.asarray(reference.bias.detach().float().numpy(), jnp.bfloat16)
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
-    report = compare(reference, port, (x,), (jnp.asarray(x.float().numpy(), jnp.bfloat16),))
+    report = compare(
+        reference, port, (x,), nnx_args=(jnp.asarray(x.float().numpy(), jnp.bfloat16),)
+    )
     assert report.verdict in ("PASS", "WARN")
     assert np.isfinite(report.table.R.iloc[0])
 
