@@ -27,6 +27,6 @@ HINTS = {
     "dtype": "compute in the reference's type",
     "nonfinite": "look at the first call whose output is not finite",
     "shape": "compare sizes, strides and padding",
-    "glue": "look at the module's own code in the segment named",
-    "unknown": "look at the module's own code",
+    "glue": "look at the module's local code in the segment named",
+    "unknown": "look at the module's local code",
 }

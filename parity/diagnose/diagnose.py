@@ -122,8 +122,8 @@ class _Investigation:
         Those out of their limit come first.
         """
         exclusives, store = self._record.exclusives, self._record.store
-        for handed in self._found.handed:
-            key = (handed.child, handed.leaf)
+        for child in self._found.handed:
+            key = (child.child, child.leaf)
             yield key, store.get(exclusives.received[key])
         outputs = [key for key in exclusives.outputs if key[0] == order]
         for key in sorted(outputs, key=lambda key: -exclusives.errors[key].rel_l2):

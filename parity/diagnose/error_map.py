@@ -32,7 +32,7 @@ def error_map_of(found: Found, record: CaseRecord) -> ErrorMap | None:
     match, exclusives = matches[found.row.order], record.exclusives
     leaf: LeafMatch | None
     if found.handed:
-        worst = max(found.handed, key=lambda handed: handed.error.rel_l2)
+        worst = max(found.handed, key=lambda child: child.error.rel_l2)
         leaf = _leaf(matches[worst.child], "inputs", worst.leaf)
         buffer = exclusives.received.get((worst.child, worst.leaf))
         return _of(leaf, buffer, record, to=worst.path)

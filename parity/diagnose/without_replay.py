@@ -34,9 +34,9 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     if problem is not None and problem.kind in CAUSES:
         yield CAUSES[problem.kind], problem.text
     for leaf in match.outputs:
-        theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
-        if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:
-            yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
+        ref, port = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:
+            yield "dtype", f"the port returns {port.dtype.name}, the reference {ref.dtype.name}"
 
 
 def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:

@@ -4,8 +4,9 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
+import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from parity.capture.recorder import bind, join, unbind
+from parity.capture.recorder import bind, join
 from parity.capture.torch import Method, invoke, target
 from parity.core.arrays import Array
 from parity.core.calls import Leaf, Match
@@ -53,14 +54,21 @@ class Pass:
         """Make a matched call."""
         raise NotImplementedError
 
-    def run(self, method: Method, arrays: Sequence[torch.Tensor]) -> Flat:
-        """Outputs of the root on these arrays in the place of its recorded ones."""
+    def run(self, method: Method, tensor: Callable[[Array, bool], torch.Tensor]) -> Flat:
+        """Make the root call on a `tensor` of each recorded input, which may have been moved."""
+        function, call = target(self.root, method), self.match.ref
+        inputs = [(self.store.get(leaf.buffer), leaf.moved) for leaf in call.inputs if leaf.buffer]
+        assert call.arguments is not None
+        # copies: the call may write to them
+        given = flatten(rebuild(call.arguments, [tensor(*one).clone() for one in inputs]))
+
+        @functools.wraps(function)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return invoke(self.root, method, args, kwargs)
+
         inner = [module for module in self._paths if module is not self.root]
         with replaced_forwards(inner, self._call):
-            assert self.match.ref.arguments is not None
-            given = rebuild(self.match.ref.arguments, arrays)
-            args, kwargs = unbind(target(self.root, method), given)
-            return flatten(invoke(self.root, method, args, kwargs))
+            return flatten(self.around(self.match, forward, given))
 
     def _call(
         self, module: torch.nn.Module, forward: Forward, called: bool, args: Any, kwargs: Any
@@ -78,27 +86,14 @@ class Natural(Pass):
         """Those of all boundaries and parameters."""
         self._found: dict[Key, Buffer] = {}
         self._leaves: list[torch.Tensor] = []
-        arrays, inputs = [], dict[Key, tuple[bool, torch.Tensor]]()
-        for leaf in self.match.ref.inputs:
-            if leaf.buffer is not None:
-                tensor = as_tensor(self.store.get(leaf.buffer), leaf.moved)
-                if _has_gradient(tensor):
-                    key: Key = (self.match.ref.order, "input", leaf.name)
-                    inputs[key] = leaf.moved, tensor.requires_grad_(True)
-                    tensor = tensor.clone()
-                arrays.append(tensor)
-        roots, given = self._start(self.run(method, arrays), np.random.default_rng(seed))
+        roots, given = self._start(self.run(method, as_tensor), np.random.default_rng(seed))
         named = dict(self.root.named_parameters())
-        wanted = inputs | {
-            total(join(self.prefix, name)): (False, one)
-            for name, one in named.items()
-            if one.is_floating_point()
-        }
-        ends = [*(tensor for _, tensor in wanted.values()), *self._leaves]
+        wanted = {name: one for name, one in named.items() if one.is_floating_point()}
+        ends = [*wanted.values(), *self._leaves]
         values = torch.autograd.grad(roots, ends, given, allow_unused=True)
-        for (key, (moved, _)), value in zip(wanted.items(), values, strict=False):
+        for name, value in zip(wanted, values, strict=False):
             if value is not None:
-                self._found[key] = self.store.put(to_array(value, moved))
+                self._found[total(join(self.prefix, name))] = self.store.put(to_array(value, False))
         first = {id(one): name for name, one in named.items()}
         every = self.root.named_parameters(remove_duplicate=False)
         shared = {join(self.prefix, name): join(self.prefix, first[id(one)]) for name, one in every}
@@ -165,11 +160,7 @@ class Forced(Pass):
     """In float64, with what was recorded at every boundary, on either side of it."""
 
     def __init__(
-        self,
-        root: torch.nn.Module,
-        recording: Recording,
-        recorded: Gradients,
-        shake: Shake,
+        self, root: torch.nn.Module, recording: Recording, recorded: Gradients, shake: Shake
     ) -> None:
         super().__init__(root, recording)
         self._recorded, self._shake = recorded, shake
@@ -188,21 +179,9 @@ class Forced(Pass):
         self._weights = [(name, one) for name, copies in weights.items() for one in copies]
         for name, one in self._weights:
             self._add(total(name), torch.zeros_like(one), None)
-        frame = _Frame(self.match)
-        self._frames.append(frame)
-        order = self.match.ref.order
-        known = by_ref_leaf(self.match.inputs)
-        arrays = []
-        for leaf in self.match.ref.inputs:
-            if leaf.buffer is not None:
-                tensor = self._value(leaf, leaf.buffer)
-                if leaf.name in known and differentiable(leaf):
-                    tensor = _end(frame, (order, "input", leaf.name), leaf.moved, tensor)
-                arrays.append(tensor)
+        self._frames.append(_Frame(self.match))  # of the caller, which is not differentiated
         with self._jitter.keeping():
-            output = self.run(method, arrays)
-        self._start(self.match, frame, output)
-        self._finish(self._frames.pop())
+            self.run(method, widen)
         for key, (value, spread) in self._sums.items():
             self._put(key, False, value, spread)
         return WideGradients(self._found, self._flows)
