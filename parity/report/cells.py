@@ -96,7 +96,7 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
             held[error][name] = typed(value, int | None if error and hint is int else hint, place)
     if held[""]["call"] < 0:
         raise InputError(f"{where}.call: expected 0 or more, found {held['']['call']}")
-    errors = {
+    errors: dict[str, Any] = {
         name: None if held[name]["nonfinite"] is None else kind(**held[name])
         for name, kind in ERRORS.items()
     }

@@ -106,7 +106,7 @@ class _Forms:
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
-        """Differences of the leaves from these arrays, which are theirs in float64."""
+        """What to add to the leaves to get these `arrays`, their values in float64."""
         found: dict[str, Form | None] = {}
         for leaf in leaves:
             if leaf.buffer is None or leaf.buffer.dtype.kind not in "fcV":
