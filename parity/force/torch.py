@@ -301,8 +301,10 @@ def _narrow(widened: Sequence[Widened]) -> None:
         now = None if _is_parameter(one.own) else one.group.get(one.name)
         if now is one.wide and now._version != one.version:
             one.own.copy_(now)
-        replaced = isinstance(now, torch.Tensor) and now is not one.wide
-        one.group[one.name] = now.to(one.own.dtype) if replaced else one.own
+        if isinstance(now, torch.Tensor) and now is not one.wide:
+            one.group[one.name] = now.to(one.own.dtype)
+        else:
+            one.group[one.name] = one.own
 
 
 def _is_parameter(value: Any) -> bool:
