@@ -32,6 +32,13 @@ def stored_as(
     return {"write": write, "read": read}
 
 
+def string(value: Any) -> str:
+    """`value` as it is; `ValueError` if it is no string."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a string, found {shown(value)}")
+    return value
+
+
 class Form(NamedTuple):
     """The form of a field in a file; `read` takes the place there as well."""
 
@@ -180,8 +187,7 @@ def _refusals(where: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, RecursionError) as error:
-        reason = error if isinstance(error, InputError) else first_line(error)
-        raise InputError(f"{where}: {reason}") from error
+        raise InputError(f"{where}: {error}") from error
 
 
 def _unexpected(expected: str, value: Any, where: str) -> InputError:

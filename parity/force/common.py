@@ -149,7 +149,7 @@ def same(leaf: LeafMatch) -> bool:
 
 def unforced(match: Match) -> str:
     """The reason why the call cannot be given the reference's inputs, `""` if it can."""
-    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), "")
+    problem = next((leaf.problem for leaf in match.inputs if leaf.problem), None)
     if problem:
         return f"not measured: an input has {problem}"
     both = all(any(leaf.buffer for leaf in call.inputs) for call in (match.ref, match.port))

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.core.measurements import ChildInput
+from parity.core.problems import ProblemKind
 from parity.core.verdicts import Fault, Row
 from parity.judge.verdict import Judgement
 
@@ -122,7 +123,8 @@ def _evidence(one: Found) -> str:
             f"({reason}); no call inside it is at fault"
         )
     if one.handed:
-        if one.handed[0].error.problem.startswith("value"):
+        problem = one.handed[0].error.problem
+        if problem is not None and problem.kind is ProblemKind.VALUE:
             return f"hands on {reason}"
         worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
         return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"

@@ -57,12 +57,13 @@ def as_json(report: Report) -> str:
     Every entry of a list or an object has a line, without spaces: two reports differ line by line,
     and rows are many.
     """
+    coverage = {name: value for name, value in vars(report.coverage).items() if name != "idle"}
     document = Document(
         **{name: getattr(report, name) for name in SAME},
         format=FORMAT,
         verdict=report.verdict,
         notes=report.notes,
-        coverage={**vars(report.coverage), "complete": report.coverage.complete},
+        coverage={**coverage, "complete": report.coverage.complete},
         ladder=report.rungs,
         rungs=summarise(report.rows, report.rungs),
         kinds=by_kind(report.rows),

@@ -9,7 +9,8 @@ from typing import Any
 
 from parity.core.codec import forms, typed
 from parity.core.exceptions import InputError, shown
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
+from parity.core.problems import PORT_LACKS
 from parity.core.verdicts import Row
 
 COLUMNS = (
@@ -29,7 +30,7 @@ DETAILS = (
 """What a report needs to be read back, beside `COLUMNS`. The three counts of entries that are not
 finite alike are null where that error was not measured."""
 
-ERRORS = {"metrics": Metrics, "inclusive": Inclusive, "exclusive": Exclusive}
+ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
 """The errors of a row by its fields."""
 
 FORMS = {name: forms(kind) for name, kind in {"": Row, **ERRORS}.items()}
@@ -77,7 +78,9 @@ def cell(row: Row, column: str) -> Any:
     if holder is None:
         return MISSING.get(form.hint, "")
     value = getattr(holder, name)
-    return BETWEEN[name].join(map(str, value)) if name in BETWEEN else value
+    if name in BETWEEN:
+        return BETWEEN[name].join(map(str, value))
+    return value if form.hint is float else form.write(value)  # a table has NaN
 
 
 def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
@@ -102,6 +105,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         name: None if held[name]["nonfinite"] is None else kind(**held[name])
         for name, kind in ERRORS.items()
     }
+    if held[""]["one_sided"]:  # a file has the side in the reason
+        held[""]["one_sided"] = "reference" if reason == PORT_LACKS.text else "port"
     return Row(**held[""], **errors, reason=reason)
 
 

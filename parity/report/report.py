@@ -10,8 +10,9 @@ from parity.core.exceptions import InputError
 from parity.core.files import write_all, write_text
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
+from parity.core.problems import Side
 from parity.core.tensors import Weight
-from parity.core.verdicts import Coverage, Fault, Row, Verdict, of_gradient
+from parity.core.verdicts import IDLE, Coverage, Fault, Row, Verdict, of_gradient
 from parity.report.table import to_frame, worst_verdict
 from parity.report.weights import to_weight_frame, weight_notes
 
@@ -71,11 +72,9 @@ class Report:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader should know before trusting a PASS."""
-        from parity.core.reasons import IDLE, PORT_LACKS, REF_LACKS
-
-        idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
+        idle = self.coverage.idle
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
-        lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
+        lacking = (self._lacking("reference"), self._lacking("port"))
         loose = weight_notes(self.weights, self.coverage, self.faults)
         nothing = "" if self._compared else "no output has an entry: nothing was compared"
         first = (nothing, self.partial, self._missing())
@@ -95,8 +94,8 @@ class Report:
         counts = [f"{len(texts)} {what} ({texts[0]})" for what, texts in found.items() if texts]
         return f"without a counterpart, which fails: {', '.join(counts)}" if counts else ""
 
-    def _lacking(self, side: str, problem: str) -> str:
-        found = [row for row in self.rows if row.one_sided and row.reason == problem]
+    def _lacking(self, side: Side) -> str:
+        found = [row for row in self.rows if row.one_sided == side]
         if not found:
             return ""
         names = [f"{row.path or '<root>'}#{row.leaf}" for row in found[:5]]

@@ -179,7 +179,7 @@ def test_a_call_that_only_one_makes_is_incomplete_coverage(plain, edited):
     report = compare_traces(plain, edited(shorter))
     assert report.verdict == "FAIL"
     texts = report.coverage.unmatched_calls
-    assert "block call 1: the second trace has no such call" in texts
+    assert "block call 1: the port made no such call" in texts
     assert len(texts) == 4
 
 
