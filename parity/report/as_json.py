@@ -11,7 +11,7 @@ from parity.core.pair import Rung
 from parity.core.tensors import Weight
 from parity.core.verdicts import Fault, Verdict
 from parity.report.cells import COLUMNS, DETAILS, cells
-from parity.report.report import Report
+from parity.report.contents import Contents
 from parity.report.table import by_kind, summarise
 
 FORMAT = 1
@@ -51,7 +51,7 @@ SAME = (
 """The parts of a document that a report has under the same name."""
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Contents) -> str:
     """One JSON document; NaN is null, infinities are the strings "inf" and "-inf".
 
     Every entry of a list or an object has a line, without spaces: two reports differ line by line,

@@ -9,13 +9,13 @@ from parity.core.exceptions import InputError
 from parity.core.verdicts import IDLE, Coverage, Row
 from parity.report.as_json import FORMAT, SAME, Document
 from parity.report.cells import COLUMNS, DETAILS, to_row
-from parity.report.report import Report
+from parity.report.contents import Contents
 
 AGAIN = "make the report again"
 
 
-def read_report(path: str | Path) -> Report:
-    """The report in the file `path`, or in `report.json` of the folder `path`.
+def read_report(path: str | Path) -> Contents:
+    """Contents of the report in the file `path`, or in `report.json` of the folder `path`.
 
     It has everything but `outputs` and `repro`, the arrays, which no file holds.
 
@@ -29,7 +29,7 @@ def read_report(path: str | Path) -> Report:
     )
     document = typed(content, Document, str(file))
     counts = {name: value for name, value in document.coverage.items() if name != "complete"}
-    report = Report(
+    report = Contents(
         **{name: getattr(document, name) for name in SAME},
         rows=_rows(document, str(file)),
         coverage=_coverage(counts, f"{file}.coverage"),
