@@ -39,9 +39,9 @@ LAST, FIRST = ("NDHWC", "DHWIO", "NDHWC"), ("NCDHW", "DHWIO", "NCDHW")
 CHANNELS_FIRST = "3-D, channels first"
 
 FORMULATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "3-D": lambda x, k: multiply(x, k, ONE, PADDING, ONE, LAST, HIGHEST),
-    CHANNELS_FIRST: lambda x, k: multiply(x, k, ONE, PADDING, ONE, FIRST, HIGHEST),
-    "sum of 2-D": lambda x, k: sum_over_time(x, k, ONE, PADDING, ONE, HIGHEST),
+    "3-D": lambda x, k: multiply(x, k, (ONE, PADDING, ONE, LAST, HIGHEST)),
+    CHANNELS_FIRST: lambda x, k: multiply(x, k, (ONE, PADDING, ONE, FIRST, HIGHEST)),
+    "sum of 2-D": lambda x, k: sum_over_time(x, k, (ONE, PADDING, ONE, HIGHEST)),
     "Winograd": lambda x, k: winograd.convolve(x, k, PADDING),
 }
 

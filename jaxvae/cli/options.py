@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from jaxvae.io.diffusers_folder import SHARDED_NAME, split_source
-from jaxvae.io.video import Video, find_video
+from jaxvae.io.video import Video, find_video, size_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -31,10 +31,10 @@ class Size(click.ParamType[tuple[int, int]]):
         """Parse; at least one pixel each way."""
         if isinstance(value, tuple):
             return value
-        parts = str(value).lower().split("x")
-        if len(parts) != 2 or not all(part.isdecimal() and int(part) > 0 for part in parts):
-            self.fail(f"{value!r} is not HEIGHTxWIDTH, as in 480x720", param, ctx)
-        return int(parts[0]), int(parts[1])
+        try:
+            return size_of(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 WEIGHTS = click.option(

@@ -82,14 +82,14 @@ def reconstruct(
             done += len(pixels)
     if compare is not None:
         shown.write(compare)
-    quality = gathered.quality()
+    psnr, ssim = gathered.quality()
     facts = {
         "frames": kept,
         "left_out": left_out,
         "size": f"{clip.size[0]}x{clip.size[1]}",
         "latent": "x".join(map(str, latent.shape[1:])),
-        "psnr_db": quality.psnr,
-        "ssim": quality.ssim,
+        "psnr_db": psnr,
+        "ssim": ssim,
         "seconds": time.monotonic() - began,
         "wrote": str(target),
     }

@@ -37,20 +37,13 @@ def default_folder() -> Path | None:
 def use_default_cache() -> None:
     """Name the folder, once in a process, when a model is about to compile its first step.
 
-    What the user has set stays: nothing happens if `jax_compilation_cache_dir` has a value (also
-    by JAX_COMPILATION_CACHE_DIR), or `jax_enable_compilation_cache` is off. Both belong to the
-    whole process, so programs of others that are compiled later are kept too: JAX keeps those that
-    took `jax_persistent_cache_min_compile_time_secs` (1 second) or more. To name a folder of your
-    own with `jax.config`, do so before the first encode or decode.
+    What the user has set stays: nothing happens if `jax_compilation_cache_dir` has a value, or
+    `jax_enable_compilation_cache` is off. Both belong to the whole process, so programs of others
+    that are compiled later are kept too. Several processes may use the folder: JAX locks it where
+    its size is limited, as here.
 
-    Several processes may use the folder: JAX locks it whenever its size is limited, as here. The
-    key of an entry holds the program, the version and the flags of the compiler, and the device,
-    so that none is used where it does not belong. An entry that cannot be read is compiled again by
-    every process, with a warning of JAX's, until its file is deleted. Entries are code: the folder
-    must be writable by its owner alone.
-
-    A folder that cannot be written, or that others may write to, is warned about, and programs are
-    not kept.
+    Entries are code: a folder that others may write to, or that cannot be written, is warned about,
+    and programs are not kept.
     """
     global _decided
     with _lock:

@@ -1,7 +1,6 @@
 """PSNR and SSIM of a reconstruction, gathered frame by frame."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,17 +8,6 @@ from jaxvae.io.video import Frames
 
 SMALLEST = 7
 """Rows and columns of the window of SSIM."""
-
-
-@dataclass(frozen=True)
-class Quality:
-    """PSNR in decibels, of all pixels together, and the mean SSIM of the frames.
-
-    PSNR is infinite for equal frames; SSIM is NaN for frames smaller than its window.
-    """
-
-    psnr: float
-    ssim: float
 
 
 class Gathered:
@@ -42,10 +30,14 @@ class Gathered:
                 for one, other in zip(found, wanted, strict=True)
             ]
 
-    def quality(self) -> Quality:
-        """Return PSNR and SSIM of all that was counted; raise ValueError if nothing was."""
+    def quality(self) -> tuple[float, float]:
+        """Return PSNR in decibels, of all pixels together, and the mean SSIM of the frames.
+
+        PSNR is infinite for equal frames; SSIM is NaN for frames smaller than its window. Raises
+        ValueError if nothing was counted.
+        """
         if not self._entries:
             raise ValueError("no frame was compared")
         error = self._squares / self._entries
         psnr = 10 * math.log10(255**2 / error) if error else math.inf
-        return Quality(psnr, float(np.mean(self._similar)) if self._similar else math.nan)
+        return psnr, float(np.mean(self._similar)) if self._similar else math.nan

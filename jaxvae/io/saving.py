@@ -15,7 +15,6 @@ from uuid import uuid4
 
 import numpy as np
 from flax import nnx
-from huggingface_hub import StateDictSplit, split_state_dict_into_shards_factory
 
 from jaxvae.io.diffusers_folder import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, WeightsError
 from jaxvae.io.weights import parameter_slots, torch_shape
@@ -101,8 +100,11 @@ def save_pretrained(model: Any, folder: str | Path, max_shard_size: int | str = 
             path.unlink(missing_ok=True)
 
 
-def _split(state: TorchState, max_shard_size: int | str) -> StateDictSplit:
-    # The library that diffusers asks as well; here it gets names in place of tensors.
+def _split(state: TorchState, max_shard_size: int | str) -> Any:
+    # The library that diffusers asks as well; here it gets names in place of tensors. Importing it
+    # takes half a second, and most programs never save.
+    from huggingface_hub import split_state_dict_into_shards_factory
+
     return split_state_dict_into_shards_factory(
         {name: [name] for name in state},
         get_storage_size=lambda names: state.nbytes(names[0]),

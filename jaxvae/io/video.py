@@ -27,13 +27,24 @@ RATE = Fraction(24)
 Frames = UInt8[np.ndarray, "t h w 3"]
 
 
+def size_of(text: str) -> tuple[int, int]:
+    """Return height and width of text such as 480x720; raise ValueError for other text."""
+    sides = text.lower().split("x")
+    if len(sides) != 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
+        raise ValueError(f"{text!r} is not HEIGHTxWIDTH, as in 480x720")
+    return int(sides[0]), int(sides[1])
+
+
 class VideoError(ValueError):
     """A video that cannot be read or written: one line with its path and what to do."""
 
 
 @dataclass(frozen=True)
 class Video:
-    """A window of a video file: `frames` from `first` on, `size` pixels from `corner` on."""
+    """A window of a video file: `frames` from `first` on, `size` pixels from `corner` on.
+
+    An array may hold `floats`, in [-1, 1].
+    """
 
     path: Path
     first: int
@@ -41,6 +52,7 @@ class Video:
     corner: tuple[int, int]
     size: tuple[int, int]
     rate: Fraction
+    floats: bool = False
 
     def window(self, size: tuple[int, int], corner: tuple[int, int] | None = None) -> "Video":
         """Return a smaller window, from `corner` on or in the middle.
@@ -56,17 +68,16 @@ class Video:
             )
         return replace(self, corner=(self.corner[0] + top, self.corner[1] + left), size=size)
 
-    def read(self) -> Frames:
+    def read(self) -> Any:
         """Return all frames at once."""
-        frames: Frames = np.concatenate(list(self.parts()))
-        return frames
+        return np.concatenate(list(self.parts()))
 
     def parts(self, length: int = 8) -> Iterator[Frames]:
         """Yield the frames, up to `length` at a time."""
         (top, left), (height, width) = self.corner, self.size
         waiting: list[Any] = []
         left_over = self.frames
-        for index, frame in enumerate(_decoded(self.path)):
+        for index, frame in enumerate(_decoded(self.path, self.floats)):
             if index < self.first:
                 continue
             window = frame[top : top + height, left : left + width]
@@ -86,17 +97,19 @@ class Video:
         raise VideoError(f"{self.path}: {left_over} frames are missing that were there before")
 
 
-def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
+def find_video(
+    path: Path, first: int = 0, frames: int | None = None, *, floats: bool = False
+) -> Video:
     """Return the video of a file, in full size: at most `frames` frames from `first` on.
 
     They are counted by decoding them: what a file says of itself is often wrong. Raises VideoError
-    if there is no such file, no video or no frame left.
+    if there is no such file, no video or no frame left, and without `floats` for such an array.
     """
     if not path.is_file():
         raise VideoError(f"{path}: no such file; expected a video or an .npy (frames, h, w, 3)")
     end = None if frames is None else first + frames
     shape, count = None, 0
-    for frame in _decoded(path):
+    for frame in _decoded(path, floats):
         shape = shape or frame.shape[:2]
         count += 1
         if count == end:
@@ -105,12 +118,12 @@ def find_video(path: Path, first: int = 0, frames: int | None = None) -> Video:
         raise VideoError(f"{path}: frames of {shape[0]}x{shape[1]} hold no pixel")
     if shape is None or count <= first:
         raise VideoError(f"{path}: {count} frames, and none from number {first} on")
-    return Video(path, first, count - first, (0, 0), shape, _rate(path))
+    return Video(path, first, count - first, (0, 0), shape, _rate(path), floats)
 
 
-def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
+def _decoded(path: Path, floats: bool) -> Iterator[Any]:
     if path.suffix == ".npy":
-        yield from open_array(path)
+        yield from _array(path, floats)
         return
     av = _av(path)
     try:
@@ -123,11 +136,7 @@ def _decoded(path: Path) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
         ) from error
 
 
-def open_array(path: Path, *, floats: bool = False) -> Any:
-    """Return the array (frames, height, width, 3) of an .npy file, mapped and not read yet.
-
-    It holds uint8, or with `floats` perhaps floating-point numbers. Raises VideoError.
-    """
+def _array(path: Path, floats: bool) -> Any:
     try:
         with np.errstate(over="raise"):
             array = np.lib.format.open_memmap(path, "r")
@@ -173,24 +182,19 @@ class Writer:
 
     def __enter__(self) -> Self:
         try:
-            if self._path.suffix == ".npy":
-                shape = (self._frames, *self._size, 3)
-                self._array = np.lib.format.open_memmap(
-                    self._partial, "w+", dtype=np.uint8, shape=shape
-                )
-                _take(self._partial)
-            else:
+            with self._refusing():
                 self._open()
-        except BaseException as error:  # an interrupt too: `__exit__` is not called then
+        except BaseException:  # an interrupt too: `__exit__` is not called then
             self._partial.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise VideoError(
-                    f"{self._path}: cannot be written ({first_line(error)})"
-                ) from error
             raise
         return self
 
     def _open(self) -> None:
+        if self._path.suffix == ".npy":
+            shape = (self._frames, *self._size, 3)
+            self._array = np.lib.format.open_memmap(self._partial, "w+", np.uint8, shape)
+            _take(self._partial)
+            return
         codec = CODECS[self._path.suffix]
         self._container = _av(self._path).open(str(self._partial.absolute()), "w")
         self._stream = self._container.add_stream(codec, rate=self._rate)

@@ -22,7 +22,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
 from jaxvae.layers import winograd
-from jaxvae.layers.products import Triple, multiply, sum_over_time
+from jaxvae.layers.products import How, Triple, multiply, sum_over_time
 from jaxvae.layers.rounding import narrow, wide_dtype, widen
 from jaxvae.layers.scopes import Module
 
@@ -98,10 +98,6 @@ def convolve(
     return output
 
 
-How = tuple[Triple, Triple, Triple, lax.Precision]
-"""Stride, padding, dilation and precision."""
-
-
 @partial(jax.jit, static_argnums=3)
 def _convolve(x: Array, kernel: Array, bias: Array, how: How) -> Array:
     kernel, bias = kernel.astype(x.dtype), widen(bias.astype(x.dtype))
@@ -116,10 +112,10 @@ def _convolve(x: Array, kernel: Array, bias: Array, how: How) -> Array:
 
 def _products(x: Array, kernel: Array, how: How) -> Array:
     if kernel.shape[0] == 1:
-        return sum_over_time(x, kernel, *how)
+        return sum_over_time(x, kernel, how)
     stride, padding, dilation, precision = how
     layout = ("NDHWC", "DHWIO", "NDHWC")
-    return multiply(x, kernel, stride, padding, dilation, layout, precision)
+    return multiply(x, kernel, (stride, padding, dilation, layout, precision))
 
 
 def _products_on_cpu(x: Array, kernel: Array, how: How) -> Array:
@@ -132,7 +128,7 @@ def _products_on_cpu(x: Array, kernel: Array, how: How) -> Array:
         return output
     if x.shape[2] * x.shape[3] <= winograd.FRAME:
         return _products(x, kernel, how)
-    return sum_over_time(x, kernel, *how)
+    return sum_over_time(x, kernel, how)
 
 
 class Conv3d(Module):

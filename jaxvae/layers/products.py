@@ -18,21 +18,17 @@ Triple = tuple[int, int, int]
 _How = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[str, str, str], lax.Precision]
 """Stride, padding, dilation, layout and precision."""
 
+How = tuple[Triple, Triple, Triple, lax.Precision]
+"""Stride, padding, dilation and precision of a convolution in (t, h, w)."""
+
 
 def multiply(
-    x: Float[Array, "n *positions din"],
-    kernel: Float[Array, "*taps din dout"],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    layout: tuple[str, str, str],
-    precision: lax.Precision,
+    x: Float[Array, "n *positions din"], kernel: Float[Array, "*taps din dout"], how: _How
 ) -> Float[Array, "n *positions2 dout"]:
     """Convolve with zero padding; the result is float32, or float64 for float64.
 
     Operands of bfloat16 or float16 stay what they are: accelerators multiply them at full speed.
     """
-    how = (stride, padding, dilation, layout, precision)
     if x.dtype == wide_dtype(x.dtype):
         return _convolve(x, kernel, how, None)
     output: Array = _widening(x, kernel, how)
@@ -40,14 +36,12 @@ def multiply(
 
 
 def sum_over_time(
-    x: Float[Array, "b t h w din"],
-    kernel: Float[Array, "kt kh kw din dout"],
-    stride: tuple[int, int, int],
-    padding: tuple[int, int, int],
-    dilation: tuple[int, int, int],
-    precision: lax.Precision,
+    x: Float[Array, "b t h w din"], kernel: Float[Array, "kt kh kw din dout"], how: How
 ) -> Float[Array, "b t2 h2 w2 dout"]:
-    """Convolve as a sum of `kt` 2-D convolutions, with time folded into the batch."""
+    """Convolve as a sum of `kt` 2-D convolutions, with time in the batch."""
+    stride, padding, dilation, precision = how
+    layout = ("NHWC", "HWIO", "NHWC")
+    plane = (stride[1:], padding[1:], dilation[1:], layout, precision)
     if padding[0]:
         x = jnp.pad(x, ((0, 0), (padding[0], padding[0]), (0, 0), (0, 0), (0, 0)))
     batch, length, height, width, channels = x.shape
@@ -56,15 +50,8 @@ def sum_over_time(
     for tap in range(kernel.shape[0]):
         start = tap * dilation[0]
         frames = x[:, start : start + (count - 1) * stride[0] + 1 : stride[0]]
-        part = multiply(
-            frames.reshape(batch * count, height, width, channels),
-            kernel[tap],
-            stride[1:],
-            padding[1:],
-            dilation[1:],
-            ("NHWC", "HWIO", "NHWC"),
-            precision,
-        )
+        frames = frames.reshape(batch * count, height, width, channels)
+        part = multiply(frames, kernel[tap], plane)
         total = part if total is None else total + part
     assert total is not None
     return total.reshape(batch, count, *total.shape[1:])

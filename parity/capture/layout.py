@@ -1,4 +1,4 @@
-"""Which axis of a PyTorch array is the channel axis: by rank and kind, never by the error.
+"""The channel axis of a PyTorch array: by rank and kind, never by the error.
 
 A JAX port is channel-last. Picking the permutation with the smallest error would hide exactly
 the bugs that the harness looks for.
@@ -19,20 +19,15 @@ CHANNEL_LAST = frozenset(
 )
 """PyTorch classes whose arrays are channel-last already."""
 
+_RANKS = (1, 2, 3)
+_NORMS = ("BatchNorm", "InstanceNorm")
+
 CHANNEL_FIRST = frozenset(
     {
-        *(
-            f"{name}{rank}d"
-            for rank in (1, 2, 3)
-            for name in ("Conv", "ConvTranspose", "BatchNorm")
-        ),
-        *(
-            f"{name}{rank}d"
-            for rank in (1, 2, 3)
-            for name in ("InstanceNorm", "MaxPool", "AvgPool")
-        ),
-        *(f"Adaptive{name}Pool{rank}d" for rank in (1, 2, 3) for name in ("Max", "Avg")),
-        *(f"{name}Pad{rank}d" for rank in (1, 2, 3) for name in ("Reflection", "Replication")),
+        *(f"{name}{rank}d" for name in ("Conv", "ConvTranspose", *_NORMS) for rank in _RANKS),
+        *(f"{name}Pool{rank}d" for name in ("Max", "Avg") for rank in _RANKS),
+        *(f"Adaptive{name}Pool{rank}d" for name in ("Max", "Avg") for rank in _RANKS),
+        *(f"{name}Pad{rank}d" for name in ("Reflection", "Replication") for rank in _RANKS),
         *("GroupNorm", "PixelShuffle", "PixelUnshuffle", "Upsample"),
     }
 )
@@ -46,12 +41,12 @@ AXES = {
     3: ("item", "position", "channel"),
     2: ("item", "channel"),
 }
-"""What the axes of a channel-last array are called, by rank."""
+"""Names of the axes of a channel-last array, by rank."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How an array is read: `move` axis 1 to last or not; `sure` if kind or declaration says so."""
+    """A decision to `move` axis 1 to last or not; `sure` if kind or declaration says so."""
 
     move: bool
     sure: bool
@@ -69,7 +64,7 @@ def check(layout: Mapping[str, str]) -> None:
 def reading(
     path: str, leaf: str, kinds: Sequence[str], rank: int, floating: bool, layout: Mapping[str, str]
 ) -> Reading:
-    """How to read the array `leaf` of a call of the module at `path`.
+    """Decide how to read the array `leaf` of a call of the module at `path`.
 
     `kinds` are the names of the module's class and its bases. `layout` maps globs of `path` or
     `path#leaf` to `"channels_first"` or `"as_is"`, the last one that matches counts.
@@ -90,7 +85,7 @@ def reading(
 
 @contextmanager
 def hint(called: Call) -> Iterator[None]:
-    """Say with what the port raises that its inputs may have been read in the wrong layout.
+    """Add to what the port raises that its inputs may have been read in the wrong layout.
 
     `called` is the reference's call, with what its arguments are read as.
     """
@@ -99,8 +94,8 @@ def hint(called: Call) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in called.inputs
-                if leaf.buffer is not None and not (leaf.moved or leaf.sure)]  # fmt: skip
+        unsure = [leaf for leaf in called.inputs if not (leaf.moved or leaf.sure)]
+        kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in unsure if leaf.buffer is not None]
         if kept:
             error.add_note(
                 f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"

@@ -29,9 +29,9 @@ def below(path: str) -> Iterator[None]:
 
 
 def path_of(module: linen.Module) -> str | None:
-    """Where a Linen module that is being called is in the port; `None` of one that has no place.
+    """The path in the port of a Linen module that is being called; `None` of one that has none.
 
-    The outermost is the wrapper, whose call is heard of anyway.
+    The outermost is the wrapper, whose call is observed anyway.
     """
     top = _below.get()
     if top is None or module.scope is None or not module.path:
@@ -45,12 +45,12 @@ class Part(nnx.Module):
     def __init__(self, owner: nnx.bridge.ToNNX, keys: tuple[str, ...]) -> None:
         self.owner = owner
         self.keys = keys
-        self._heard = _Heard()
+        self._seen = _Seen()
 
-    def hear(self, module: linen.Module) -> None:
-        """Remember how it is made: this is it, in a call."""
-        if self._heard.module is None:
-            self._heard.module = module.unbind()[0]
+    def remember(self, module: linen.Module) -> None:
+        """Keep how it is made: this is it, in a call."""
+        if self._seen.module is None:
+            self._seen.module = module.unbind()[0]
 
     def variables(self) -> dict[str, nnx.Variable[Any]]:
         """Its own, without those of modules inside it."""
@@ -58,8 +58,8 @@ class Part(nnx.Module):
         return {name: value for name, value in held.items() if isinstance(value, nnx.Variable)}
 
     def function(self) -> Callable[..., Any]:
-        """Its call, with the variables of now; it must have been heard of once."""
-        module = self._heard.module
+        """Its call, with the variables of now; it must have been seen once."""
+        module = self._seen.module
         assert module is not None
 
         @functools.wraps(module.__call__)
@@ -71,8 +71,8 @@ class Part(nnx.Module):
         return call
 
 
-class _Heard:
-    """Holds what a call showed; it may show it inside a JAX transformation."""
+class _Seen:
+    """A module that a call showed, which may be inside a JAX transformation."""
 
     module: linen.Module | None = None
 
@@ -93,12 +93,12 @@ def parts(owner: nnx.bridge.ToNNX) -> dict[str, Part]:
 
 def _held(owner: nnx.bridge.ToNNX) -> dict[str, Any]:
     """The variables of the wrapped module."""
-    return {name: value for name, value in vars(owner).items()
-            if not name.startswith(("to_nnx__", "_pytree__"))}  # fmt: skip
+    harness = ("to_nnx__", "_pytree__")
+    return {name: value for name, value in vars(owner).items() if not name.startswith(harness)}
 
 
 def _at(held: Mapping[str, Any], keys: tuple[str, ...]) -> Mapping[str, Any]:
-    """What nested dicts hold there; nothing if a key is missing."""
+    """The value that nested dicts hold there; nothing if a key is missing."""
     for key in keys:
         held = held.get(key, {})
     return held

@@ -20,7 +20,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
 from parity.capture.functional import Functional
 from parity.capture.hooks_nnx import Observer, can_be_called, observed
 from parity.capture.linen import Part, parts
-from parity.capture.recorder import Recorder, bind, join, without_taps
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.store import Store
@@ -37,28 +37,25 @@ def record(
     kwargs: Mapping[str, Any],
     *,
     store: Store,
-    prefix: str = "",
-    inside: Collection[str] | None = None,
+    subtree: Subtree = WHOLE,
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
-    `args` and `kwargs` may hold NumPy arrays, channel-last. `prefix` is the module's path in its
-    model; `inside` are the paths of the submodules to record, all of them unless it is given. Calls
-    under `jax.vmap` are not recorded: no single call of the reference is one of them. Taps are
-    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
-    traced now would stay in JAX's caches.
+    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap` are not
+    recorded: no single call of the reference is one of them. Taps are recorded where nothing is
+    traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
+    caches.
 
     Raises:
         InputError: another comparison is running in this process.
     """
-    found = submodules(module)
-    called = [join(prefix, path) for path, child in found.items() if can_be_called(type(child))]
-    observer = _RecordingObserver(store, prefix, without_taps(called, prefix, inside))
+    prefix = subtree.prefix
+    found = {join(prefix, path): child for path, child in submodules(module).items()}
+    called = [path for path, child in found.items() if can_be_called(type(child))]
+    observer = _RecordingObserver(store, prefix, subtree.without_taps(called))
     args, kwargs = arrays(args, kwargs)
     given = flatten(bind(target(module, method), args, kwargs))
-    inner = {join(prefix, path): child for path, child in found.items() if path}
-    if inside is not None:
-        inner = {path: child for path, child in inner.items() if path in inside}
+    inner = {p: child for p, child in found.items() if child is not module and subtree.includes(p)}
     objects = [value for _, value in given.statics]
     with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
@@ -74,7 +71,7 @@ def record(
 def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     """Every module by dotted path, the root as `""`; a shared module under its first path.
 
-    Those of Linen can be called once a record has heard of them: see `Trace.linen`.
+    Those of Linen can be called once they were recorded: see `Trace.linen`.
     """
     found: dict[str, nnx.Module] = {}
     for path, value in _nodes(root):
@@ -178,7 +175,7 @@ def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
-    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    """The function that `invoke` calls; its signature names the arguments."""
     if not isinstance(method, str):
         return functools.partial(method, module)
     if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):
@@ -197,7 +194,7 @@ class _RecordingObserver(Observer):
         self.untapped: set[str] = set()
         self._without_taps = without_taps
         self._store = store
-        self._outside = _trace_state()
+        self._outside = trace_state()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -239,7 +236,7 @@ class _RecordingObserver(Observer):
         return value
 
     def _tracing(self) -> bool:
-        return bool(_trace_state() != self._outside)
+        return bool(trace_state() != self._outside)
 
     def _emit(self, event: Callable[..., None], flat: Flat) -> None:
         values = [value for _, value in flat.arrays]
@@ -259,7 +256,8 @@ class _RecordingObserver(Observer):
         )
 
 
-def _trace_state() -> Any:
+def trace_state() -> Any:
+    """The JAX transformation that runs, to be compared with that of another moment."""
     return get_opaque_trace_state(convention="nnx")
 
 

@@ -1,8 +1,9 @@
 """The order and nesting of calls, whichever framework makes them."""
 
 import inspect
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Mapping
+import itertools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,12 +14,30 @@ from parity.core.tree import Skeleton
 
 
 @dataclass(frozen=True)
-class _Open:
-    begun: int
-    parent: int
-    path: str
-    inputs: tuple[Leaf, ...]
-    arguments: Skeleton | None
+class Subtree:
+    """The modules to record: that at `prefix` in its model, and those `inside` it, by path.
+
+    All of the latter are, unless they are given.
+    """
+
+    prefix: str = ""
+    inside: Collection[str] | None = None
+
+    def includes(self, path: str) -> bool:
+        """True if that module below the prefix is recorded."""
+        return self.inside is None or path in self.inside
+
+    def without_taps(self, paths: Collection[str]) -> frozenset[str]:
+        """The recorded ones of all modules that have others below them which are not.
+
+        It is not known in whose code a tap is: these have none then.
+        """
+        left_out = [path for path in paths if path != self.prefix and not self.includes(path)]
+        parts = [path.split(".") for path in left_out]
+        return frozenset(".".join(keys[:i]) for keys in parts for i in range(len(keys)))
+
+
+WHOLE = Subtree()
 
 
 class Recorder:
@@ -26,14 +45,15 @@ class Recorder:
 
     def __init__(self) -> None:
         self._calls: list[Call] = []
-        self._open: list[_Open] = []
+        self._open: list[Call] = []
         self._begun = 0
-        self._numbers: Counter[str] = Counter()
+        self._numbers: dict[str, Iterator[int]] = defaultdict(itertools.count)
 
     def begin(self, path: str, inputs: tuple[Leaf, ...], arguments: Skeleton | None) -> None:
         """A call of the module at `path` starts; `arguments` rebuilds its arguments by name."""
-        parent = self._open[-1].begun if self._open else -1
-        self._open.append(_Open(self._begun, parent, path, inputs, arguments))
+        parent = self._open[-1].order if self._open else -1
+        call = Call(path, "", "", 0, self._begun, parent, inputs, (), arguments=arguments)
+        self._open.append(call)
         self._begun += 1
 
     def end(
@@ -48,24 +68,9 @@ class Recorder:
     ) -> None:
         """The innermost open call returns."""
         call = self._open.pop()
-        number = self._numbers[call.path]
-        self._numbers[call.path] += 1
-        self._calls.append(
-            Call(
-                path=call.path,
-                kind=kind,
-                method=method,
-                number=number,
-                order=call.begun,
-                parent=call.parent,
-                inputs=call.inputs,
-                outputs=outputs,
-                traced=traced,
-                arguments=call.arguments,
-                returned=returned,
-                in_place=in_place,
-            )
-        )
+        number = next(self._numbers[call.path])
+        call = replace(call, kind=kind, method=method, number=number, outputs=outputs)
+        self._calls.append(replace(call, traced=traced, returned=returned, in_place=in_place))
 
     def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""
@@ -86,59 +91,32 @@ class Recorder:
         modules = {call.path for call in self._calls if not call.tapped}
         for call in self._calls:
             if call.tapped and call.path in modules:
-                raise InputError(
-                    f"tap {call.path!r} has the path of a module that is called too; name it"
-                    " otherwise"
-                )
-        place = {call.order: index for index, call in enumerate(self._calls)}
-        place[-1] = -1
+                why = "has the path of a module that is called too; name it otherwise"
+                raise InputError(f"tap {call.path!r} {why}")
+        place = {call.order: index for index, call in enumerate(self._calls)} | {-1: -1}
         return tuple(
-            replace(call, order=place[call.order], parent=place[call.parent])
-            for call in self._calls
+            replace(call, order=index, parent=place[call.parent])
+            for index, call in enumerate(self._calls)
         )
 
 
-def settle(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+def share_certainty(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     """Share certainty about the layout between leaves with the same bytes.
 
     A container's input that a convolution reads too, bit for bit, is as surely channel-first.
     """
-    sure = {
-        (leaf.buffer, leaf.moved)
-        for call in calls
-        for leaf in (*call.inputs, *call.outputs)
-        if leaf.buffer is not None and leaf.sure
-    }
+    leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
+    sure = {(leaf.buffer, leaf.moved) for leaf in leaves if leaf.buffer and leaf.sure}
 
-    def shared(leaf: Leaf) -> Leaf:
-        return replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
+    def shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+        return tuple(
+            replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
+            for leaf in leaves
+        )
 
     return tuple(
-        replace(
-            call,
-            inputs=tuple(map(shared, call.inputs)),
-            outputs=tuple(map(shared, call.outputs)),
-        )
-        for call in calls
+        replace(call, inputs=shared(call.inputs), outputs=shared(call.outputs)) for call in calls
     )
-
-
-def without_taps(
-    paths: Collection[str], root: str, inside: Collection[str] | None
-) -> frozenset[str]:
-    """The recorded modules that have others below them which are not recorded.
-
-    Whether a tap is in the code of the one or the other is not known: there are none then. `paths`
-    are all modules that may be called, `inside` those that are recorded besides the `root`.
-    """
-    if inside is None:
-        return frozenset()
-    found: set[str] = set()
-    for path in paths:
-        if path != root and path not in inside:
-            parts = path.split(".")
-            found |= {"", *(".".join(parts[:i]) for i in range(1, len(parts)))}
-    return frozenset(found)
 
 
 def bind(

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from parity.core.undo import undone
+
 
 @contextmanager
 def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
@@ -23,9 +25,8 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
     objects = [one for one in given if isinstance(one, nnx.Pytree)]
     nodes = [node for root in objects for _, node in nnx.iter_graph(root)]
     attributes = [Attributes(vars(node)) for node in nodes if isinstance(node, nnx.Pytree)]
-    variables = [_Kept(node) for node in nodes
-                 if isinstance(node, nnx.Variable)
-                 and (streams or not isinstance(node, nnx.RngState))]  # fmt: skip
+    held = [node for node in nodes if isinstance(node, nnx.Variable)]
+    variables = [_Kept(one) for one in held if streams or not isinstance(one, nnx.RngState)]
 
     def restore() -> None:
         for one in attributes:
@@ -33,20 +34,15 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
         for variable in variables:
             variable.restore()
 
-    try:
-        try:
-            yield
-        finally:
-            restore()
-    finally:
-        restore()  # once more: an interrupt may have broken it off
+    with undone(restore):
+        yield
 
 
 class _Kept:
     """The value of one variable. An array is never written to: to keep it is to keep the state.
 
     But a compiled program may take it over (donation): then a copy stands in for it. A parameter
-    has none: what such a program returns for it is its value.
+    has none: its value is the one that such a program returns for it.
     """
 
     def __init__(self, variable: Any) -> None:
@@ -70,8 +66,8 @@ class Attributes:
     """
 
     def __init__(self, attributes: dict[str, Any], apart: Collection[str] = ()) -> None:
-        held = [value for name, value in attributes.items()
-                if type(value) in (dict, list) and name not in apart]  # fmt: skip
+        held = [value for name, value in attributes.items() if name not in apart]
+        held = [value for value in held if type(value) in (dict, list)]
         self._kept = [(holder, holder.copy()) for holder in (attributes, *held)]
 
     def values(self) -> Iterator[Any]:

@@ -6,9 +6,10 @@ from contextlib import contextmanager
 import torch
 
 from parity.capture.restore_nnx import Attributes
+from parity.core.undo import undone
 
 _REGISTRIES = frozenset(vars(torch.nn.Module())) - {"_buffers"}
-"""What PyTorch itself keeps in a module: hooks, which may take themselves away, and parameters."""
+"""Attributes of PyTorch itself in a module: hooks, which may remove themselves, and parameters."""
 
 
 @contextmanager
@@ -29,18 +30,13 @@ def kept_reference(module: torch.nn.Module) -> Iterator[None]:
                 if not torch.equal(tensor, clone):  # NaN counts as changed
                     tensor.copy_(clone)
 
-    try:
-        try:
-            yield
-        finally:
-            restore()
-    finally:
-        restore()  # once more: an interrupt may have broken it off
+    with undone(restore):
+        yield
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """What torch draws in the block follows from `seed` alone, and its own stream goes on after.
+    """Make what torch draws in the block follow from `seed` alone; its own stream goes on after.
 
     So a comparison does not depend on how many random numbers were drawn before it. A port's
     random numbers are its state, which `kept_port` keeps.

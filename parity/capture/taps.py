@@ -4,7 +4,6 @@ A tap belongs to the code of the module that is running. It knows no framework: 
 """
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -16,10 +15,11 @@ T = TypeVar("T")
 KIND = "tap"
 """What stands for the class of a module where the call is a tap."""
 
-Hear = Callable[[str, Any], Any]
-"""Hears a tap's name and value, and returns what its code goes on with."""
+Callback = Callable[[str, Any], Any]
+"""Gets a tap's name and value, and returns what its code goes on with."""
 
-_hearing: dict[int, Hear] = {}  # by thread: another thread's tap belongs to no call of the run
+# by thread: another thread's tap belongs to no call of the run
+_callbacks: dict[int, Callback] = {}
 _called: set[str] = set()
 
 
@@ -33,50 +33,37 @@ def tap(name: str, x: T) -> T:
     Without a comparison a tap does nothing.
     """
     _called.add(name)
-    return _heard(name, x) if _hearing else x
+    return _observed(name, x) if _callbacks else x
 
 
 def called() -> frozenset[str]:
-    """The names of all taps that this process has come by.
+    """The names of all taps that this process has passed.
 
-    Some may have been compiled since, and are not come by again.
+    Some may have been compiled since, and are not passed again.
     """
     return frozenset(_called)
 
 
-class Turns:
-    """Counts the turns of the loops of one call, for taps with `*` in their names."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
-
-    def path(self, path: str) -> str:
-        """The path of the tap that is come by now."""
-        turn = self._counts[path]
-        self._counts[path] += 1
-        return path.replace("*", str(turn))
-
-
 @contextmanager
-def heard(hear: Hear) -> Iterator[None]:
-    """Taps of this thread in the block are told to `hear`."""
+def observed(callback: Callback) -> Iterator[None]:
+    """Call `callback` at the taps of this thread in the block."""
     thread = threading.get_ident()
-    before = _hearing.get(thread)
-    _hearing[thread] = hear
+    before = _callbacks.get(thread)
+    _callbacks[thread] = callback
     try:
         yield
     finally:
         if before is None:
-            del _hearing[thread]
+            del _callbacks[thread]
         else:
-            _hearing[thread] = before
+            _callbacks[thread] = before
 
 
-def _heard(name: Any, x: T) -> T:
-    hear = _hearing.get(threading.get_ident())
-    if hear is None:
+def _observed(name: Any, x: T) -> T:
+    callback = _callbacks.get(threading.get_ident())
+    if callback is None:
         return x
     if not isinstance(name, str) or "#" in name or not all(name.split(".")):
         raise InputError(f"tap {name!r}: expected a name such as 'scores' or 'layers.0.attn'")
-    value: T = hear(name, x)
+    value: T = callback(name, x)
     return value

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -12,13 +12,14 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import Recorder, bind, join, settle, without_taps
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join, share_certainty
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.store import Buffer, Store
 from parity.core.tensors import Tensor
 from parity.core.tree import Flat, flatten, mapped
+from parity.core.undo import undone
 
 Method = str | Callable[..., Any]
 
@@ -31,38 +32,29 @@ def record(
     *,
     store: Store,
     layout: Mapping[str, str],
-    prefix: str = "",
-    inside: Collection[str] | None = None,
+    subtree: Subtree = WHOLE,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
-    module's own row is made here, since a method other than `forward` runs no hook. `prefix` is the
-    module's path in its model; `inside` are the paths of the submodules to record, all of them
-    unless it is given. Taps are recorded as calls are.
+    module's own row is made here, since a method other than `forward` runs no hook. Taps are
+    recorded as calls are.
     """
-    paths = [join(prefix, path) for path, _ in module.named_modules()]
-    observer = _Observer(module, store, layout, prefix, without_taps(paths, prefix, inside))
-    try:
-        try:
-            for path, child in module.named_modules():
-                if path and (inside is None or join(prefix, path) in inside):
-                    child.register_forward_pre_hook(observer.before, with_kwargs=True)
-                    child.register_forward_hook(observer.after, with_kwargs=True)
-            with torch.no_grad(), kept_reference(module):
-                args, kwargs = tensors(args, kwargs)
-                observer.begin(module, bind(target(module, method), args, kwargs))
-                with taps.heard(observer.tap):
-                    output = invoke(module, method, args, kwargs)
-                observer.end(module, method if isinstance(method, str) else "__call__", output)
-        finally:
-            unhook(module, observer)
-    finally:
-        unhook(module, observer)  # once more: an interrupt may have broken it off
-    info = {join(prefix, path): value for path, value in modules(module).items()}
-    if inside is not None:
-        info = {path: one for path, one in info.items() if path == prefix or path in inside}
-    return Trace(settle(observer.recorder.finish()), info)
+    observer = _Observer(module, store, layout, subtree)
+    with undone(lambda: unhook(module, observer)):
+        for path, child in module.named_modules():
+            if path and subtree.includes(join(subtree.prefix, path)):
+                child.register_forward_pre_hook(observer.before, with_kwargs=True)
+                child.register_forward_hook(observer.after, with_kwargs=True)
+        with torch.no_grad(), kept_reference(module):
+            args, kwargs = tensors(args, kwargs)
+            observer.begin(module, bind(target(module, method), args, kwargs))
+            with taps.observed(observer.tap):
+                output = invoke(module, method, args, kwargs)
+            observer.end(module, method if isinstance(method, str) else "__call__", output)
+    info = {join(subtree.prefix, path): value for path, value in modules(module).items()}
+    info = {p: one for p, one in info.items() if p == subtree.prefix or subtree.includes(p)}
+    return Trace(share_certainty(observer.recorder.finish()), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:
@@ -108,12 +100,10 @@ def named_tensors(root: torch.nn.Module) -> list[Tensor]:
     """Parameters and buffers of each module; on the host their values share its memory."""
     found = []
     for path, module in root.named_modules():
-        own = {False: module.named_parameters(recurse=False),
-               True: module.named_buffers(recurse=False)}  # fmt: skip
-        for buffer, named in own.items():
-            for name, value in named:
-                read = functools.partial(to_numpy, value)
-                found.append(Tensor(path, name, tuple(value.shape), read, buffer, id(value)))
+        buffers = dict(module.named_buffers(recurse=False))
+        for name, value in (dict(module.named_parameters(recurse=False)) | buffers).items():
+            read, shape = functools.partial(to_numpy, value), tuple(value.shape)
+            found.append(Tensor(path, name, shape, read, name in buffers, id(value)))
     return found
 
 
@@ -121,11 +111,8 @@ def invoke(module: torch.nn.Module, method: Method, args: Any, kwargs: Any) -> A
     """Call a method by name, or a callable with the module in front."""
     if not isinstance(method, str):
         return method(module, *args, **kwargs)
-    return (
-        module(*args, **kwargs)
-        if method == "__call__"
-        else getattr(module, method)(*args, **kwargs)
-    )
+    function = module if method == "__call__" else getattr(module, method)
+    return function(*args, **kwargs)
 
 
 def tensors(
@@ -135,13 +122,11 @@ def tensors(
     made: dict[int, Any] = {}  # one tensor given twice stays one: attention looks at that
 
     def own(array: Any) -> Any:
-        if id(array) not in made:
-            made[id(array)] = (
-                torch.from_numpy(np.array(array, order="C")) if isinstance(array, np.ndarray)
-                else array.clone() if isinstance(array, torch.Tensor)
-                else array
-            )  # fmt: skip
-        return made[id(array)]
+        if isinstance(array, np.ndarray):
+            return made.setdefault(id(array), torch.from_numpy(np.array(array, order="C")))
+        if isinstance(array, torch.Tensor):
+            return made.setdefault(id(array), array.clone())
+        return array
 
     return (
         tuple(mapped(own, value) for value in args),
@@ -158,9 +143,10 @@ def check_devices(
         InputError: a parameter, a buffer or an argument is elsewhere.
     """
     given = flatten((args, dict(kwargs))).arrays
-    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given
-                 if isinstance(value, torch.Tensor)]  # fmt: skip
+    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given]
     for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
+        if not isinstance(tensor, torch.Tensor):
+            continue
         if tensor.device.type == "meta":
             raise InputError(
                 f"{name} of the reference is on the device meta, which holds no values: load them"
@@ -182,20 +168,17 @@ def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
-    """What `invoke` calls, as a function of the arguments alone: its signature names them."""
+    """The function that `invoke` calls; its signature names the arguments."""
     if not isinstance(method, str):
         return functools.partial(method, module)
-    forward: Callable[..., Any] = (
-        module.forward if method == "__call__" else getattr(module, method)
-    )
-    return forward
+    function: Callable[..., Any] = getattr(module, "forward" if method == "__call__" else method)
+    return function
 
 
 def _can_run(module: torch.nn.Module) -> bool:
     nn = torch.nn
-    return not isinstance(
-        module, (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-    )
+    lists = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
+    return not isinstance(module, lists)
 
 
 class _Observer:
@@ -206,12 +189,13 @@ class _Observer:
         root: torch.nn.Module,
         store: Store,
         layout: Mapping[str, str],
-        prefix: str,
-        without_taps: Collection[str],
+        subtree: Subtree,
     ) -> None:
         self.recorder = Recorder()
-        self._paths = {id(module): join(prefix, path) for path, module in root.named_modules()}
-        self._store, self._layout, self._without_taps = store, layout, without_taps
+        named = root.named_modules()
+        self._paths = {id(module): join(subtree.prefix, path) for path, module in named}
+        self._without_taps = subtree.without_taps(self._paths.values())
+        self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
 

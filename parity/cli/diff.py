@@ -11,7 +11,7 @@ from parity.core.exceptions import InputError
 
 
 class Factor(click.ParamType[float]):
-    """How many times as large, as in 2x; at least 1."""
+    """Factor of at least 1, as in 2x."""
 
     name = "FACTOR"
 

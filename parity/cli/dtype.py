@@ -9,7 +9,7 @@ TYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """The arguments of `parity.compare` with floating parameters, buffers and arrays of `dtype`.
+    """Return the arguments of `parity.compare` with all that is floating in `dtype`.
 
     Both models are changed in place. Call it with JAX's 64-bit types enabled for float64.
 
@@ -31,6 +31,25 @@ def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
         return jnp.asarray(array, dtype) if floating else array
 
     port = made["nnx_module"]
+    _check_types(port, dtype)
+    made["torch_module"].to(getattr(torch, dtype))
+    for _, variable in nnx.iter_graph(port):
+        if isinstance(variable, nnx.Variable):
+            value = variable.get_value()
+            if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
+                variable.set_value(to_jax(value))
+    cast_made = dict(made)
+    for side, change in (("torch", to_torch), ("nnx", to_jax)):
+        for name in (f"{side}_args", f"{side}_kwargs"):
+            if made.get(name) is not None:
+                cast_made[name] = mapped(change, made[name])
+    return cast_made
+
+
+def _check_types(port: Any, dtype: str) -> None:
+    """Refuse a port with a module that computes in another type whatever it is given."""
+    from flax import nnx
+
     for path, module in nnx.iter_modules(port):
         own = _dtype(module)
         if own is not None and own != dtype:
@@ -39,21 +58,10 @@ def cast(made: Mapping[str, Any], dtype: str) -> dict[str, Any]:
                 f"--dtype {dtype}: `{where}` of the port computes in {own} whatever it "
                 "is given (its `dtype`); have the function make it in that type"
             )
-    made["torch_module"].to(getattr(torch, dtype))
-    for _, variable in nnx.iter_graph(port):
-        if isinstance(variable, nnx.Variable):
-            value = variable.get_value()
-            if hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating):
-                variable.set_value(to_jax(value))
-    changes = {"torch_args": to_torch, "torch_kwargs": to_torch,
-               "nnx_args": to_jax, "nnx_kwargs": to_jax}  # fmt: skip
-    found = {name: mapped(change, made[name]) for name, change in changes.items()
-             if made.get(name) is not None}  # fmt: skip
-    return {**made, **found}
 
 
 def _dtype(module: Any) -> Any:
-    """The type that a module of Flax computes in, `None` where that follows from what it is given.
+    """Return the type that a module of Flax computes in, `None` where its arguments decide.
 
     That of a module of Linen is looked for in what NNX's bridge has wrapped.
     """

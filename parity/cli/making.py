@@ -1,4 +1,4 @@
-"""What `parity compare` is pointed at: a function that makes both modules and their arguments."""
+"""Function that `parity compare` is pointed at: it makes both modules and their arguments."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parit
 
 
 def find_function(name: str) -> Callable[[], Any]:
-    """The function that `module:function` names.
+    """Return the function that `module:function` names.
 
     Raises:
         InputError: there is none, or it is something else.
@@ -31,7 +31,7 @@ def find_function(name: str) -> Callable[[], Any]:
 
 
 def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:
-    """The arguments of `parity.compare` that the function returns.
+    """Return the arguments of `parity.compare` that the function returns.
 
     Raises:
         InputError: it takes arguments itself, or returns something else.
@@ -47,9 +47,13 @@ def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:
         known = inspect.signature(compare).parameters
         unknown = [key for key in made if key not in known]
         missing = [key for key in ARGUMENTS if key not in made]
-        if unknown or missing:
-            what = f"has no argument {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"
-            raise InputError(f"{name} returns a mapping, and parity.compare {what}")
+        if unknown:
+            raise InputError(
+                f"{name} returns a mapping, and parity.compare has no argument {unknown[0]!r}:"
+                f" expected {', '.join(known)}"
+            )
+        if missing:
+            raise InputError(f"{name} returns a mapping, and parity.compare needs {missing[0]!r}")
         return dict(made)
     if isinstance(made, tuple) and len(made) == len(ARGUMENTS):
         return dict(zip(ARGUMENTS, made, strict=True))

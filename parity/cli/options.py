@@ -1,7 +1,6 @@
-"""What the commands take in common."""
+"""Arguments and options that commands share, and the pair that one of them names."""
 
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.core.exceptions import InputError
-from parity.extras.emulation import MEANINGS
+from parity.options.emulate import MEANINGS
 
 if TYPE_CHECKING:
     from parity.core.pair import Pair
@@ -18,7 +17,9 @@ GROUP = "parity.pairs"
 
 
 def registered() -> dict[str, str]:
-    """The module:attribute of each pair that is installed, by name."""
+    """Return the module:attribute of each pair that is installed, by name."""
+    from importlib.metadata import entry_points  # which imports much
+
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 
@@ -87,7 +88,7 @@ SEED = click.option("--seed", type=SEEDS, default=0, show_default=True)
 
 
 def find_pair(name: str) -> "Pair":
-    """The pair registered under `name`, or the attribute that module:attribute names."""
+    """Return the pair registered under `name`, or the attribute that module:attribute names."""
     from parity.core.pair import Pair
 
     found = load(place_of(name))
@@ -97,7 +98,7 @@ def find_pair(name: str) -> "Pair":
 
 
 def place_of(name: str) -> str:
-    """The module:attribute of a registered pair; any other name as it is."""
+    """Return the module:attribute of a registered pair; any other name as it is."""
     known = registered()
     if name not in known and ":" not in name:
         raise InputError(
@@ -108,7 +109,7 @@ def place_of(name: str) -> str:
 
 
 def load(name: str) -> Any:
-    """The attribute that module:attribute names, also of a module in the current folder."""
+    """Return the attribute that module:attribute names, also of a module in the current folder."""
     from importlib import import_module
 
     module, _, attribute = name.partition(":")
@@ -131,8 +132,10 @@ def load(name: str) -> Any:
 
 
 def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
-    """Where a report goes: one on a part does not take the place of one on the whole, nor that of
-    a function the place of another module's.
+    """Return the folder of a report.
+
+    One on a part does not take the place of one on the whole, nor that of a function the place of
+    another module's.
     """
     part = "-part" if only or depth is not None else ""
     return Path("reports") / f"{name.replace(':', '.')}{part}"

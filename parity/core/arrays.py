@@ -1,4 +1,6 @@
-"""The arrays of two matched leaves, read so that they can be subtracted."""
+"""Arrays of two matched leaves, read so that they can be subtracted, and arrays read late."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Shaped
@@ -11,7 +13,11 @@ Array = Shaped[np.ndarray, "..."]
 
 def read(store: Store, ref: Buffer, undo: bool) -> Array:
     """A reference array in the port's layout; `undo` takes back the move of its channel axis."""
-    array = store.get(ref)
+    return moved_back(store.get(ref), undo)
+
+
+def moved_back(array: Array, undo: bool) -> Array:
+    """The array with its last axis on 1 if the move is to be undone."""
     return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if undo else array
 
 
@@ -20,3 +26,24 @@ def comparable(leaf: LeafMatch) -> tuple[Buffer, Buffer] | None:
     if leaf.problem or not (leaf.ref.buffer and leaf.port and leaf.port.buffer):
         return None
     return leaf.ref.buffer, leaf.port.buffer
+
+
+class LazyArrays(Mapping[str, Array]):
+    """Arrays by name, each made by `read` when it is asked for."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Array]) -> None:
+        self._names, self._read = dict.fromkeys(names), read
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names

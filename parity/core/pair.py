@@ -109,7 +109,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Offline:
-    """What a pair says so that its port can be checked where torch is not installed.
+    """Maker of a pair's port where torch is not installed, for `parity check`.
 
     `settings(torch_module)` are plain values, as JSON has them, from which `make_nnx(settings,
     tensors)` makes the port; `tensors` maps the names of the reference's `state_dict()` to NumPy

@@ -7,7 +7,7 @@ from typing import Literal
 
 from parity.core.codec import stored_as
 from parity.core.error_map import ErrorMap
-from parity.core.exceptions import shown
+from parity.core.exceptions import escaped, shown
 from parity.core.measurements import Error, Metrics
 from parity.core.problems import Side
 
@@ -24,6 +24,9 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 CONTAINER = "holds modules and never runs"
 
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
+
+LINE = 91
+"""Characters of a fault in a line of 99 about it."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class Row:
         return self.handed if math.isnan(returned) else max(returned, self.handed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fault:
     """A call whose local computation is wrong, whatever happens around and inside it.
 
@@ -131,6 +134,11 @@ class Fault:
     calls: int = 1
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
+
+    def __repr__(self) -> str:
+        where = f"{self.path or '<root>'} ({self.kind}), call {self.call} of {self.case}"
+        text = escaped(f"{where}: {self.cause or self.evidence}")
+        return f"<Fault {text if len(text) <= LINE else f'{text[: LINE - 3]}...'}>"
 
 
 @dataclass(frozen=True)

@@ -157,14 +157,14 @@ def in_front(operations: Sequence[Operation]) -> Iterator[Trial]:
         if operation.name not in ("cat", "concat") or len(operation.given["tensors"]) < 2:
             continue
         *fronts, x = operation.given["tensors"]
-        video = x.ndim == 5 and operation.given.get("dim", 0) == 2
+        timed = x.ndim == 5 and operation.given.get("dim", 0) == 2
         # what an array repeats of itself is its padding, what comes from elsewhere a cache
         own = all(front.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
                   for front in fronts)  # fmt: skip
         for text, make in _FRONTS.items():
-            cause = "cache" if video and not own else "padding"
+            cause = "cache" if timed and not own else "padding"
             yield Trial(cause, f"{text} in front", {operation.place: partial(_cat, make=make)})
-        cause = "causal_side" if video else "reshape_order"
+        cause = "causal_side" if timed else "reshape_order"
         for text, make in _BEHIND.items():
             yield Trial(cause, text, {operation.place: partial(_cat, make=make)})
 

@@ -18,9 +18,8 @@ from parity.capture.torch import Method
 from parity.core.arrays import comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.store import Store
-from parity.force.common import within
-from parity.force.module64 import to_array
-from parity.force.torch import Mode, Tensors, force_reference
+from parity.force.common import Recording, within
+from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
 
 Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]
@@ -111,14 +110,14 @@ class Replayer:
         self.match, self.store = match, store
         self._module, self._method = module, method
         order = match.ref.order
-        self._calls = within(calls, order)
-        orders = {call.order for call in self._calls}
-        self._matches = [m for m in matches if m.ref.order in orders]
+        inside = within(calls, order)
+        orders = {call.order for call in inside}
+        self._recording = Recording([m for m in matches if m.ref.order in orders], inside, store)
 
     def run(
         self,
         mode: Mode | None = None,
-        change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        change: ChangedArguments = dict,
         tensors: Mapping[tuple[torch.nn.Module, str], Array] | None = None,
     ) -> Result:
         """Outputs of the call, and what it hands to the calls inside it.
@@ -141,9 +140,8 @@ class Replayer:
 
         with _holding(tensors or {}):
             problem = force_reference(
-                self._module, self._method, self._matches, self._calls, self.store, heard, {own},
-                prefix=self.match.ref.path, mode=mode, change=change,
-            )  # fmt: skip
+                self._module, self._method, self._recording, heard, {own}, mode, change
+            )
         if problem:
             raise RuntimeError(problem)
         return found

@@ -11,7 +11,7 @@ from jaxtyping import Shaped
 
 from parity.capture import nnx as capture_nnx
 from parity.capture.nnx import Method, aliased, invoke, target
-from parity.capture.recorder import unbind
+from parity.capture.recorder import Subtree, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
@@ -100,7 +100,7 @@ def compare_unobserved(
     inside = None if len(calls) > 1 else ()
     with jax.disable_jit(False):
         again = capture_nnx.record(
-            module, shipped, args, kwargs, store=store, prefix=call.path, inside=inside
+            module, shipped, args, kwargs, store=store, subtree=Subtree(call.path, inside)
         )
     where = _first_difference(calls, again.calls, FACTOR * noise[name], store)
     return Unobserved(

@@ -1,24 +1,23 @@
-"""Which of a call's leaves are replaced by the reference's, and in what order calls begin."""
+"""A run on recorded arrays: the protocol of the reference, the records, and whose turn it is."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 from flax import nnx
-from jaxtyping import Shaped
 
 from parity.capture import nnx as capture_nnx
-from parity.core.arrays import comparable, read
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.ancestors import ancestors
+from parity.core.arrays import Array, comparable, read
+from parity.core.calls import Call, Leaf, LeafMatch, Match
 from parity.core.store import Store
 
-Array = Shaped[np.ndarray, "..."]
 Arrays = Mapping[str, Array]
 
 Listener = Callable[[Match, Arrays, Arrays], None]
-"""Hears of each call: what its parent handed over and what it returned by itself, by leaf name."""
+"""Callback for each call: what its parent passed to it and what it returned, by leaf name."""
 
 
 class NotMeasured(Exception):
@@ -26,7 +25,7 @@ class NotMeasured(Exception):
 
 
 class Float64(Protocol):
-    """What the reference of one case does in float64 on the inputs that were recorded.
+    """The reference of one case in float64, on the inputs that were recorded.
 
     Arrays are in the port's layout, as recorded leaves are.
     """
@@ -39,10 +38,10 @@ class Float64(Protocol):
         listener: Listener,
         wanted: Collection[int],
     ) -> Mapping[int, str]:
-        """Tell `listener` what calls do while those inside them return what was recorded.
+        """Pass to `listener` what calls do while those inside them return what was recorded.
 
-        `calls` are all that the reference made. Of those whose `order` is not `wanted` it hears
-        only what they are handed. Returns why others are not known, by their `order`.
+        `calls` are all that the reference made. Of those whose `order` is not `wanted` it gets
+        only the inputs. Returns why others are not known, by their `order`.
         """
         ...
 
@@ -71,9 +70,60 @@ class Sides:
         return None if held is None else np.asarray(held[...])
 
 
+@dataclass(frozen=True)
+class Recording:
+    """The calls to make again: the last of `matches`, and those inside it.
+
+    `calls` are all that one side made in it.
+    """
+
+    matches: Sequence[Match]
+    calls: Sequence[Call]
+    store: Store
+
+    @property
+    def root(self) -> Match:
+        """The match of the outermost call."""
+        return self.matches[-1]
+
+
+class Turns:
+    """The matches of the calls of one side, by `order`, in the order in which these begin.
+
+    `Call.number` counts by completion: the two differ where a module calls itself.
+    """
+
+    def __init__(self, matches: Mapping[int, Match], calls: Sequence[Call]) -> None:
+        self._inside: dict[int, list[Call]] = defaultdict(list)
+        for call in calls:
+            self._inside[call.parent].append(call)
+        self._turns: dict[str, deque[Match | None]] = defaultdict(deque)
+        for call in self._calls_inside(-1):
+            self._turns[call.path].append(matches.get(call.order))
+
+    def next(self, path: str) -> Match | None:
+        """The match of the call of `path` that begins now."""
+        return self._turns[path].popleft() if self._turns[path] else None
+
+    def skip(self, order: int) -> None:
+        """Pass over the calls inside one that is not made."""
+        for call in self._calls_inside(order):
+            self.next(call.path)
+
+    def _calls_inside(self, order: int) -> Iterator[Call]:
+        for call in self._inside[order]:
+            yield call
+            yield from self._calls_inside(call.order)
+
+
 def by_port_leaf(leaves: Sequence[LeafMatch]) -> dict[str, LeafMatch]:
     """Leaves that both sides have, by the port's name."""
     return {leaf.port.name: leaf for leaf in leaves if leaf.port and comparable(leaf)}
+
+
+def by_ref_leaf(leaves: Sequence[LeafMatch]) -> dict[str, Leaf]:
+    """The reference's leaves that the port has too, by name."""
+    return {leaf.ref.name: leaf.ref for leaf in leaves if comparable(leaf)}
 
 
 def values(match: Match, store: Store) -> list[Array]:
@@ -93,12 +143,12 @@ def reference(leaf: LeafMatch, store: Store) -> Array:
 
 
 def same(leaf: LeafMatch) -> bool:
-    """Whether both sides recorded the same bytes."""
+    """True if both sides recorded the same bytes."""
     return not leaf.undo and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
 
 
 def unforced(match: Match) -> str:
-    """Why the call cannot be given the reference's inputs, if it cannot."""
+    """The reason why the call cannot be given the reference's inputs, `""` if it can."""
     problem = next((leaf.problem for leaf in match.inputs if leaf.problem), None)
     if problem:
         return f"not measured: an input has {problem}"
@@ -109,30 +159,8 @@ def unforced(match: Match) -> str:
 def within(calls: Sequence[Call], order: int) -> list[Call]:
     """One call and those inside it; it is in no other then."""
     parents = {call.order: call.parent for call in calls}
-
-    def under(one: int) -> bool:
-        while one not in (-1, order):
-            one = parents[one]
-        return one == order
-
-    inside = [call for call in calls if under(call.order)]
-    return [replace(call, parent=-1) if call.order == order else call for call in inside]
-
-
-def by_turn(calls: Sequence[Call]) -> Mapping[tuple[str, int], Call]:
-    """Calls by path and by how many calls of that path began before.
-
-    `Call.number` counts by completion: the two differ where a module calls itself.
-    """
-    inside: dict[int, list[Call]] = defaultdict(list)
-    for call in calls:
-        inside[call.parent].append(call)
-    turns: dict[str, int] = defaultdict(int)
-    found: dict[tuple[str, int], Call] = {}
-    waiting = list(reversed(inside[-1]))
-    while waiting:
-        call = waiting.pop()
-        found[call.path, turns[call.path]] = call
-        turns[call.path] += 1
-        waiting.extend(reversed(inside[call.order]))
-    return found
+    return [
+        replace(call, parent=-1) if call.order == order else call
+        for call in calls
+        if order in (call.order, *ancestors(call.order, parents))
+    ]

@@ -1,18 +1,27 @@
-"""The reference at hand: its modules, and what they do in float64."""
+"""The reference that runs: its modules in float64."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from parity.capture.torch import Method
+from parity.capture.restore_torch import kept_reference
+from parity.capture.torch import Method, invoke, target
+from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.force.common import Array, Arrays, Listener, NotMeasured
-from parity.force.module64 import reference64, to_array
-from parity.force.torch import Tensors, force_reference
+from parity.core.tree import flatten
+from parity.force.common import Arrays, Listener, NotMeasured, Recording
+from parity.force.torch import (
+    Tensors,
+    arguments64,
+    force_reference,
+    tensors_of,
+    to_array,
+    widened_modules,
+)
 
 
 @dataclass(frozen=True)
@@ -36,41 +45,28 @@ class TorchModules:
     ) -> Mapping[int, str]:
         """Run the whole once in float64, every call on its recorded inputs."""
 
-        def heard(match: Match, handed: Tensors, outputs: Tensors) -> None:
-            given = _InLayout(handed, match.ref.inputs)
-            listener(match, given, _InLayout(outputs, match.ref.outputs))
+        def listen(match: Match, inputs: Tensors, outputs: Tensors) -> None:
+            received = _in_layout(inputs, match.ref.inputs)
+            listener(match, received, _in_layout(outputs, match.ref.outputs))
 
-        root = matches[-1].ref
-        problem = force_reference(
-            self.modules[root.path], self.method, matches, calls, store, heard, wanted,
-            prefix=root.path,
-        )  # fmt: skip
+        recording = Recording(matches, calls, store)
+        module = self.modules[recording.root.ref.path]
+        problem = force_reference(module, self.method, recording, listen, wanted)
         return {match.ref.order: problem for match in matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:
-        """Run one module by itself, in a float64 copy."""
+        """Run one module by itself, all of it in float64 for the time of the call."""
+        module, method = self.of(call)
         try:
-            return reference64(*self.of(call), call, store)
+            with torch.no_grad(), kept_reference(module), widened_modules(module.modules()):
+                args, kwargs = arguments64(target(module, method), call, store)
+                output = flatten(invoke(module, method, args, kwargs))
+                return dict(_in_layout(tensors_of(output), call.outputs))
         except Exception as error:  # code written for float32 fails in ways of its own
             raise NotMeasured(f"{NOT_IN_FLOAT64}: {first_line(error)}") from error
 
 
-class _InLayout(Mapping[str, Array]):
-    """Tensors as arrays in the port's layout, each made when it is asked for."""
-
-    def __init__(self, tensors: Tensors, leaves: Sequence[Leaf]) -> None:
-        self._tensors = tensors
-        self._moved = {leaf.name: leaf.moved for leaf in leaves}
-
-    def __getitem__(self, name: str) -> Array:
-        # a copy: it is measured later, and the model may write to its own in the meantime
-        return to_array(self._tensors[name].clone(), self._moved.get(name, False))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._tensors
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
-
-    def __len__(self) -> int:
-        return len(self._tensors)
+def _in_layout(tensors: Tensors, leaves: Sequence[Leaf]) -> Arrays:
+    moved = {leaf.name: leaf.moved for leaf in leaves}
+    # a copy: it is measured later, and the model may write to its own in the meantime
+    return LazyArrays(tensors, lambda x: to_array(tensors[x].clone(), moved.get(x, False)))

@@ -1,10 +1,9 @@
-"""One run of the port: every call gets the reference's inputs and hands back its outputs.
+"""One run of the port: every call gets the reference's inputs and returns its outputs.
 
-What a call computes in between is the work of its module's own code alone, and what it hands to
-the calls inside it is too.
+What a call computes in between is its module's local computation, and so is what it passes to the
+calls inside it.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -19,11 +18,12 @@ from parity.capture.linen import below
 from parity.capture.nnx import Method, aliased, target
 from parity.capture.recorder import bind, unbind
 from parity.capture.restore_nnx import kept_port
+from parity.core.arrays import Array
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.metrics import unit_roundoff
 from parity.core.store import Store
 from parity.core.tree import Flat, flatten, rebuild
-from parity.force.common import Array, Listener, by_port_leaf, by_turn, reference, values
+from parity.force.common import Listener, Turns, by_port_leaf, reference, values
 
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
 
@@ -36,11 +36,11 @@ def force_port(
     store: Store,
     listener: Listener,
 ) -> Mapping[int, str]:
-    """Run the root of `matches` so and tell `listener` of each call.
+    """Run the root of `matches` so and pass each call to `listener`.
 
     `calls` are all that the port made when it was recorded. What it compiles by itself runs
     operation by operation here: values are replaced between its modules. Returns why calls could
-    not be heard, by the `order` of the reference's.
+    not be seen, by the `order` of the reference's.
     """
     root = matches[-1]
     inner = {match.port.path for match in matches if match is not root}
@@ -84,17 +84,14 @@ class _Forcing(Observer):
         self, matches: Sequence[Match], calls: Sequence[Call], store: Store, listener: Listener
     ) -> None:
         super().__init__(matches[-1].port.path)
-        by_order = {match.port.order: match for match in matches}
-        turns = by_turn(calls).items()
-        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
-        self._turns: Counter[str] = Counter()
+        self._turns = Turns({match.port.order: match for match in matches}, calls)
         self._store, self._listener = store, listener
         self.problems: dict[int, str] = {}
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        match = self._next(path)
+        match = self._turns.next(path)
         given = flatten(bind(function, args, kwargs))
         if match is None:
             return function(*args, **kwargs)
@@ -108,7 +105,7 @@ class _Forcing(Observer):
         return replaced(output, by_port_leaf(match.outputs), self._store)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
-        match, given = self._next(path), flatten(value)
+        match, given = self._turns.next(path), flatten(value)
         if match is None:
             return value
         if traced(given):
@@ -116,12 +113,6 @@ class _Forcing(Observer):
             return value
         self._listener(match, {}, _arrays(given))
         return replaced(given, by_port_leaf(match.outputs), self._store)
-
-    def _next(self, path: str) -> Match | None:
-        """The match of the call of `path` that begins now."""
-        turn = self._turns[path]
-        self._turns[path] += 1
-        return self._matches.get((path, turn))
 
 
 def replaced(flat: Flat, leaves: Mapping[str, LeafMatch], store: Store) -> Any:
@@ -145,7 +136,7 @@ def _kept_type(reference: Array, own: Any) -> Any:
 
 
 def traced(flat: Flat) -> bool:
-    """Whether an array, or a key, is an abstract value of a transformation."""
+    """True if an array, or a key, is an abstract value of a transformation."""
     leaves = (*flat.arrays, *flat.statics)
     return any(isinstance(value, jax.core.Tracer) for _, value in leaves)
 

@@ -6,7 +6,6 @@ returned, as if that were given. So a gradient that one call stops or spoils is 
 """
 
 import functools
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -16,19 +15,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.extend.core import get_opaque_trace_state
 
 from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import Part
-from parity.capture.nnx import Method, aliased, named_tensors, target
+from parity.capture.nnx import Method, aliased, named_tensors, target, trace_state
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_nnx import kept_port
-from parity.core.arrays import read
+from parity.core.arrays import Array, read
 from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
 from parity.core.store import Buffer, Store
 from parity.core.tree import Flat, flatten, rebuild
-from parity.force.common import Array, NotMeasured, by_port_leaf, by_turn, values
+from parity.force.common import NotMeasured, Turns, by_port_leaf, values
 from parity.force.nnx import replaced
 from parity.gradients.protocol import Gradients, Side
 
@@ -139,10 +137,7 @@ class _Differentiating(Observer):
         recorded: Gradients,
     ) -> None:
         super().__init__()
-        by_order = {match.port.order: match for match in matches[:-1]}
-        turns = by_turn(calls).items()
-        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
-        self._turns: Counter[str] = Counter()
+        self._turns = Turns({match.port.order: match for match in matches[:-1]}, calls)
         self._modules, self._store, self._recorded = modules, store, recorded
         root = matches[-1].port.path
         held = [(one.identity, join(root, one.full_name)) for one in named_tensors(modules[root])]
@@ -150,7 +145,7 @@ class _Differentiating(Observer):
         self._open: list[list[_Inner]] = []
         self._replay: _Replay | None = None
         self._apart = False
-        self._outside = _trace_state()
+        self._outside = trace_state()
         self.found = PortRun(aliases={name: self._names[one] for one, name in held})
 
     def around(
@@ -160,9 +155,8 @@ class _Differentiating(Observer):
             return self._again(self._replay, path, function, args, kwargs)
         if self._apart:
             return function(*args, **kwargs)
-        match = self._matches.get((path, self._turns[path]))
-        self._turns[path] += 1
-        if _trace_state() != self._outside:
+        match = self._turns.next(path)
+        if trace_state() != self._outside:
             if match is not None:
                 self.found.hidden.add(match.ref.order)
             return function(*args, **kwargs)
@@ -226,7 +220,7 @@ class _Differentiating(Observer):
             held = [(path, v.replace(weights[i]) if i in weights else v.replace(v.get_value()))
                     for i, (path, v) in enumerate(variables)]  # fmt: skip
             module = nnx.merge(graph, nnx.from_flat_state(held))
-            replay = None if inner is None else _Replay(inner, returned, _trace_state())
+            replay = None if inner is None else _Replay(inner, returned, trace_state())
             self._replay, self._apart = replay, True
             try:
                 arrays = [inputs.get(name, array) for name, array in given.arrays]
@@ -261,7 +255,7 @@ class _Differentiating(Observer):
         self, replay: _Replay, path: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """A call inside one that is being differentiated."""
-        if _trace_state() != replay.state:
+        if trace_state() != replay.state:
             return function(*args, **kwargs)
         inner = replay.inner[replay.at] if replay.at < len(replay.inner) else None
         replay.at += 1
@@ -312,7 +306,3 @@ def _smooth(value: Any) -> bool:
     """Whether it is an array that has a gradient."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
-
-
-def _trace_state() -> Any:
-    return get_opaque_trace_state(convention="nnx")

@@ -4,8 +4,8 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,14 +16,13 @@ import torch
 
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.torch import Method, invoke, target
-from parity.core.arrays import comparable
-from parity.core.calls import Call, Leaf, LeafMatch, Match
+from parity.core.arrays import Array
+from parity.core.calls import Leaf, Match
 from parity.core.metrics import rms
-from parity.core.store import Buffer, Store
+from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
-from parity.force.common import Array, NotMeasured, by_turn
-from parity.force.module64 import to_array, widen
-from parity.force.torch import replaced_forwards
+from parity.force.common import NotMeasured, Recording, Turns, by_ref_leaf
+from parity.force.torch import Forward, Replaced, replaced_forwards, to_array, widen
 from parity.gradients.graph_torch import leads_to
 from parity.gradients.protocol import (
     Asked,
@@ -60,23 +59,14 @@ class Shake:
 class Pass:
     """One run of the root in which something stands around the calls of `matches`."""
 
-    def __init__(
-        self,
-        root: torch.nn.Module,
-        prefix: str,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-    ) -> None:
-        self.root, self.prefix, self.store = root, prefix, store
-        self.match = matches[-1]
-        self._paths = {module: join(prefix, path) for path, module in root.named_modules()}
-        by_order = {match.ref.order: match for match in matches[:-1]}
-        turns = by_turn(calls).items()
-        self._matches = {key: by_order[call.order] for key, call in turns if call.order in by_order}
-        self._turns: Counter[str] = Counter()
+    def __init__(self, root: torch.nn.Module, recording: Recording) -> None:
+        self.root, self.match, self.store = root, recording.root, recording.store
+        self.prefix = self.match.ref.path
+        self._paths = {module: join(self.prefix, path) for path, module in root.named_modules()}
+        inner = {match.ref.order: match for match in recording.matches[:-1]}
+        self._turns = Turns(inner, recording.calls)
 
-    def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
+    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
         """Make a matched call."""
         raise NotImplementedError
 
@@ -90,14 +80,9 @@ class Pass:
             return flatten(invoke(self.root, method, args, kwargs))
 
     def _call(
-        self, module: torch.nn.Module, forward: Callable[..., Any], called: bool, args: Any,
-        kwargs: Any,
-    ) -> Any:  # fmt: skip
-        if not called:
-            return forward(*args, **kwargs)
-        path = self._paths[module]
-        match = self._matches.get((path, self._turns[path]))
-        self._turns[path] += 1
+        self, module: torch.nn.Module, forward: Forward, called: bool, args: Any, kwargs: Any
+    ) -> Any:
+        match = self._turns.next(self._paths[module]) if called else None
         if match is None:
             return forward(*args, **kwargs)
         return self.around(match, forward, flatten(bind(forward, args, kwargs)))
@@ -151,16 +136,13 @@ class Natural(Pass):
         shared = {join(self.prefix, name): join(self.prefix, first[id(one)]) for name, one in every}
         return Gradients(self._found, tensors, shared)
 
-    def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
+    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
         """Make it between copies of what goes in and out."""
         arrays = [self._read(match, "input", name, own) for name, own in given.arrays]
-        both = zip([own for _, own in given.arrays], arrays, strict=True)
-        pairs = [(own, new, new._version) for own, new in both if new is not own]
-        args, kwargs = unbind(forward, rebuild(given.skeleton, arrays))
-        output = flatten(forward(*args, **kwargs))
+        passed = Replaced(given, arrays)
+        output = passed.call(forward)
         returned = [self._read(match, "output", name, own) for name, own in output.arrays]
-        _write_back(pairs, output, returned)
-        return rebuild(output.skeleton, returned)
+        return passed.result(output, returned)
 
     def _read(self, match: Match, side: Side, name: str, own: Any) -> Any:
         """A copy of an array, through which its gradient passes and is kept."""
@@ -200,14 +182,11 @@ class Forced(Pass):
     def __init__(
         self,
         root: torch.nn.Module,
-        prefix: str,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
+        recording: Recording,
         recorded: Gradients,
         shake: Shake,
     ) -> None:
-        super().__init__(root, prefix, matches, calls, store)
+        super().__init__(root, recording)
         self._recorded, self._shake = recorded, shake
         self._frames: list[_Frame] = []
         self._found: dict[Key, Wide] = {}
@@ -215,7 +194,7 @@ class Forced(Pass):
         self._sums: dict[str, torch.Tensor] = {}
         self._spreads: dict[str, torch.Tensor] = {}
         self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._called = {match.ref.path for match in matches}
+        self._called = {match.ref.path for match in recording.matches}
         self._draw = torch.Generator().manual_seed(0)
         self._jitter = Jitter() if shake.asked.inside else None
 
@@ -227,7 +206,7 @@ class Forced(Pass):
         frame = _Frame(self.match)
         self._frames.append(frame)
         order = self.match.ref.order
-        known = _by_name(self.match.inputs)
+        known = by_ref_leaf(self.match.inputs)
         arrays = []
         for leaf in self.match.ref.inputs:
             if leaf.buffer is not None:
@@ -249,32 +228,27 @@ class Forced(Pass):
         }
         return WideGradients(self._found, tensors, users, self._flows)
 
-    def around(self, match: Match, forward: Callable[..., Any], given: Flat) -> Any:
+    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
         """Make it on what was recorded, run it backward, and return what was recorded."""
         parent, frame, order = self._frames[-1], _Frame(match), match.ref.order
-        leaves = _by_name(match.inputs)
+        leaves = by_ref_leaf(match.inputs)
         for name, own in given.arrays:
             if name in leaves and own.requires_grad:
                 start = self._recorded.leaves.get((order, "input", name))
                 parent.roots.append((own.clone(), start, leaves[name].moved, order))
-        arrays = self._forced(frame, "input", match, given)
-        both = zip([own for _, own in given.arrays], arrays, strict=True)
-        pairs = [(own, new, new._version) for own, new in both if isinstance(own, torch.Tensor)]
-        args, kwargs = unbind(forward, rebuild(given.skeleton, arrays))
+        passed = Replaced(given, self._forced(frame, "input", match, given))
         self._frames.append(frame)
         try:
-            output = flatten(forward(*args, **kwargs))
+            output = passed.call(forward)
         finally:
             self._frames.pop()
         self._start(match, frame, output)
         self._finish(frame)
-        returned = self._forced(parent, "output", match, output)
-        _write_back(pairs, output, returned)
-        return rebuild(output.skeleton, returned)
+        return passed.result(output, self._forced(parent, "output", match, output))
 
     def _forced(self, frame: _Frame, side: Side, match: Match, flat: Flat) -> list[Any]:
         """What was recorded, in float64, where gradients of the code of `frame` end."""
-        leaves = _by_name(match.inputs if side == "input" else match.outputs)
+        leaves = by_ref_leaf(match.inputs if side == "input" else match.outputs)
         arrays = []
         for name, own in flat.arrays:
             leaf = leaves.get(name)
@@ -298,7 +272,7 @@ class Forced(Pass):
 
     def _start(self, match: Match, frame: _Frame, output: Flat) -> None:
         """What arrives at the outputs of a call."""
-        leaves = _by_name(match.outputs)
+        leaves = by_ref_leaf(match.outputs)
         for name, own in output.arrays:
             if name in leaves and own.requires_grad:
                 start = self._recorded.leaves.get((match.ref.order, "output", name))
@@ -348,26 +322,11 @@ class Forced(Pass):
         return self.store.put(to_array(one, False))
 
 
-def _by_name(leaves: Sequence[LeafMatch]) -> dict[str, Leaf]:
-    """The reference's leaves that the port has too."""
-    return {leaf.ref.name: leaf.ref for leaf in leaves if comparable(leaf)}
-
-
 def _end(frame: _Frame, key: Key, moved: bool, value: torch.Tensor) -> torch.Tensor:
     """An array whose gradient is wanted, as it may be written to."""
     leaf = value.requires_grad_(True)
     frame.ends.append((key, moved, leaf))
     return leaf.clone()
-
-
-def _write_back(
-    pairs: Sequence[tuple[torch.Tensor, Any, int]], output: Flat, returned: Sequence[Any]
-) -> None:
-    """What a call wrote to its copies of its arguments the parent sees in its own."""
-    for own, new, version in pairs:
-        if new._version != version:
-            both = zip([out for _, out in output.arrays], returned, strict=True)
-            own.copy_(next((array for out, array in both if out is new), new))
 
 
 def as_tensor(array: Array, moved: bool) -> torch.Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from parity.core.metrics import rms
-from parity.force.module64 import to_array
+from parity.force.torch import to_array
 from parity.gradients.graph_torch import nodes
 
 STEPS = (2.0**-20, 2.0**-24)

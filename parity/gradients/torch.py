@@ -16,7 +16,8 @@ from parity.capture.torch import Method
 from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
 from parity.core.store import Store
-from parity.force.common import NotMeasured, within
+from parity.core.undo import undone
+from parity.force.common import NotMeasured, Recording, within
 from parity.force.torch import widened_modules
 from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural, Shake
 from parity.gradients.protocol import PLAIN, Asked, Gradients, WideGradients
@@ -38,7 +39,7 @@ class TorchBackward:
         """Run it once, with autograd on."""
         root = matches[-1].ref
         module = self.modules[root.path]
-        run = Natural(module, root.path, matches, calls, store)
+        run = Natural(module, Recording(matches, calls, store))
         try:
             with torch.enable_grad(), kept_reference(module), _all_required(module):
                 return run.gradients(self.method, self.seed)
@@ -60,7 +61,7 @@ class TorchBackward:
         method = self.method if root.parent == -1 else "__call__"
         module = self.modules[root.path]
         shake = Shake(asked)
-        run = Forced(module, root.path, matches, calls, store, recorded, shake)
+        run = Forced(module, Recording(matches, calls, store), recorded, shake)
         widened = _widened(module, root.path, shake)
         try:
             with torch.enable_grad(), kept_reference(module), widened as copies:
@@ -89,15 +90,10 @@ def _all_required(module: torch.nn.Module) -> Iterator[None]:
         for one, required in before:
             one.requires_grad_(required)
 
-    try:
-        try:
-            for one, _ in before:
-                one.requires_grad_(True)
-            yield
-        finally:
-            undo()
-    finally:
-        undo()  # once more: an interrupt may have broken it off
+    with undone(undo):
+        for one, _ in before:
+            one.requires_grad_(True)
+        yield
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from parity.core.ancestors import ancestors
 from parity.core.measurements import ChildInput
 from parity.core.problems import ProblemKind
 from parity.core.verdicts import Fault, Row
@@ -34,11 +35,11 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for one in found:
         if one.judged.blame:
             by_call[one.row.order].append(one)
-    excused = _around(by_call, parents)
+    around = {outer for order in by_call for outer in ancestors(order, parents)}
     guilty: list[tuple[float, Found]] = []
     for order, candidates in by_call.items():
         own = [one for one in candidates if one.judged.blame == "exclusive"]
-        if own or order not in excused:
+        if own or order not in around:
             guilty.append(
                 (_begins(order, candidates, parents), max(own or candidates, key=_badness))
             )
@@ -46,16 +47,6 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for _, one in sorted(guilty, key=lambda pair: pair[0]):
         by_module[one.row.path].append(one)
     return tuple(_fault(calls, found, parents) for calls in by_module.values())
-
-
-def _around(orders: Mapping[int, object], parents: Mapping[int, int]) -> set[int]:
-    found: set[int] = set()
-    for order in orders:
-        above = parents[order]
-        while above != -1 and above not in found:
-            found.add(above)
-            above = parents.get(above, -1)
-    return found
 
 
 def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:

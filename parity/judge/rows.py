@@ -34,7 +34,7 @@ def rows_of(
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        handed = exclusives.handed.get(order, ()) if exclusives else ()
+        handed = exclusives.child_inputs.get(order, ()) if exclusives else ()
         handed = tuple(one for one in handed if _matters(one.error, limit))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage

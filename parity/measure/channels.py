@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.metrics import BLOCK, unit_roundoff
-
-Array = Shaped[np.ndarray, "..."]
 
 OFF = 1e-3
 """Relative error of one channel from which it is looked at by itself."""
@@ -21,7 +19,7 @@ MOST = 1 << 16
 
 
 @dataclass(frozen=True)
-class Part:
+class ChannelError:
     """The worst channel, an index of the last axis, with its relative L2 error and its R."""
 
     channel: int
@@ -36,7 +34,7 @@ class Part:
 
 
 def suspicious(ref: Array, port: Array) -> bool:
-    """Whether some channel is off by more than rounding makes of one that does not cancel."""
+    """True if some channel is off by more than rounding makes of one that does not cancel."""
     if not _has_channels(ref):
         return False
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -44,23 +42,23 @@ def suspicious(ref: Array, port: Array) -> bool:
         return bool((off > OFF**2 * size)[size > 0].any())
 
 
-def worst_part(ref: Array, port: Array, wide: Array) -> Part | None:
+def worst_channel(ref: Array, port: Array, wide: Array) -> ChannelError | None:
     """The channel that is furthest from the float64 result, in units of the reference's distance.
 
     `None` unless it is off by more than any rounding makes of it.
     """
     if not _has_channels(ref):
         return None
-    ours, size = _powers(wide, port, wide)
-    theirs, _ = _powers(wide, ref, wide)
-    floor = np.maximum(theirs, (4 * unit_roundoff(ref.dtype)) ** 2 * size)
-    seen = (floor > 0) & (ours > OFF**2 * size)
+    port_power, size = _powers(wide, port, wide)
+    ref_power, _ = _powers(wide, ref, wide)
+    floor = np.maximum(ref_power, (4 * unit_roundoff(ref.dtype)) ** 2 * size)
+    seen = (floor > 0) & (port_power > OFF**2 * size)
     r = np.zeros(ref.shape[-1])
-    r[seen] = np.sqrt(ours[seen] / floor[seen])
+    r[seen] = np.sqrt(port_power[seen] / floor[seen])
     worst = int(r.argmax())
     if r[worst] <= FAR:
         return None
-    return Part(worst, float(np.sqrt(ours[worst] / size[worst])), float(r[worst]))
+    return ChannelError(worst, float(np.sqrt(port_power[worst] / size[worst])), float(r[worst]))
 
 
 def _has_channels(array: Array) -> bool:

@@ -1,23 +1,23 @@
-"""Exclusive error: what each module's own code gets wrong, whatever goes on around or inside it.
+"""Exclusive error: that of a module's local computation, whatever goes on around or inside it.
 
-Of a container, what it hands to the calls inside it counts too: these return the reference's
+Of a container, the inputs that it passes to its children count too: these return the reference's
 outputs, so a mistake before them does not show in what the container returns.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
-from parity.core.arrays import comparable
+from parity.core.arrays import Array, comparable, moved_back
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.measurements import ChildInput, Error
 from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
-from parity.force.common import Array, Arrays, Sides, reference, same, unforced
+from parity.force.common import Arrays, Sides, reference, same, unforced
 from parity.force.nnx import force_port
 from parity.host.progress import Progress
 from parity.measure.channels import suspicious
@@ -37,25 +37,23 @@ NO_CALL = "not measured: the port did not make this call again on the reference'
 
 @dataclass(frozen=True)
 class Exclusives:
-    """Errors by call and output leaf; what containers handed on, by their `order`.
+    """Errors by call and output leaf; inputs that containers passed to children, by their `order`.
 
     `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
-    near the reference's: what calls returned, and what their parents handed to them.
+    near the reference's: what calls returned, and what their parents passed to them.
     """
 
     errors: Mapping[Key, Error]
-    handed: Mapping[int, tuple[ChildInput, ...]]
+    child_inputs: Mapping[int, tuple[ChildInput, ...]]
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
 
     def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
-        """The calls whose own code is out of its limit, by what they return or hand on."""
-        kinds = {match.ref.order: match.ref.kind for match in matches}
-        bad = {order for (order, _), error in self.errors.items()
-               if error.fails(limit(kinds[order]))}  # fmt: skip
-        bad |= {order for order, found in self.handed.items()
-                if any(x.error.fails(limit(kinds[order])) for x in found)}  # fmt: skip
-        return frozenset(bad)
+        """The calls out of their limit, by what they return or pass to their children."""
+        limits = {match.ref.order: limit(match.ref.kind) for match in matches}
+        errors = [(order, error) for (order, _), error in self.errors.items()]
+        errors += [(n, one.error) for n, found in self.child_inputs.items() for one in found]
+        return frozenset(order for order, error in errors if error.fails(limits[order]))
 
 
 def measure_exclusive(
@@ -82,10 +80,8 @@ def measure_exclusive(
     if work.wanted:
         progress.stage("exclusive error: the reference in float64", len(matches))
         with Background(threads=2) as background:
-            unknown = sides.reference.own(
-                matches, calls[0], store, lambda *heard: work.reference(background, *heard),
-                work.wanted,
-            )  # fmt: skip
+            listener = partial(work.reference, background)
+            unknown = sides.reference.own(matches, calls[0], store, listener, work.wanted)
     return work.result(problems, unknown)
 
 
@@ -98,28 +94,26 @@ def _run_port(
     background: Background,
 ) -> Mapping[int, str]:
     if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
-        # alone, and given the reference's inputs: nothing to replace
+        # a single call on the reference's inputs: nothing to replace
         outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
         work.port(background, matches[0], {}, outputs)
         return {}
     if matches[-1].port.arguments is None:
         return {match.ref.order: NOT_REPEATABLE for match in matches}
-    return force_port(
-        sides.nnx_modules, sides.nnx_method, matches, calls, store,
-        lambda *heard: work.port(background, *heard),
-    )  # fmt: skip
+    listener = partial(work.port, background)
+    return force_port(sides.nnx_modules, sides.nnx_method, matches, calls, store, listener)
 
 
 @dataclass
 class _Work:
-    """What has been measured so far."""
+    """Measurements so far."""
 
     matches: Sequence[Match]
     store: Store
     limit: Limit | None
     progress: Progress
     errors: dict[Key, Error] = field(default_factory=dict)
-    handed: dict[Key, ChildInput] = field(default_factory=dict)
+    child_inputs: dict[Key, ChildInput] = field(default_factory=dict)
     outputs: dict[Key, Buffer] = field(default_factory=dict)
     received: dict[Key, Buffer] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
@@ -153,18 +147,18 @@ class _Work:
                 self.wanted.add(match.ref.order)
 
     def reference(
-        self, background: Background, match: Match, handed: Arrays, outputs: Arrays
+        self, background: Background, match: Match, received: Arrays, outputs: Arrays
     ) -> None:
         """Measure one call again, against what the reference did in float64."""
         order = match.ref.order
         for leaf in match.outputs:
             if (order, leaf.ref.name) in self.outputs and leaf.ref.name in outputs:
-                wide = _in_layout(outputs[leaf.ref.name], leaf)
+                wide = moved_back(outputs[leaf.ref.name], leaf.undo)
                 background.submit(self._output, match, leaf, wide)
         for leaf in match.inputs:
             if (order, leaf.ref.name) in self.received:
-                array = handed.get(leaf.ref.name)
-                given = None if array is None else _in_layout(array, leaf)
+                array = received.get(leaf.ref.name)
+                given = None if array is None else moved_back(array, leaf.undo)
                 background.submit(self._input, match, leaf, given)
         self.progress.advance()
 
@@ -189,7 +183,9 @@ class _Work:
             text = "not measured: the reference did not pass it to the child again"
             error = replace(error, problem=not_measured(text))
         after = self._before.get(match.ref.order, "")
-        self.handed[key] = ChildInput(match.parent, *key[:1], match.ref.path, key[1], after, error)
+        order, leaf_name = key
+        child = ChildInput(match.parent, order, match.ref.path, leaf_name, after, error)
+        self.child_inputs[key] = child
 
     def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
         limit = self.limit(match.ref.kind) if self.limit else 1.0
@@ -210,47 +206,43 @@ class _Work:
         return found
 
     def _only_moves(self, result: Array, call: Call, order: int, before: int | None = None) -> bool:
-        """Whether every value of `result` is one that `call` was given or got from inside, or 0.
+        """True if every value of `result` is 0 or one that `call` was given or got from inside.
 
         Without rounding alone is not enough: a mean of small whole numbers is exact too.
         """
-        inside = [m.ref for m in self.matches
-                  if m.parent == order and (before is None or m.ref.order < before)]  # fmt: skip
+        inside = [m.ref for m in self.matches if m.parent == order]
+        inside = [one for one in inside if before is None or one.order < before]
         leaves = [*call.inputs, *(leaf for child in inside for leaf in child.outputs)]
         sources = [self.store.get(leaf.buffer).ravel() for leaf in leaves if leaf.buffer]
         known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
         return bool(np.isin(result, known).all())
 
     def result(self, problems: Mapping[int, str], unknown: Mapping[int, str]) -> Exclusives:
-        """What was measured.
+        """The errors of all calls.
 
         By the `order` of a call, `problems` say why the port's could not be made again, `unknown`
         why the reference's is not known in float64.
         """
-        for match in self.matches:
-            order = match.ref.order
-            why = unforced(match) or problems.get(order) or NO_CALL
-            for leaf in match.outputs:
-                key = (order, leaf.ref.name)
-                if comparable(leaf) and key not in self.errors:
-                    self.errors[key] = Error.unknown(why)
-                elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
-                    problem = not_measured(unknown[order])
-                    self.errors[key] = replace(self.errors[key], problem=problem)
-        for order, leaf_name in self.received.keys() - self.handed.keys():
+        for match, leaf in ((m, leaf) for m in self.matches for leaf in m.outputs):
+            order, key = match.ref.order, (match.ref.order, leaf.ref.name)
+            if comparable(leaf) and key not in self.errors:
+                why = unforced(match) or problems.get(order) or NO_CALL
+                self.errors[key] = Error.unknown(why)
+            elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
+                self.errors[key] = self._unmeasured(key, unknown[order])
+        for order, name in self.received.keys() - self.child_inputs.keys():
             parent = self._by_order[order].parent
-            for leaf in self._by_order[parent].outputs if parent != -1 else ():
+            why = unknown.get(parent, f"not measured: whether child input {name!r} is right")
+            for leaf in filter(comparable, self._by_order[parent].outputs if parent != -1 else ()):
                 key = (parent, leaf.ref.name)
-                if comparable(leaf):
-                    why = f"not measured: whether child input {leaf_name!r} is right"
-                    why = unknown.get(parent, why)
-                    self.errors[key] = replace(self.errors[key], problem=not_measured(why))
-        by_parent: dict[int, list[ChildInput]] = defaultdict(list)
-        for key in sorted(self.handed):
-            found = self.handed[key]
-            by_parent[found.parent].append(found)
-        handed = {order: tuple(found) for order, found in by_parent.items()}
-        return Exclusives(self.errors, handed, self.outputs, self.received)
+                self.errors[key] = self._unmeasured(key, why)
+        by_parent: dict[int, tuple[ChildInput, ...]] = defaultdict(tuple)
+        for _, found in sorted(self.child_inputs.items()):
+            by_parent[found.parent] += (found,)
+        return Exclusives(self.errors, dict(by_parent), self.outputs, self.received)
+
+    def _unmeasured(self, key: Key, why: str) -> Error:
+        return replace(self.errors[key], problem=not_measured(why))
 
 
 def _both_have(leaves: Sequence[LeafMatch], arrays: Arrays) -> list[LeafMatch]:
@@ -260,7 +252,3 @@ def _both_have(leaves: Sequence[LeafMatch], arrays: Arrays) -> list[LeafMatch]:
 def _name(leaf: LeafMatch) -> str:
     assert leaf.port is not None
     return leaf.port.name
-
-
-def _in_layout(wide: Array, leaf: LeafMatch) -> Array:
-    return np.ascontiguousarray(np.moveaxis(wide, -1, 1)) if leaf.undo else wide

@@ -2,21 +2,18 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-import numpy as np
-from jaxtyping import Shaped
-
-from parity.core.arrays import comparable, read
+from parity.core.arrays import Array, comparable, read
 from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Metrics
 from parity.core.metrics import compare_arrays, ratio, rms_distance
 from parity.core.store import Buffer, Store
 from parity.host.progress import Progress
-
-Array = Shaped[np.ndarray, "..."]
 
 Key = tuple[int, str]
 """The `order` of a reference call, and the name of an output leaf."""
@@ -25,11 +22,12 @@ THREADS = 4
 """At most: memory bounds how many pairs of arrays can be measured at once."""
 
 _Job = tuple[Buffer, Buffer, bool]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Free:
-    """Errors by output leaf, and the relative error of what each call was given."""
+    """Errors by output leaf, and the relative error of the inputs of each call."""
 
     errors: Mapping[Key, Metrics]
     given: Mapping[int, float]
@@ -53,20 +51,16 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     given_only = [job for job in differing if job not in returned]
     progress.stage("free-running error", len(returned) + len(given_only))
 
-    def metrics_of(job: _Job) -> Metrics:
-        metrics = compare_arrays(*_arrays(job, store))
+    def measured(how: Callable[[Array, Array], T], job: _Job) -> tuple[_Job, T]:
+        ref, port, undo = job
+        found = how(read(store, ref, undo), store.get(port))
         progress.advance()
-        return metrics
-
-    def distance_of(job: _Job) -> tuple[float, float]:
-        distance = rms_distance(*_arrays(job, store))
-        progress.advance()
-        return distance
+        return job, found
 
     # NumPy releases the lock inside its loops; each thread holds two arrays
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        metrics = dict(zip(returned, pool.map(metrics_of, returned), strict=True))
-        distances = dict(zip(given_only, pool.map(distance_of, given_only), strict=True))
+        metrics = dict(pool.map(partial(measured, compare_arrays), returned))
+        distances = dict(pool.map(partial(measured, rms_distance), given_only))
     distances |= {job: (found.mse**0.5, found.ref_rms) for job, found in metrics.items()}
     return Free(
         {key: metrics[job] for key, job in outputs.items()},
@@ -77,11 +71,6 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
 def _jobs(leaves: Sequence[LeafMatch]) -> list[tuple[LeafMatch, _Job]]:
     pairs = [(leaf, comparable(leaf)) for leaf in leaves]
     return [(leaf, (*buffers, leaf.undo)) for leaf, buffers in pairs if buffers]
-
-
-def _arrays(job: _Job, store: Store) -> tuple[Array, Array]:
-    ref, port, undo = job
-    return read(store, ref, undo), store.get(port)
 
 
 def _exact(job: _Job) -> bool:

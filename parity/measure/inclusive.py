@@ -7,29 +7,39 @@ of its own.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.capture.hooks_nnx import Observer, observed
-from parity.core.arrays import comparable
-from parity.core.calls import LeafMatch, Match
+from parity.core.ancestors import ancestors
+from parity.core.arrays import Array, comparable, moved_back
+from parity.core.calls import Match
 from parity.core.measurements import Error
-from parity.core.problems import not_measured
+from parity.core.problems import Problem, not_measured
 from parity.core.store import Store, digest
 from parity.core.thread_pool import Background
 from parity.core.tree import Flat, flatten
-from parity.force.common import NotMeasured, Sides, by_port_leaf, reference, same, unforced, values
+from parity.force.common import (
+    Arrays,
+    NotMeasured,
+    Sides,
+    by_port_leaf,
+    reference,
+    same,
+    unforced,
+    values,
+)
 from parity.force.nnx import repeat, traced
 from parity.host.progress import Progress
 from parity.measure.exclusive import NOT_REPEATABLE, Exclusives
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
 
-Array = Shaped[np.ndarray, "..."]
 Limit = Callable[[str], float]
+_Waiting = dict[str, dict[int, Match]]
+"""Matches by the port's path and the `order` of the reference's call."""
 
 SLACK = 4
 """How far above its limit R of a whole subtree may be, at worst, where the float64 run is left out.
@@ -46,31 +56,29 @@ def measure_inclusive(
 ) -> Mapping[Key, Error]:
     """Run each container on the reference's inputs and measure its outputs.
 
-    The reference is run in float64 for a container whose own code fails by its exclusive error, to
-    confirm that, and for one that is too far from the reference though nothing inside it fails.
+    The reference is run in float64 for a container that fails by its exclusive error, to confirm
+    that, and for one that is too far from the reference though nothing inside it fails.
     """
     found: dict[Key, Error] = {}
     containers = {match.parent for match in matches}
-    waiting: list[Match] = []
+    waiting: _Waiting = defaultdict(dict)
     for match in matches:
         if match.ref.tapped or match.port.tapped:
             continue  # no call that could be made by itself
-        alone = {} if match.ref.order in containers else _as_exclusive(match, exclusives)
-        found |= alone
-        if not alone:
-            waiting.append(match)
-    progress.stage("inclusive error", len(waiting))
+        measured = {} if match.ref.order in containers else _as_exclusive(match, exclusives)
+        found |= measured
+        if not measured:
+            waiting[match.port.path][match.ref.order] = match
+    progress.stage("inclusive error", sum(map(len, waiting.values())))
     failing = exclusives.failing(matches, limit)
-    # whether the code around a tap makes up for it is for what it returns to tell
-    failing |= {match.parent for match in matches
-                if match.ref.tapped and match.ref.order in failing}  # fmt: skip
+    # the output of the code around a tap shows if that code makes up for it
+    failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
+    parents = {match.ref.order: match.parent for match in matches}
+    explained = frozenset(above for order in failing for above in ancestors(order, parents))
     with Background() as background:
-        run = _Run(
-            _Waiting(waiting), sides, store, limit, failing, _around(matches, failing), background,
-            progress, found,
-        )  # fmt: skip
-        for match in reversed(waiting):
-            if match in run.waiting:
+        run = _Run(waiting, sides, store, limit, failing, explained, background, progress, found)
+        for match in reversed(matches):
+            if match.ref.order in waiting[match.port.path]:
                 run.measure(match)
     return found
 
@@ -84,42 +92,14 @@ def _as_exclusive(match: Match, exclusives: Exclusives) -> dict[Key, Error]:
     return {key: error.of_subtree() for key, error in zip(keys, errors, strict=True) if error}
 
 
-def _around(matches: Sequence[Match], failing: frozenset[int]) -> frozenset[int]:
-    """The calls around those."""
-    parents = {match.ref.order: match.parent for match in matches}
-    found: set[int] = set()
-    for order in failing:
-        above = parents[order]
-        while above != -1 and above not in found:
-            found.add(above)
-            above = parents[above]
-    return frozenset(found)
-
-
-class _Waiting:
-    """The matches that have no inclusive error yet, by the port's path."""
-
-    def __init__(self, matches: Iterable[Match]) -> None:
-        self._by_path: dict[str, dict[int, Match]] = defaultdict(dict)
-        for match in matches:
-            self._by_path[match.port.path][match.ref.order] = match
-
-    def __contains__(self, match: Match) -> bool:
-        return match.ref.order in self._by_path[match.port.path]
-
-    def remove(self, match: Match) -> None:
-        del self._by_path[match.port.path][match.ref.order]
-
-    def of(self, path: str) -> tuple[Match, ...]:
-        return tuple(self._by_path[path].values())
-
-    def paths(self) -> tuple[str, ...]:
-        return tuple(path for path, found in self._by_path.items() if found)
-
-
 @dataclass(frozen=True)
 class _Run:
-    """What the measurement of one call needs, and where it goes."""
+    """The measurement of one call after the other.
+
+    `waiting` are the calls without an inclusive error yet, of which one is taken when its outputs
+    on the reference's inputs are known. `failing` calls are wrong by their exclusive error, and
+    `explained` are those around them.
+    """
 
     waiting: _Waiting
     sides: Sides
@@ -134,68 +114,70 @@ class _Run:
     def measure(self, match: Match) -> None:
         """Take what the port returned if it had the reference's inputs, else run it on them."""
         call = match.port
-        problem = unforced(match)
         exact = all(same(leaf) for leaf in by_port_leaf(match.inputs).values())
-        if not problem and not exact and call.arguments is None:
-            problem = NOT_REPEATABLE
+        problem = unforced(match)
+        if not exact and call.arguments is None:
+            problem = problem or NOT_REPEATABLE
         if problem:
-            self.waiting.remove(match)
+            del self.waiting[call.path][match.ref.order]
             self.found.update(_unknown(match, problem))
             self.progress.advance()
         elif exact:
-            recorded = {leaf.name: self.store.get(leaf.buffer) for leaf in call.outputs
-                        if leaf.buffer}  # fmt: skip
-            self.settle(match, recorded)
+            recorded = [(leaf.name, leaf.buffer) for leaf in call.outputs]
+            self.take(match, {name: self.store.get(buffer) for name, buffer in recorded if buffer})
         else:
-            watched = {
-                path: self.sides.nnx_modules[path]
-                for path in self.waiting.paths()
-                if path.startswith(f"{call.path}." if call.path else "") and path
-            }
-            with observed(watched, _Watcher(self)):
-                method = self.sides.nnx_method if match.ref.parent == -1 else "__call__"
-                module = self.sides.nnx_modules[call.path]
-                output = flatten(repeat(module, method, call, values(match, self.store)))
-            self.settle(match, {name: np.asarray(value) for name, value in output.arrays})
+            self.take(match, self._repeated(match))
 
-    def settle(self, match: Match, outputs: Mapping[str, Array]) -> None:
-        """These are the outputs on the reference's inputs: measure them beside the run."""
-        self.waiting.remove(match)
+    def _repeated(self, match: Match) -> Mapping[str, Array]:
+        """Outputs of the port on the reference's inputs, watched."""
+        call, modules = match.port, self.sides.nnx_modules
+        below = f"{call.path}." if call.path else ""
+        inside = [p for p, found in self.waiting.items() if found and p and p.startswith(below)]
+        method = self.sides.nnx_method if match.ref.parent == -1 else "__call__"
+        with observed({path: modules[path] for path in inside}, _Watcher(self)):
+            given = values(match, self.store)
+            output = flatten(repeat(modules[call.path], method, call, given))
+        return {name: np.asarray(value) for name, value in output.arrays}
+
+    def take(self, match: Match, outputs: Mapping[str, Array]) -> None:
+        """Measure these outputs on the reference's inputs, beside the run."""
+        del self.waiting[match.port.path][match.ref.order]
         self.background.submit(self._measure, match, outputs)
 
     def _measure(self, match: Match, outputs: Mapping[str, Array]) -> None:
-        order, near = match.ref.order, SLACK * self.limit(match.ref.kind)
-        found: dict[str, Error] = {}
-        far: list[tuple[LeafMatch, Array, Array]] = []
+        wide: tuple[Arrays, Problem | None] | None = None
         for leaf in match.outputs:
-            if comparable(leaf) and leaf.port:
-                ref, port = reference(leaf, self.store), outputs[leaf.port.name]
-                error = found[leaf.ref.name] = score(ref, port)
-                floats = ref.dtype.kind in "fcV" and not error.nonfinite and not error.problem
-                close = bounded(error.rel_l2, near, ref.dtype) or order in self.explained
-                if floats and error.mae == error.mae and (order in self.failing or not close):
-                    far.append((leaf, ref, port))
-                else:
-                    found[leaf.ref.name] = replace(error, bounded=True)
-        if far:
-            wide: Mapping[str, Array] = {}
-            problem = None
-            try:
-                wide = self.sides.reference.whole(match.ref, self.store)
-            except NotMeasured as error:
-                problem = not_measured(str(error))
-            for leaf, ref, port in far:
-                array = wide.get(leaf.ref.name)
-                if array is not None and leaf.undo:
-                    array = np.ascontiguousarray(np.moveaxis(array, -1, 1))
-                error64 = score(ref, port, array).of_subtree()
-                found[leaf.ref.name] = replace(error64, problem=error64.problem or problem)
-        self.found.update({(order, name): error for name, error in found.items()})
+            if not comparable(leaf) or leaf.port is None:
+                continue
+            ref, port = reference(leaf, self.store), outputs[leaf.port.name]
+            error = score(ref, port)
+            if self._decided(match, error, ref):
+                error = replace(error, bounded=True)
+            else:
+                wide = wide or self._float64(match)
+                array = wide[0].get(leaf.ref.name)
+                error = score(ref, port, None if array is None else moved_back(array, leaf.undo))
+                error = replace(error, problem=error.problem or wide[1])
+            self.found[match.ref.order, leaf.ref.name] = error.of_subtree()
         self.progress.advance()
+
+    def _decided(self, match: Match, error: Error, ref: Array) -> bool:
+        """True if the verdict needs no run of the reference in float64."""
+        order, limit = match.ref.order, SLACK * self.limit(match.ref.kind)
+        if ref.dtype.kind not in "fcV" or error.nonfinite or error.problem or np.isnan(error.mae):
+            return True
+        close = bounded(error.rel_l2, limit, ref.dtype) or order in self.explained
+        return close and order not in self.failing
+
+    def _float64(self, match: Match) -> tuple[Arrays, Problem | None]:
+        try:
+            return self.sides.reference.whole(match.ref, self.store), None
+        except NotMeasured as error:
+            return {}, not_measured(str(error))
 
 
 class _Watcher(Observer):
-    """Settles calls inside a repeated one that receive exactly what the reference's did."""
+    """Takes calls inside a repeated one that receive exactly what the reference's did."""
 
     def __init__(self, run: _Run) -> None:
         super().__init__()
@@ -203,11 +185,8 @@ class _Watcher(Observer):
         self._open: list[list[Match]] = []
 
     def begin(self, path: str, given: Flat) -> None:
-        waiting = self._run.waiting.of(path)
-        if not waiting or traced(given):
-            self._open.append([])
-            return
-        digests = {name: digest(np.asarray(array)) for name, array in given.arrays}
+        waiting = [] if traced(given) else self._run.waiting.get(path, {}).values()
+        digests = {name: digest(np.asarray(array)) for name, array in given.arrays if waiting}
         self._open.append([m for m in waiting if _receives(m, given, digests)])
 
     def end(self, kind: str, method: str, output: Flat) -> None:
@@ -215,24 +194,15 @@ class _Watcher(Observer):
         if matches and not traced(output):
             outputs = {name: np.asarray(value) for name, value in output.arrays}
             for match in matches:
-                self._run.settle(match, outputs)
+                self._run.take(match, outputs)
 
 
 def _receives(match: Match, given: Flat, digests: Mapping[str, bytes]) -> bool:
-    """Whether a call with these arguments is the matched one, given the reference's inputs."""
+    """True if a call with these arguments is the matched one on the reference's inputs."""
     forced = by_port_leaf(match.inputs)
-    return (
-        match.port.arguments == given.skeleton
-        and set(forced) == set(digests)
-        and all(
-            not leaf.undo
-            and leaf.ref.buffer is not None
-            and leaf.port is not None
-            and leaf.port.buffer is not None
-            and leaf.ref.buffer.digest == digests[name]
-            for name, leaf in forced.items()
-        )
-    )
+    buffers = {name: None if leaf.undo else leaf.ref.buffer for name, leaf in forced.items()}
+    known = {name: buffer.digest for name, buffer in buffers.items() if buffer is not None}
+    return match.port.arguments == given.skeleton and len(forced) == len(known) and known == digests
 
 
 def _unknown(match: Match, problem: str) -> dict[Key, Error]:

@@ -4,9 +4,8 @@ Beside -1e9 no mistake in a score would show: the error counts in units of the a
 """
 
 import numpy as np
-from jaxtyping import Shaped
 
-Array = Shaped[np.ndarray, "..."]
+from parity.core.arrays import Array
 
 HUGE = 1e4
 """How many times the largest of the others a number is that no score is."""

@@ -8,15 +8,13 @@ R near 1 means: as accurate as PyTorch.
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.measurements import Error
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
 from parity.core.problems import other_shape
-from parity.measure.channels import worst_part
+from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
-
-Array = Shaped[np.ndarray, "..."]
 
 LONG = 16.0
 """The root of how many terms a sum may have before more than four roundings are allowed for."""
@@ -35,19 +33,19 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     mae, rel_l2, nonfinite = distance(ref, port)
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Error(mae, rel_l2, nonfinite)
-    ours, theirs, norm = triangle(ref, port, wide)
+    port_error, ref_error, norm = triangle(ref, port, wide)
     norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
-    floor = max(theirs, 4 * unit_roundoff(ref.dtype) * norm)
-    part = worst_part(ref, port, wide)
+    floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
+    channel = worst_channel(ref, port, wide)
     return Error(
         mae,
         rel_l2,
         nonfinite,
-        floor_rel_l2=ratio(theirs, norm),
-        r=ratio(ours, floor),
-        moved=theirs == 0.0,
-        part="" if part is None else str(part),
+        floor_rel_l2=ratio(ref_error, norm),
+        r=ratio(port_error, floor),
+        moved=ref_error == 0.0,
+        part=str(channel or ""),
     )
 
 
@@ -59,7 +57,7 @@ def of_sum(terms: float, count: int) -> float:
 
 
 def bounded(rel_l2: float, limit: float, dtype: np.dtype[Any]) -> bool:
-    """Whether the relative distance from the reference alone shows that R <= `limit`.
+    """True if the relative distance from the reference alone shows that R <= `limit`.
 
     rms(port - ref64) <= rms(port - ref) + rms(ref - ref64), and the denominator of R is at least
     each of rms(ref - ref64) and 4u rms(ref64), so R <= 1 + rel_l2 (1 + 1/4u).

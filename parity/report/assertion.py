@@ -44,19 +44,20 @@ def check_grade(wanted: str | None) -> None:
 def assess(report: Contents, wanted: str | None = None) -> Outcome:
     """What a test makes of a report.
 
-    Every gate must hold, as `bool(report)` says. With a grade `wanted`, every output of every call
-    must have it or a better one. What counts is the MAE that the column `grade` is of: the
-    inclusive one, to which the limit of a rung applies too, or what `modes` leave of the three.
+    Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
+    `wanted`, every output of every call must have it or a better one. What counts is the MAE that
+    the column `grade` is of: the inclusive one, to which the limit of a rung applies too, else the
+    exclusive or the free-running one.
 
     Raises:
         InputError: `wanted` is no grade.
     """
     check_grade(wanted)
     missed = [row for row in report.rows if wanted is not None and _mae(row) >= LIMITS[wanted]]
-    verdict: Verdict = "FAIL" if report and missed else report.verdict
+    verdict: Verdict = "FAIL" if report.holds and missed else report.verdict
     brief = _brief(report, missed, wanted)
     lines: list[str] = []
-    if missed or not report:
+    if missed or not report.holds:
         lines = [f"parity {verdict}: {brief}", *_details(report, missed, wanted)]
     fault = report.first_fault
     return Outcome(
@@ -97,7 +98,7 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
         return f"no counterpart: {lacking[0]}{more}"
     if not coverage.matched or not report.rows:
         return "nothing was compared"
-    if report and missed:
+    if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
     for row in report.rows:
         if row.verdict == report.verdict and row.reason and not row.one_sided:

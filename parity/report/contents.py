@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from parity.core.exceptions import escaped
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
 from parity.core.problems import Side
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from parity.core.repro import Repro
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Contents:
     """All that a comparison found.
 
@@ -51,8 +52,20 @@ class Contents:
     """The call of the first fault, if it was to be kept."""
 
     def __bool__(self) -> bool:
-        """True only if every gate held and the coverage is complete."""
+        """True of a PASS only."""
+        return self.verdict == "PASS"
+
+    @property
+    def holds(self) -> bool:
+        """True of a PASS and of a WARN: nothing failed, and nothing is unknown.
+
+        Then commands exit with 0, and `assert_parity` does not fail.
+        """
         return self.verdict in ("PASS", "WARN")
+
+    def __repr__(self) -> str:
+        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
+        return f"<{type(self).__name__} {escaped(self.name)}: {self.verdict}, {found}>"
 
     @cached_property
     def verdict(self) -> Verdict:

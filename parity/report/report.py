@@ -15,6 +15,12 @@ from parity.report.weights import to_weight_frame
 class Report(Contents):
     """The outcome of `parity.compare` or of a ladder."""
 
+    def __str__(self) -> str:
+        """The text that `parity show` prints."""
+        from parity.report.terminal import as_text
+
+        return as_text(self)
+
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""
         write_text(Path(path), csv(self.table))

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from io import StringIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -83,6 +84,13 @@ class _Times(ProgressColumn):
         left = task.time_remaining
         stage = "" if left is None else f"{timedelta(seconds=round(left))} left of this stage, "
         return Text(f"{stage}{timedelta(seconds=int(time.monotonic() - self._start))} so far")
+
+
+def as_text(report: Contents) -> str:
+    """Text that `show` prints, without colours."""
+    file = StringIO()
+    show(report, _Readable(file=file, width=WIDTH, color_system=None, force_jupyter=False))
+    return file.getvalue().rstrip("\n")
 
 
 def show(report: Contents, console: Console) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from parity.capture import torch as capture_torch
 from parity.capture.arguments import port_arguments
-from parity.capture.recorder import join
+from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.pair import Case
@@ -21,6 +21,7 @@ from parity.core.verdicts import Diagnosis
 from parity.diagnose.diagnose import diagnose
 from parity.diagnose.scene import Scene
 from parity.force.float64 import TorchModules
+from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 
@@ -32,7 +33,12 @@ class Live:
     """A PyTorch module as the reference of a comparison; its random layers start from `seed`."""
 
     def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
+        capture_torch.check_devices(root, (), {})
         self._root, self._seed = root, seed
+
+    def environment(self) -> dict[str, Any]:
+        """This machine, with what PyTorch and JAX compute with."""
+        return environment.describe(self._seed, self._root)
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the root by path."""
@@ -49,6 +55,7 @@ class Live:
     def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
+        capture_torch.check_devices(module, case.args, case.kwargs)
         return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
     def record(
@@ -62,10 +69,10 @@ class Live:
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
             method = _returning(case.returned_from({}), module, method)
+        subtree = Subtree(case.path, inside)
         return capture_torch.record(
-            module, method, case.args, case.kwargs,
-            store=store, layout=layout, prefix=case.path, inside=inside,
-        )  # fmt: skip
+            module, method, case.args, case.kwargs, store=store, layout=layout, subtree=subtree
+        )
 
     def float64(self, case: Case) -> TorchModules:
         """Modules that can be run in float64."""

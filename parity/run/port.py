@@ -11,6 +11,7 @@ from flax import nnx
 from parity.capture import layout as layout_rules
 from parity.capture import nnx as capture_nnx
 from parity.capture.functional import Functional
+from parity.capture.recorder import Subtree
 from parity.capture.tapped import record_with_taps
 from parity.core.calls import Trace
 from parity.core.exceptions import InputError
@@ -88,8 +89,7 @@ class RunningPort:
             given[0] if self._args is None else self._args,
             given[1] if self._kwargs is None else self._kwargs,
             store=context.store,
-            prefix=renamed(case.path, rename),
-            inside=scope.port,
+            subtree=Subtree(renamed(case.path, rename), scope.port),
         )
         with layout_rules.hint(ref.calls[-1]) if self._args is None else nullcontext():
             trace = record_with_taps(run, module, ref, rename)

@@ -1,6 +1,6 @@
-"""The harness tried on known mistakes: is each found, where it is, and for what it is?
+"""Trials of the harness on known mistakes: is each found, where it is, and for what it is?
 
-A round draws a module for every mistake from the round's seed, makes the mistake there, and hands
+A round draws a module for every mistake from the round's seed, makes the mistake there, and gives
 the two models and the inputs to the public `compare`, nothing else. It also compares the port
 without any mistake, and with three at once.
 """
@@ -59,7 +59,7 @@ def selftest(
         progress.stage("mistakes", len(mistakes) + TRIPLES)
         healthy += bench.healthy
         for mistake in mistakes:
-            singles += bench.try_alone(mistake)
+            singles += bench.try_one(mistake)
             progress.advance()
         for _ in range(TRIPLES if len(mistakes) >= 3 else 0):
             triples += bench.try_three(mistakes)
@@ -69,8 +69,8 @@ def selftest(
 
 @dataclass(frozen=True)
 class _Ran:
-    """A case, what need not match in it, the modules of the port that ran in it, and the error
-    that its outputs have by nature.
+    """A case that ran: what need not match in it, the port's modules by path, and the errors of
+    its outputs without any mistake.
     """
 
     case: Case
@@ -104,8 +104,8 @@ class _Bench:
             self._ran.append(_Ran(case, ignore, called, _at_the_output(report)))
             self.healthy.append(self._trial((), case, {}, report))
 
-    def try_alone(self, mistake: Mistake) -> list[Trial]:
-        """One trial; none if no module of the port shows the mistake."""
+    def try_one(self, mistake: Mistake) -> list[Trial]:
+        """Return one trial; none if no module of the port shows the mistake."""
         sites = [(path, ran) for ran in self._ran for path in _sites(mistake, ran)]
         self._draw.shuffle(sites)
         for path, ran in sites[:DRAWS]:
@@ -115,7 +115,7 @@ class _Bench:
         return []
 
     def try_three(self, mistakes: Sequence[Mistake]) -> list[Trial]:
-        """One trial of three mistakes in modules of their own; none if the port has no room."""
+        """Return a trial of three mistakes in a module each; none if the port has no room."""
         for _ in range(10 * DRAWS):
             ran = self._draw.choice(self._ran)
             drawn = []
@@ -128,7 +128,7 @@ class _Bench:
         return []
 
     def _try(self, drawn: Sequence[tuple[Mistake, str]], ran: _Ran) -> Trial | None:
-        """`None` if nothing but rounding changes in the outputs, or two are in one module."""
+        """Return a trial; none if only rounding changes the outputs, or two are in one module."""
         expected: dict[str, tuple[str, ...]] = {}
         with ExitStack() as planted:
             for mistake, path in drawn:
@@ -143,7 +143,7 @@ class _Bench:
         return self._trial(tuple(mistake.name for mistake, _ in drawn), ran.case, expected, report)
 
     def _declared(self, case: Case) -> tuple[str, ...]:
-        """What the pair declares and this case has: `compare` refuses globs that match nothing."""
+        """Return what the pair declares and this case has: `compare` refuses other globs."""
         report = self._compare(case, ())
         names = [f"{row.path}#{row.leaf}" for row in report.rows]
         paths = [*self._reference_path.values(), *submodules(self._port)]
@@ -181,15 +181,15 @@ class _Bench:
 
 
 def _charged(
-    expected: Mapping[str, tuple[str, ...]], dissolved: Mapping[str, str]
+    expected: Mapping[str, tuple[str, ...]], inlined: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
-    """The modules that answer for the mistakes: the code of a dissolved one is that of its parent.
+    """Return the modules that answer for the mistakes: of one inlined into its parent, the parent.
 
-    Two mistakes in what is one code then are no single change, and may be explained by none.
+    Two mistakes in one module's code are no single change, and may be explained by none.
     """
     charged: dict[str, tuple[str, ...]] = {}
     for path, causes in expected.items():
-        while path in dissolved:
+        while path in inlined:
             path = path.rpartition(".")[0]
         both = (*charged[path], *causes, "glue", "unknown") if path in charged else causes
         charged[path] = both
@@ -205,5 +205,5 @@ def _worse(errors: Sequence[float], before: Sequence[float]) -> bool:
 
 
 def _at_the_output(report: Report) -> tuple[float, ...]:
-    """Free-running errors of what the root returned."""
+    """Return the free-running errors of what the root returned."""
     return tuple(row.metrics.mae for row in report.rows if row.parent == -1 and row.metrics)

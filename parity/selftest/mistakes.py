@@ -21,8 +21,8 @@ from parity.core.pair import Mistake
 Array = Shaped[np.ndarray, "..."]
 Modules = Mapping[str, nnx.Module]
 Wrong = Callable[..., Any]
-"""`wrong(module, right, *args, **kwargs)`: what the mistaken module returns; `right` is the method
-as it was."""
+"""`wrong(module, right, *args, **kwargs)` returns what the mistaken module does; `right` is the
+method as it was."""
 
 
 def behaviour(
@@ -34,7 +34,7 @@ def behaviour(
     method: str = "__call__",
     cases: str = "*",
 ) -> Mistake:
-    """A mistake in what a module does: in modules of these classes, or in any, where it applies."""
+    """Return a mistake in what a module of these classes, or of any, does where it applies."""
 
     def sites(modules: Modules) -> list[str]:
         return [
@@ -75,7 +75,7 @@ Change = Callable[[Array, random.Random], Array]
 
 
 def tensor(name: str, cause: str, change: Change, fits: Callable[[str, Array], bool]) -> Mistake:
-    """A mistake in one of a module's own parameters, drawn from those whose name and values fit."""
+    """Return a mistake in a parameter of a module, drawn from those whose name and values fit."""
 
     def own(module: nnx.Module) -> list[nnx.Param[Any]]:
         return [p for key, p in _parameters(module) if fits(key, np.asarray(p[...]))]
@@ -101,7 +101,7 @@ def _parameters(module: nnx.Module) -> list[tuple[str, nnx.Param[Any]]]:
 
 
 def exchanged(name: str, fits: Callable[[str, Array], bool]) -> Mistake:
-    """The values of two tensors of the same size exchanged, both in one module or in two."""
+    """Return the mistake that two tensors of the same size have each other's values."""
 
     def tensors(modules: Modules) -> dict[tuple[int, ...], list[tuple[str, nnx.Param[Any]]]]:
         groups: dict[tuple[int, ...], list[tuple[str, nnx.Param[Any]]]] = {}
@@ -212,7 +212,7 @@ TENSORS = (
 
 
 def _first(change: Callable[[Any], Any]) -> Wrong:
-    """Changes the first array that a call returns: what it hands on as a cache stays right."""
+    """Change the first array that a call returns: a cache behind it stays right."""
 
     def wrong(module: nnx.Module, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         output = right(*args, **kwargs)
@@ -224,7 +224,7 @@ def _first(change: Callable[[Any], Any]) -> Wrong:
 
 
 def _leaf(module: nnx.Module) -> bool:
-    """Whether it computes something by itself: it owns parameters."""
+    """Return true if the module computes something by itself: it owns parameters."""
     return bool(_parameters(module))
 
 
@@ -266,4 +266,4 @@ OUTPUTS = (
 )  # fmt: skip
 
 GENERAL = (*TENSORS, *OUTPUTS)
-"""What can go wrong in any port."""
+"""Mistakes that any port can have."""

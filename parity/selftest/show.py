@@ -1,4 +1,4 @@
-"""The outcome of a self-test, for people and as CSV."""
+"""Outcome of a self-test, for people and as CSV."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def to_frame(result: SelfTest) -> "pd.DataFrame":
-    """One line per trial."""
+    """Return a table with a line for each trial."""
     import pandas as pd
 
     return pd.DataFrame([_record(t) for t in (*result.healthy, *result.singles, *result.triples)])
@@ -61,7 +61,7 @@ def show_verdict(result: SelfTest, console: Console) -> None:
 
 
 def to_json(result: SelfTest) -> str:
-    """The verdict and every trial, in the columns of `selftest.csv`, as one JSON document."""
+    """Return the verdict and every trial, in the columns of `selftest.csv`, as JSON."""
     groups = {"healthy": result.healthy, "singles": result.singles, "triples": result.triples}
     trials = {name: [_record(trial) for trial in group] for name, group in groups.items()}
     return dumps({"verdict": _verdict(result), **trials}, indent=1)

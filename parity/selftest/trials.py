@@ -1,4 +1,4 @@
-"""What became of each known mistake: found or not, where it is, and for what it is."""
+"""Outcome of each known mistake: found or not, where it is, and for what it is."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ PLACE, CAUSE = 0.97, 0.9
 
 @dataclass(frozen=True)
 class Trial:
-    """What `compare` said of the port with some mistakes in it, or with none.
+    """Verdict and faults that `compare` gave of the port with some mistakes in it, or with none.
 
     `expected` maps the modules that are wrong to the causes that name it rightly, `found` those
     that were named to the cause given.
@@ -25,17 +25,17 @@ class Trial:
 
     @property
     def killed(self) -> bool:
-        """Whether the comparison failed."""
+        """True if the comparison failed."""
         return self.verdict == "FAIL"
 
     @property
     def place(self) -> bool:
-        """Whether the modules named are those that are wrong, all of them and no other."""
+        """True if the modules named are those that are wrong, all of them and no other."""
         return set(self.found) == set(self.expected)
 
     @property
     def cause(self) -> bool:
-        """Whether they are named for what is wrong with them."""
+        """True if they are named for what is wrong with them."""
         return self.place and all(
             self.found[path] in words for path, words in self.expected.items()
         )
@@ -50,7 +50,7 @@ class SelfTest:
     healthy: tuple[Trial, ...]
 
     def __bool__(self) -> bool:
-        """Whether the harness did what it is for."""
+        """Return true if enough mistakes were found, and nothing in the port without one."""
         return (
             bool(self.singles)
             and share(trial.place for trial in self.singles) >= PLACE
@@ -61,6 +61,6 @@ class SelfTest:
 
 
 def share(answers: Iterable[bool]) -> float:
-    """The part that is true; NaN of none."""
+    """Return the part that is true; NaN of none."""
     values = list(answers)
     return sum(values) / len(values) if values else float("nan")

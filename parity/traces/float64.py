@@ -1,16 +1,17 @@
-"""What the reference of a golden trace did in float64 when it was recorded.
+"""Float64 runs of the reference of a golden trace, as they were recorded.
 
 A trace holds the difference from the recorded array, in float32: relative to the array that is
 exact to about 2**-48 where the reference is off by rounding, so R is right to six digits.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from parity.core.arrays import Array, LazyArrays
 from parity.core.calls import Call, Match
 from parity.core.store import Store
-from parity.force.common import Array, Arrays, Listener, NotMeasured
+from parity.force.common import Arrays, Listener, NotMeasured
 from parity.traces.index import StoredCase, StoredLeaf, Wide
 from parity.traces.shards import Reader
 
@@ -20,7 +21,7 @@ APART = (
 
 
 def difference(wide: Array, ref: Array) -> Array:
-    """What a trace stores of a float64 array, given the recorded one."""
+    """Difference of a float64 array from the recorded one, as a trace stores it."""
     kind = np.complex64 if ref.dtype.kind == "c" else np.float32
     exact = np.complex128 if ref.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
@@ -28,7 +29,7 @@ def difference(wide: Array, ref: Array) -> Array:
 
 
 class RecordedFloat64:
-    """What one case did in float64 when it was recorded: a `Float64`."""
+    """One case as it ran in float64 when it was recorded: a `Float64`."""
 
     def __init__(self, case: StoredCase, reader: Reader) -> None:
         self._case, self._reader = case, reader
@@ -81,40 +82,26 @@ class RecordedFloat64:
         return self._wider(stored.outputs, stored.own)
 
     def returned(self, order: int, leaf: str) -> Array | None:
-        """What a call returned by its own code."""
+        """Output of a call by its local computation."""
         stored = self._case.calls[order]
         return self._wider(stored.outputs, stored.own).get(leaf)
 
     def handed(self, order: int, leaf: str) -> Array | None:
-        """What a call was handed."""
+        """Input of a call, as its parent computes it."""
         stored = self._case.calls[order]
         return self._wider(stored.inputs, stored.passed).get(leaf)
 
     def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
-        return _Wider(leaves, wide, self._reader)
+        """Arrays in float64: the recorded ones and what was recorded on top of them."""
+        forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
 
+        def read(name: str) -> Array:
+            form, more = forms[name], wide[name]
+            kind = np.complex128 if form.dtype.kind == "c" else np.float64
+            array = self._reader.read(form).astype(kind)
+            return array if more is None else array + self._reader.read(more)
 
-class _Wider(Mapping[str, Array]):
-    """Arrays in float64: the recorded ones and what was recorded on top of them."""
-
-    def __init__(self, leaves: Sequence[StoredLeaf], wide: Wide, reader: Reader) -> None:
-        self._forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
-        self._wide, self._reader = wide, reader
-
-    def __getitem__(self, name: str) -> Array:
-        form, more = self._forms[name], self._wide[name]
-        kind = np.complex128 if form.dtype.kind == "c" else np.float64
-        array = self._reader.read(form).astype(kind)
-        return array if more is None else array + self._reader.read(more)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._forms
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._forms)
-
-    def __len__(self) -> int:
-        return len(self._forms)
+        return LazyArrays(forms, read)
 
 
 def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:

@@ -38,6 +38,10 @@ Wide = Mapping[str, Form | None]
 `None` where that is nothing."""
 
 
+CALL = ("path", "kind", "method", "number", "parent")
+"""What a `StoredCall` has as its `Call` has it."""
+
+
 @dataclass(frozen=True)
 class StoredLeaf:
     """A `Leaf` with the form of its array instead of its place in a store."""
@@ -140,7 +144,7 @@ class StoredTensor:
 class Index:
     """All of `trace.json`.
 
-    `request` is what was asked for, and of which models: a recording goes on only with the same.
+    `request` is what was asked for, and of which code: a recording goes on only with the same.
     `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say
     which modules were recorded, as for `run`. `gaps` are what the pair says that its inputs leave
     out.

@@ -1,4 +1,4 @@
-"""What cases call on the port, by name: a golden trace holds no code."""
+"""Names of what cases call on the port: a golden trace holds no code."""
 
 from collections.abc import Callable
 from typing import Any

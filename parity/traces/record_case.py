@@ -1,8 +1,8 @@
 """One case of a golden trace: the calls of the reference, and what they do in float64."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,19 +20,10 @@ from parity.run.inputs import root_outputs
 from parity.run.live import Live
 from parity.run.part import Extent, extents
 from parity.traces.float64 import difference
-from parity.traces.index import StoredCall, StoredCase, StoredLeaf, Wide
+from parity.traces.index import CALL, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of
 from parity.traces.plain import encode
-from parity.traces.shards import Array, Form
-
-
-@dataclass(frozen=True)
-class Made:
-    """A recorded case; `outputs` are those of the called module, `arrays` are to be written."""
-
-    stored: StoredCase
-    outputs: Mapping[str, Any]
-    arrays: Sequence[tuple[Form, Callable[[], Array]]]
+from parity.traces.shards import Form, ToWrite
 
 
 def record_case(
@@ -42,9 +33,10 @@ def record_case(
     choice: Scope,
     store: Store,
     progress: Progress,
-) -> Made:
-    """Run the case, then once more in float64, then each call with others inside by itself.
+) -> tuple[StoredCase, Mapping[str, Any], ToWrite]:
+    """Case, outputs of the called module, and the arrays that are to be written.
 
+    Runs the case, then once more in float64, then each call with others inside by itself.
     Of a part of the model the outermost calls of the `choice` run in float64, one after another.
 
     Raises:
@@ -61,9 +53,7 @@ def record_case(
     added, problem = _in_float64(case, live, choice, trace, forms, progress)
     calls = tuple(
         StoredCall(
-            **{
-                name: getattr(call, name) for name in ("path", "kind", "method", "number", "parent")
-            },
+            **{name: getattr(call, name) for name in CALL},
             inputs=tuple(map(forms.leaf, call.inputs)),
             outputs=tuple(map(forms.leaf, call.outputs)),
             **added[call.order],
@@ -83,7 +73,7 @@ def record_case(
         problem=problem,
         shards=(),
     )
-    return Made(stored, root_outputs(trace.calls[-1], store), list(forms.arrays.values()))
+    return stored, root_outputs(trace.calls[-1], store), forms.arrays
 
 
 def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
@@ -101,17 +91,14 @@ def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
 
 
 class _Forms:
-    """The arrays that are to be written, by digest."""
+    """Forms of what is in the store, whose arrays are to be written."""
 
     def __init__(self, store: Store) -> None:
-        self.store = store
-        self.arrays: dict[str, tuple[Form, Callable[[], Array]]] = {}
+        self.store, self.arrays = store, ToWrite()
 
     def of(self, buffer: Buffer) -> Form:
         """The form of a stored array, which is to be written."""
-        form = Form(buffer.digest.hex(), buffer.shape, buffer.dtype)
-        self.arrays.setdefault(form.digest, (form, partial(self.store.get, buffer)))
-        return form
+        return self.arrays.add(buffer.digest, buffer, partial(self.store.get, buffer))
 
     def leaf(self, leaf: Leaf) -> StoredLeaf:
         """A leaf, whose array is to be written."""

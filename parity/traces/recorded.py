@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NoReturn
 
+from parity.core.arrays import Array
 from parity.core.calls import Leaf, Match, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
@@ -18,7 +19,6 @@ from parity.diagnose import direct
 from parity.diagnose.evident import by_kind, by_repetition, suspected
 from parity.diagnose.scene import EXPLAINED, HINTS, Scene
 from parity.diagnose.where import where
-from parity.force.common import Array
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 from parity.traces.float64 import RecordedFloat64

@@ -1,15 +1,16 @@
 """A golden trace as it is read: its index, and the arrays of its files once these are checked."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
-from parity.traces.index import AGAIN, Index, StoredCall, StoredLeaf, read_index
+from parity.traces.index import AGAIN, CALL, Index, StoredCall, StoredLeaf, read_index
 from parity.traces.shards import Array, Form, Reader, problem
 
 
@@ -44,7 +45,8 @@ class Golden:
     @property
     def state(self) -> Mapping[str, Array]:
         """The reference's state dict, read tensor by tensor."""
-        return _State(self.reader, self.index.state)
+        forms = self.index.state
+        return LazyArrays(forms, lambda name: self.reader.read(forms[name]))
 
 
 def open_trace(folder: Path) -> Golden:
@@ -96,9 +98,7 @@ def adopted(
 
     found = tuple(
         Call(
-            **{
-                name: getattr(call, name) for name in ("path", "kind", "method", "number", "parent")
-            },
+            **{name: getattr(call, name) for name in CALL},
             order=order,
             inputs=tuple(map(leaf, call.inputs)),
             outputs=tuple(map(leaf, call.outputs)),
@@ -106,17 +106,3 @@ def adopted(
         for order, call in enumerate(calls)
     )
     return Trace(found, {info.path: info for info in modules})
-
-
-class _State(Mapping[str, Array]):
-    def __init__(self, reader: Reader, forms: Mapping[str, Form]) -> None:
-        self._reader, self._forms = reader, forms
-
-    def __getitem__(self, name: str) -> Array:
-        return self._reader.read(self._forms[name])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._forms)
-
-    def __len__(self) -> int:
-        return len(self._forms)

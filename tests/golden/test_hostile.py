@@ -17,7 +17,8 @@ from parity.traces.trace import open_trace
 
 VALUES = (
     None, True, -1, 0, 3, 2**70, 1e308, "", "a", "../../x", "/etc/passwd", "float128", "object",
-    "\x00", [], [1], {"digest": "a", "shape": [-1], "dtype": "float32"}, {}, {"a": 1}, {"array": 9}, {"float": []},
+    "\x00", [], [1], {"digest": "a", "shape": [-1], "dtype": "float32"}, {}, {"a": 1}, {"array": 9},
+    {"float": []}, {"form": None}, {"opaque": "\x00"},
 )  # fmt: skip
 
 
@@ -77,7 +78,10 @@ def case(path, value):
         (case(("arguments",), {"tuple": [{"tuple": []}, {"dict": {}}]}), "each of 1 arrays once"),
         (case(("r_limit",), "NaN"), "expected a number"),
         (lambda content: content["environment"].update(seed="x"), "expected an integer"),
-        (lambda content: content["cases"][0]["shards"][0].update(digests="ab"), "expected a list"),
+        (
+            lambda content: content["cases"][0]["shards"][0].update(nbytes="ab"),
+            "nbytes: expected an",
+        ),
         (lambda content: content.update(cases=[]), "has no case"),
         (lambda content: content["cases"].append(content["cases"][0]), "has 2 cases"),
     ],

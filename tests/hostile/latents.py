@@ -91,8 +91,8 @@ WEIGHTS = [
             "--weights", "vae"),
     weights("weights of NaN", float("nan"), "jaxvae", "reconstruct", "clip.npy", "out.npy",
             "--weights", "vae"),
-    weights("weights of NaN", float("nan"), "parity", "run", "cogvideox", "--weights", "vae", "--frames", "1",
-            "--size", "8x8", "--quiet", "--out", "out"),
+    weights("weights of NaN", float("nan"), "parity", "run", "cogvideox",
+            "--weights", "vae", "--frames", "1", "--size", "8x8", "--quiet", "--out", "out"),
 ]  # fmt: skip
 
 CASES = [*SHAPES, *TYPES, *VALUES, *ABOUT, *NAMES, *FILES, *WEIGHTS]

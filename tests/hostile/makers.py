@@ -100,8 +100,8 @@ OPTIONS = [
          words=("parity", "run", "cogvideox", "--out", "file/x"), says=("cannot be made", "--out")),
     Case("maker", "a device for --out", words=("parity", "run", "cogvideox", "--out", "/dev/null"),
          says=("--out",)),
-    Case("maker", "a name too long for --out", words=("parity", "run", "cogvideox", "--out", "x" * 300),
-         says=("--out",)),
+    Case("maker", "a name too long for --out",
+         words=("parity", "run", "cogvideox", "--out", "x" * 300), says=("--out",)),
     Case("maker", "no command", words=("parity", "frobnicate"), says=("No such command",)),
     Case("maker", "a command with a line end", words=("parity", "a\nb"), says=("No such command",)),
 ]  # fmt: skip

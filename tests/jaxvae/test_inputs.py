@@ -76,8 +76,8 @@ def test_a_video_file(tmp_path, monkeypatch):
 
 
 def test_bad_files_get_one_line(tmp_path):
-    refused("no such video file", tmp_path / "missing.mp4")
-    refused("no such video file", tmp_path)
+    refused("no such file", tmp_path / "missing.mp4")
+    refused("no such file", tmp_path)
     text = tmp_path / "notes.mp4"
     text.write_text("hello")
     refused(r"notes\.mp4: not a video", text)
@@ -90,7 +90,10 @@ def test_bad_files_get_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("array", "match"),
     [
-        (np.zeros((4, 8, 8), np.uint8), r"expected an array \(frames, height, width, 3\), found"),
+        (
+            np.zeros((4, 8, 8), np.uint8),
+            r"\(frames, height, width, 3\), found uint8 \(4, 8, 8\)",
+        ),
         (np.zeros((4, 8, 8, 3), np.int64), "expected uint8 or float"),
         (np.zeros((1, 8, 8, 3), np.uint8), "2 frames asked for, 1 found"),
         (np.zeros((4, 4, 8, 3), np.uint8), "hold no 8x8 window"),

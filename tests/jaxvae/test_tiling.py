@@ -99,7 +99,7 @@ class Tiles:
             return Bridge.last(method(None, a, b, extent))  # a copy: nothing is written back here
 
         self.patch.setattr(tiling, "blend", blend)
-        self.patch.setattr(tiling, "_join", np.concatenate)
+        self.patch.setattr(tiling, "join", np.concatenate)
         return seen, blended, windows(video.shape).join(run)
 
     def compare(self, direction, shape):

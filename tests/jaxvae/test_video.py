@@ -14,7 +14,6 @@ from jaxvae.io.video import (
     Writer,
     find_video,
     from_pixels,
-    open_array,
     to_pixels,
 )
 
@@ -76,12 +75,12 @@ def test_a_window(tmp_path):
 def test_an_array_of_floats_is_read_where_it_is_wanted(tmp_path):
     path = tmp_path / "clip.npy"
     np.save(path, drawn().astype(np.float32) / 255)
-    assert open_array(path, floats=True).dtype == np.float32
+    assert np.array_equal(find_video(path, floats=True).read(), np.load(path))
     with pytest.raises(VideoError, match=r"expected uint8 .*, found float32"):
-        open_array(path)
+        find_video(path)
     np.save(path, drawn().astype(np.int32))
     with pytest.raises(VideoError, match=r"expected uint8 or float .*, found int32"):
-        open_array(path, floats=True)
+        find_video(path, floats=True)
 
 
 def test_an_interrupt_while_a_file_is_opened_leaves_none(tmp_path, monkeypatch):
@@ -133,7 +132,7 @@ def test_a_file_that_became_shorter(tmp_path):
 def test_frames_that_change_their_size(tmp_path, monkeypatch):
     path = write(tmp_path / "clip.npy", drawn(4))
     frames = [*drawn(2), *drawn(2, height=20)]
-    monkeypatch.setattr(video, "_decoded", lambda path: iter(frames))
+    monkeypatch.setattr(video, "_decoded", lambda path, floats: iter(frames))
     with pytest.raises(VideoError, match="frame 2 has 20x32 pixels, which are less"):
         list(Video(path, 0, 4, (0, 0), (24, 32), Fraction(24)).parts())
 

@@ -94,7 +94,7 @@ def test_gradients_are_those_of_the_sum(bridge):
         jax.jit(jax.grad(lambda x, kernel, f=function: loss(f, x, kernel), (0, 1)))(x, kernel)
         for function in (
             lambda x, kernel: winograd.convolve(x, kernel, (0, 1, 1)),
-            lambda x, kernel: sum_over_time(x, kernel, ONE, (0, 1, 1), ONE, HIGHEST),
+            lambda x, kernel: sum_over_time(x, kernel, (ONE, (0, 1, 1), ONE, HIGHEST)),
         )
     )
     for a, b in zip(ours, theirs, strict=True):

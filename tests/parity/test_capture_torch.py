@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from parity.capture.recorder import Subtree
 from parity.capture.torch import modules, record
 from parity.core.store import Store
 
@@ -80,7 +81,7 @@ def test_a_method_gets_a_root_row(pair, image, store):
 
 
 def test_the_module_alone(pair, image, store):
-    trace = run(pair[0].stem, image, store=store, prefix="stem", inside=())
+    trace = run(pair[0].stem, image, store=store, subtree=Subtree("stem", ()))
     assert [call.path for call in trace.calls] == ["stem"]
     assert set(trace.modules) == {"stem"}
 

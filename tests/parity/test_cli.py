@@ -45,6 +45,7 @@ def test_help_is_quick_and_names_the_options():
 
 def test_the_shell_completes_commands_options_and_pairs():
     for words, found in (("parity ru", "run"), ("parity run cogv", "cogvideox"),
+                         ("parity run cogvideox --fr", "--frames"),
                          ("parity compare --dt", "--dtype")):  # fmt: skip
         asked = {"_PARITY_COMPLETE": "bash_complete", "COMP_WORDS": words,
                  "COMP_CWORD": str(words.count(" "))}  # fmt: skip
@@ -94,23 +95,12 @@ def test_the_commit_is_that_of_this_checkout():
 
 
 def test_a_missing_video(tmp_path):
-    refused(
-        parity("run", "cogvideox", "--video", "gone.mp4", cwd=tmp_path), "gone.mp4: no such file"
-    )
+    words = ("run", "cogvideox", "--video", "gone.mp4")
+    refused(parity(*words, cwd=tmp_path), "'--video': gone.mp4: no such file")
 
 
 def test_a_clip_too_small_for_the_model(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1, 2, 2, 3), np.uint8))
-    words = (
-        "run",
-        "cogvideox",
-        "--config",
-        "small",
-        "--video",
-        "a.npy",
-        "--frames",
-        1,
-        "--size",
-        "2x2",
-    )
+    words = ("run", "cogvideox", "--config", "small", "--video", "a.npy", "--frames", 1,
+             "--size", "2x2")  # fmt: skip
     refused(parity(*words, cwd=tmp_path), "frames of 2x2", "at least 4x4")

@@ -11,7 +11,7 @@ from parity.capture.torch import record
 from parity.core.calls import Call
 from parity.core.store import Store
 from parity.core.thread_pool import Background
-from parity.force.common import by_turn
+from parity.force.common import Recording, Turns
 from parity.force.torch import force_reference
 from tests.parity.conftest import NnxBlock
 
@@ -139,10 +139,9 @@ def test_the_reference_is_left_as_it_was(pair, image):
 
     with Store() as store:
         trace = record(reference, "__call__", (image,), {}, store=store, layout={})
+        recording = Recording(_matches(trace.calls), trace.calls, store)
         with pytest.raises(KeyboardInterrupt):
-            force_reference(
-                reference, "__call__", _matches(trace.calls), trace.calls, store, broken, {0}
-            )
+            force_reference(reference, "__call__", recording, broken, {0})
     assert {name: id(tensor) for name, tensor in reference.named_parameters()} == before
     assert all("forward" not in vars(module) for module in reference.modules())
 
@@ -168,9 +167,8 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
         def listen(match, handed, outputs):
             heard[match.ref.path, match.ref.number] = outputs
 
-        problem = force_reference(
-            reference, "__call__", _matches(trace.calls), trace.calls, store, listen, {wanted}
-        )
+        recording = Recording(_matches(trace.calls), trace.calls, store)
+        problem = force_reference(reference, "__call__", recording, listen, {wanted})
     assert problem == ""
     computed = {path for (path, _), outputs in heard.items() if outputs}
     in_place = {"block", "block.act", "blocks.0", "blocks.0.act"}
@@ -205,10 +203,8 @@ def test_calls_inside_one_that_is_left_out_have_had_their_turn():
         def listen(match, handed, outputs):
             heard[match.ref.path, match.ref.number] = handed
 
-        force_reference(
-            reference, "__call__", _matches(trace.calls), trace.calls, store, listen,
-            {second.order},
-        )  # fmt: skip
+        recording = Recording(_matches(trace.calls), trace.calls, store)
+        force_reference(reference, "__call__", recording, listen, {second.order})
     assert np.allclose(heard["inner.linear", 1]["input"].numpy(), 2 * x)
     assert ("inner.linear", 0) not in heard
 
@@ -275,9 +271,9 @@ def test_turns_count_calls_by_their_beginning():
         return Call(path, "M", "__call__", number, order, parent, (), ())
 
     calls = [call("a", 0, 0, 1), call("a", 1, 1, 2), call("", 0, 2, -1)]  # `a` calls itself
-    assert {key: found.order for key, found in by_turn(calls).items()} == {
-        ("", 0): 2, ("a", 0): 1, ("a", 1): 0,
-    }  # fmt: skip
+    turns = Turns({match.ref.order: match for match in _matches(calls)}, calls)
+    assert [turns.next(path).ref.order for path in ("", "a", "a")] == [2, 1, 0]
+    assert turns.next("a") is None
 
 
 def test_an_error_in_the_background_is_raised():

@@ -37,7 +37,7 @@ def test_the_stage_that_set_the_peak_and_how_far_it_rose():
 
 FREED = """
 import numpy as np
-from parity import memory
+from parity.host import memory
 from parity.host.progress import Progress
 progress = Progress()
 progress.stage("many small arrays, and one that stays behind them")

@@ -5,7 +5,7 @@ import torch
 from parity.capture.torch import record
 from parity.core.problems import other_shape
 from parity.core.store import Store
-from parity.force.module64 import reference64
+from parity.force.float64 import TorchModules
 from parity.measure.noise import bounded, score
 
 
@@ -15,7 +15,7 @@ def test_float64_run_on_the_recorded_inputs(pair, image):
         trace = record(reference, "__call__", (image,), {}, store=store, layout={})
         calls = {(call.path, call.number): call for call in trace.calls}
         second = calls["block", 1]  # its scale argument is a plain number
-        found = reference64(reference.block, "__call__", second, store)
+        found = TorchModules({"block": reference.block}, "__call__").whole(second, store)
         given = next(leaf for leaf in second.inputs if leaf.buffer)
         x = torch.from_numpy(np.moveaxis(store.get(given.buffer), -1, 1)).double()
     assert reference.stem.weight.dtype == torch.float32  # the model is left alone

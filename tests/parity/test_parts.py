@@ -8,7 +8,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.measure.channels import suspicious, worst_part
+from parity.measure.channels import suspicious, worst_channel
 from parity.pipeline import run_pair
 
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
@@ -83,15 +83,15 @@ def test_channels_one_by_one():
     port[0, 0] = ref[0, 0] = np.nan
     port[0, 1] = ref[0, 1] = (np.inf, -np.inf, np.inf, np.inf)
     assert not suspicious(ref, port)
-    assert worst_part(ref, port, wide) is None
+    assert worst_channel(ref, port, wide) is None
     port[..., 3] *= 1.01
     assert suspicious(ref, port)
-    part = worst_part(ref, port, wide)
+    part = worst_channel(ref, port, wide)
     assert part.channel == 3
     assert part.rel_l2 == pytest.approx(0.01, rel=1e-3)
     ref[..., 3] = wide[..., 3] = 0  # nothing that it could be measured by
     assert not suspicious(ref, port)
-    assert worst_part(ref, port, wide) is None
+    assert worst_channel(ref, port, wide) is None
 
 
 class Masked(torch.nn.Module):

@@ -8,6 +8,7 @@ from click.testing import CliRunner
 from flax import nnx
 
 from parity.capture.nnx import record
+from parity.capture.recorder import Subtree
 from parity.cli import cli
 from parity.core.exceptions import InputError
 from parity.core.store import Store
@@ -26,7 +27,14 @@ class Net(nnx.Module):
 
 def test_the_calls_of_a_recorded_run_have_the_paths_of_their_modules(tmp_path):
     with profiled(tmp_path), Store() as store:
-        record(Net(), "__call__", (np.ones((1, 2), np.float32),), {}, store=store, prefix="net")
+        record(
+            Net(),
+            "__call__",
+            (np.ones((1, 2), np.float32),),
+            {},
+            store=store,
+            subtree=Subtree("net"),
+        )
     (found,) = tmp_path.rglob("*.xplane.pb")
     text = found.read_bytes()
     assert b"net.layers.0" in text

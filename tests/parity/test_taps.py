@@ -462,10 +462,10 @@ def test_other_threads_and_what_fails_leave_no_trace():
     for run in (partial(compare, Threads(), Broken(), (X,)), partial(recorded, Broken().__call__)):
         with pytest.raises((ZeroDivisionError, TypeError)):
             run()
-        assert not taps._hearing
-    with taps.heard(lambda name, x: name), taps.heard(lambda name, x: x):
+        assert not taps._callbacks
+    with taps.observed(lambda name, x: name), taps.observed(lambda name, x: x):
         assert parity.tap("a", 1) == 1
-    assert not taps._hearing
+    assert not taps._callbacks
 
 
 def test_a_loop_of_python_writes_its_numbers():

@@ -126,13 +126,10 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         Joined along time the frames are what `decode` returns, bit for bit: the same programs make
         them. With tiling the caches of all tiles are held at once, those of one tile in `decode`.
 
-        `single_latents` decodes one latent frame at a time: half of the temporary memory (51 % in
-        the tests' small model), and as many frames: 13 latent frames give 1 + 12 * 4 = 49. It is
-        NOT what the reference computes. Group statistics are taken over the one latent frame of a
-        chunk, where the reference takes them over two or three, and nothing else differs: without
-        statistics both are equal. In the tests' small model, with random weights, the video of 13
-        latent frames is off by 11 % (rms; `tests/jaxvae/test_stream.py` has the figures). It is
-        not a chunk size of 1 either, which as in diffusers doubles no frame in time: 13 give 13.
+        `single_latents` decodes one latent frame at a time, in half of the temporary memory, to as
+        many frames. It is NOT what the reference computes: group statistics are taken over the one
+        latent frame of a chunk, where the reference takes them over two or three (figures in
+        `tests/jaxvae/test_stream.py`). Nor is it a chunk size of 1, which doubles no frame in time.
         """
         self._check_stream("decode_stream")
         if single_latents and self.sharding is not None and self.sharding.time is not None:

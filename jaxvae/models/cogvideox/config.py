@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from jaxvae.io.messages import shown
 
@@ -19,19 +19,6 @@ UP_BLOCK = "CogVideoXUpBlock3D"
 ACTIVATIONS = ("silu", "swish", "mish", "gelu", "relu")
 LARGEST = 1 << 20
 """Bytes of a `config.json`: those that exist have about one thousand."""
-
-_POSITIVE_INTS = (
-    "in_channels",
-    "out_channels",
-    "latent_channels",
-    "layers_per_block",
-    "norm_num_groups",
-    "sample_height",
-    "sample_width",
-)
-_NUMBERS = ("norm_eps", "temporal_compression_ratio", "scaling_factor", "shift_factor")
-_SWITCHES = ("use_quant_conv", "use_post_quant_conv", "invert_scale_latents")
-_OPTIONAL = ("shift_factor", "latents_mean", "latents_std")
 
 # More than any such model has: what is beyond would be built for hours, or not be held in memory.
 _MOST = {"layers_per_block": 100, "temporal_compression_ratio": 1024}
@@ -155,19 +142,18 @@ class CogVideoXVAEConfig:
     def _check_types(self) -> None:
         for field in dataclasses.fields(self):
             name, value = field.name, getattr(self, field.name)
-            if value is None and name in _OPTIONAL:
+            if value is None and type(None) in get_args(field.type):
                 continue
-            if name in _POSITIVE_INTS:
+            if field.type is int:
                 _expect(_is_int(value) and value > 0, name, "a positive integer", value)
                 most = _MOST.get(name, _MOST_CHANNELS)
                 _expect(value <= most, name, f"at most {most}", value)
-            elif name in _NUMBERS:
-                _expect(_is_number(value), name, "a number", value)
-            elif name in _SWITCHES:
+            elif field.type in (float, float | None):
+                known = _is_number(value) or (name == "force_upcast" and isinstance(value, bool))
+                _expect(known, name, "a number", value)
+            elif field.type is bool:
                 _expect(isinstance(value, bool), name, "true or false", value)
-            elif name == "force_upcast":
-                _expect(isinstance(value, bool) or _is_number(value), name, "a number", value)
-            elif name == "act_fn":
+            elif field.type is str:
                 _expect(isinstance(value, str), name, "a string", value)
             else:
                 _expect(isinstance(value, tuple), name, "a list", value)

@@ -15,8 +15,7 @@ from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
 from jaxvae.models.posterior import DiagonalGaussian
-from parity.core.pair import Mistake
-from parity.selftest.mistakes import behaviour
+from parity import Mistake, behaviour
 
 Right = Callable[..., Any]
 
@@ -102,55 +101,31 @@ def _normalised(x: Array, axes: tuple[int, ...], eps: float, spare: int = 0) -> 
     return x * lax.rsqrt(variance + eps)
 
 
-def _grouped(module: Any, x: Array) -> Array:
-    return x.reshape(*x.shape[:-1], module.num_groups, -1)
-
-
 def _affine(module: Any, x: Array) -> Any:
     row = (1,) * (x.ndim - 1) + (-1,)
     return x * module.scale[...].reshape(row) + module.bias[...].reshape(row)
 
 
-def _norm_per_frame(module: Any, right: Right, x: Array) -> Any:
-    grouped = _grouped(module, x)
-    return _affine(module, _normalised(grouped, (2, 3, 5), module.eps).reshape(x.shape))
+def _norm(
+    axes: tuple[int, ...] = (1, 2, 3, 5),
+    eps: float | None = None,
+    spare: int = 0,
+    affine: bool = True,
+    interleaved: bool = False,
+) -> Callable[..., Any]:
+    """A norm over other axes of (b, t, h, w, groups, channels), or with another setting."""
 
-
-def _norm_per_position(module: Any, right: Right, x: Array) -> Any:
-    return _affine(module, _normalised(_grouped(module, x), (5,), module.eps).reshape(x.shape))
-
-
-def _norm_interleaved(module: Any, right: Right, x: Array) -> Any:
-    grouped = x.reshape(*x.shape[:-1], -1, module.num_groups)
-    return _affine(module, _normalised(grouped, (1, 2, 3, 4), module.eps).reshape(x.shape))
-
-
-def _norm_unbiased(module: Any, right: Right, x: Array) -> Any:
-    grouped = _normalised(_grouped(module, x), (1, 2, 3, 5), module.eps, spare=1)
-    return _affine(module, grouped.reshape(x.shape))
-
-
-def _norm_without_affine(module: Any, right: Right, x: Array) -> Any:
-    return _normalised(_grouped(module, x), (1, 2, 3, 5), module.eps).reshape(x.shape)
-
-
-def _norm_scaled_from_one(module: Any, right: Right, x: Array) -> Any:
-    normed = _normalised(_grouped(module, x), (1, 2, 3, 5), module.eps).reshape(x.shape)
-    return right(x) + normed
-
-
-def _other_eps(eps: float) -> Callable[..., Any]:
     def wrong(module: Any, right: Right, x: Array) -> Any:
-        normed = _normalised(_grouped(module, x), (1, 2, 3, 5), eps).reshape(x.shape)
-        return _affine(module, normed)
+        parts = (-1, module.num_groups) if interleaved else (module.num_groups, -1)
+        grouped = x.reshape(*x.shape[:-1], *parts)
+        normed = _normalised(grouped, axes, eps or module.eps, spare).reshape(x.shape)
+        return _affine(module, normed) if affine else normed
 
     return wrong
 
 
-def _spatial(module: Any, f: Array, zq: Array) -> tuple[Array, Array, Any]:
-    scale, one = module.conv_y(zq)
-    shift, other = module.conv_b(zq)
-    return scale, shift, {"conv_y": one, "conv_b": other}
+def _norm_scaled_from_one(module: Any, right: Right, x: Array) -> Any:
+    return right(x) + _norm(affine=False)(module, right, x)
 
 
 def _resized(f: Array, zq: Array) -> Any:
@@ -158,38 +133,30 @@ def _resized(f: Array, zq: Array) -> Any:
     return nearest_resize(zq, f.shape[1:4], first_apart=apart)
 
 
-def _resized_as_one(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
-    zq = nearest_resize(zq, f.shape[1:4])
-    scale, shift, cache = _spatial(module, f, zq)
-    return module.norm_layer(f) * scale + shift, cache
-
-
-def _resized_smoothly(
-    module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None
-) -> Any:
+def _resized_smoothly(f: Array, zq: Array) -> Any:
     def resize(x: Array, frames: int) -> Any:
         return jax.image.resize(x, (x.shape[0], frames, *f.shape[2:4], x.shape[-1]), "linear")
 
     if f.shape[1] > 1 and f.shape[1] % 2 == 1:
         parts = [resize(zq[:, :1], 1), resize(zq[:, 1:], f.shape[1] - 1)]
-        zq = jnp.concatenate(parts, axis=1)
-    else:
-        zq = resize(zq, f.shape[1])
-    scale, shift, cache = _spatial(module, f, zq)
-    return module.norm_layer(f) * scale + shift, cache
+        return jnp.concatenate(parts, axis=1)
+    return resize(zq, f.shape[1])
 
 
-def _scale_and_shift_exchanged(
-    module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None
-) -> Any:
-    scale, shift, cache = _spatial(module, f, _resized(f, zq))
-    return module.norm_layer(f) * shift + scale, cache
+def _spatial(
+    resize: Callable[[Array, Array], Any] = _resized,
+    combine: Callable[..., Any] = lambda normed, scale, shift, f: normed * scale + shift,
+) -> Callable[..., Any]:
+    """A spatial norm that resizes the latent otherwise, or combines otherwise what it has."""
 
+    def wrong(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
+        zq = resize(f, zq)
+        scale, one = module.conv_y(zq)
+        shift, other = module.conv_b(zq)
+        output = combine(module.norm_layer(f), scale, shift, f)
+        return output, {"conv_y": one, "conv_b": other}
 
-def _norm_left_out(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
-    scale, shift, cache = _spatial(module, f, _resized(f, zq))
-    module.norm_layer(f)
-    return f * scale + shift, cache
+    return wrong
 
 
 def _other_activation(function: Callable[[Array], Array]) -> Callable[..., Any]:
@@ -267,18 +234,20 @@ def _upsampled_as_one(module: Any, right: Right, x: Array) -> Any:
     return _up(module, nearest_resize(x, _larger(module, x)))
 
 
-def _upsampled_smoothly(module: Any, right: Right, x: Array) -> Any:
-    frames, height, width = _larger(module, x)
-    apart = frames > x.shape[1] and x.shape[1] % 2 == 1
-    x = nearest_resize(x, (frames, *x.shape[2:4]), first_apart=apart)
-    return _up(module, jax.image.resize(x, (*x.shape[:2], height, width, x.shape[4]), "linear"))
+def _upsampled(enlarge: Callable[[Array], Any]) -> Callable[..., Any]:
+    """An upsampler that doubles height and width otherwise."""
+
+    def wrong(module: Any, right: Right, x: Array) -> Any:
+        frames, *_ = _larger(module, x)
+        apart = frames > x.shape[1] and x.shape[1] % 2 == 1
+        return _up(module, enlarge(nearest_resize(x, (frames, *x.shape[2:4]), first_apart=apart)))
+
+    return wrong
 
 
-def _tiled(module: Any, right: Right, x: Array) -> Any:
-    frames, *_ = _larger(module, x)
-    apart = frames > x.shape[1] and x.shape[1] % 2 == 1
-    x = nearest_resize(x, (frames, *x.shape[2:4]), first_apart=apart)
-    return _up(module, jnp.tile(x, (1, 1, 2, 2, 1)))
+def _smoothly(x: Array) -> Any:
+    b, t, h, w, c = x.shape
+    return jax.image.resize(x, (b, t, 2 * h, 2 * w, c), "linear")
 
 
 def _moments_exchanged(module: Any, right: Right, x: Array, **options: Any) -> Any:
@@ -287,12 +256,8 @@ def _moments_exchanged(module: Any, right: Right, x: Array, **options: Any) -> A
     return DiagonalGaussian(jnp.concatenate([logvar, mean], axis=-1))
 
 
-def _from_zero_to_one(module: Any, right: Right, x: Array, **options: Any) -> Any:
-    return right((x + 1) / 2, **options)
-
-
-def _colours_in_opposite_order(module: Any, right: Right, x: Array, **options: Any) -> Any:
-    return right(x[..., ::-1], **options)
+def _given(change: Callable[[Array], Array]) -> Callable[..., Any]:
+    return lambda module, right, x, **options: right(change(x), **options)
 
 
 def _scaled_twice(module: Any, right: Right, z: Array, **options: Any) -> Any:
@@ -312,59 +277,64 @@ MISTAKES: tuple[Mistake, ...] = (
     _wrong("causal: zeros in front", ("padding",), CAUSAL, _zeros_in_front, _looks_back),
     _wrong("causal: padded behind", ("causal_side",), CAUSAL, _padded_behind, _looks_back),
     _wrong("causal: padded on both sides", ("causal_side",), CAUSAL, _padded_on_both_sides,
-          _looks_back),
+           _looks_back),
     _wrong("causal: edge instead of zeros", ("padding",), CAUSAL, _edge_in_space, _looks_back),
     _wrong("causal: cache dropped", ("cache",), CAUSAL, _no_cache, _looks_back),
     _wrong("causal: cache in opposite order", ("cache",), CAUSAL, _cache_in_opposite_order,
-          _looks_back),
+           _looks_back),
     _wrong("causal: cache one frame early", ("cache",), CAUSAL, _cache_one_frame_early,
-          _looks_back),
+           _looks_back),
     _wrong("causal: cache of the first frame", ("cache",), CAUSAL, _stale_cache, _looks_back),
-    _wrong("norm: PyTorch's default epsilon", ("epsilon",), NORM, _other_eps(1e-5)),
-    _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _other_eps(1e-3)),
-    _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm_per_frame),
-    _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm_per_position),
-    _wrong("norm: groups interleaved", ("norm_axes",), NORM, _norm_interleaved,
-           lambda module: module.num_groups > 1),
-    _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm_unbiased),
-    _wrong("norm: no scale and bias", ("scale_or_offset",), NORM, _norm_without_affine),
+    _wrong("norm: PyTorch's default epsilon", ("epsilon",), NORM, _norm(eps=1e-5)),
+    _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _norm(eps=1e-3)),
+    _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm(axes=(2, 3, 5))),
+    _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm(axes=(5,))),
+    _wrong("norm: groups interleaved", ("norm_axes",), NORM,
+           _norm(axes=(1, 2, 3, 4), interleaved=True), lambda module: module.num_groups > 1),
+    _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm(spare=1)),
+    _wrong("norm: no scale and bias", ("scale_or_offset",), NORM,
+           _norm(affine=False)),
     _wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),
-    _wrong("spatial norm: first frame not apart", ("resize", "glue"), SPATIAL, _resized_as_one),
-    _wrong("spatial norm: resized smoothly", ("resize",), SPATIAL, _resized_smoothly),
+    _wrong("spatial norm: first frame not apart", ("resize", "glue"), SPATIAL,
+           _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4]))),
+    _wrong("spatial norm: resized smoothly", ("resize",), SPATIAL,
+           _spatial(_resized_smoothly)),
     _wrong("spatial norm: scale and shift exchanged", ("glue",), SPATIAL,
-          _scale_and_shift_exchanged),
-    _wrong("spatial norm: not normalised", ("glue",), SPATIAL, _norm_left_out),
+           _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale)),
+    _wrong("spatial norm: not normalised", ("glue",), SPATIAL,
+           _spatial(combine=lambda normed, scale, shift, f: f * scale + shift)),
     _wrong("activation: GELU", ("activation",), ("SiLU",), _other_activation(jax.nn.gelu)),
     _wrong("activation: ReLU", ("activation",), ("SiLU",), _other_activation(jax.nn.relu)),
     _wrong("activation: none", ("activation",), ("SiLU",), _other_activation(lambda x: x)),
     _wrong("resnet: no shortcut", ("glue",), RESNET, _residual(lambda x, shortcut: x)),
     _wrong("resnet: shortcut subtracted", ("glue",), RESNET,
-          _residual(lambda x, shortcut: x - shortcut)),
+           _residual(lambda x, shortcut: x - shortcut)),
     _wrong("resnet: shortcut divided by sqrt(2)", ("scale_or_offset",), RESNET,
-          _residual(lambda x, shortcut: (x + shortcut) / 2**0.5)),
+           _residual(lambda x, shortcut: (x + shortcut) / 2**0.5)),
     _wrong("down: pooled without the transpose", ("reshape_order",), DOWN,
-          _pooled_without_transpose, _compresses),
+           _pooled_without_transpose, _compresses),
     _wrong("down: every second frame", ("pooling",), DOWN, _pooled(lambda x: x[:, :, 0]),
-          _compresses),
+           _compresses),
     _wrong("down: maximum of pairs", ("pooling",), DOWN, _pooled(lambda x: jnp.max(x, 2)),
-          _compresses),
+           _compresses),
     _wrong("down: sum of pairs", ("pooling", "scale_or_offset"), DOWN,
-          _pooled(lambda x: jnp.sum(x, 2)), _compresses),
+           _pooled(lambda x: jnp.sum(x, 2)), _compresses),
     _wrong("down: last frame apart", ("pooling", "glue"), DOWN, _last_frame_apart, _compresses),
     _wrong("down: padded in front", ("padding",), DOWN, _padded_down(((1, 0), (1, 0)))),
     _wrong("down: padded on both sides", ("padding",), DOWN, _padded_down(((1, 1), (1, 1)))),
     _wrong("down: edge instead of zeros", ("padding",), DOWN, _padded_down(END, "edge")),
     _wrong("up: first frame not apart", ("resize", "glue"), UP, _upsampled_as_one, _compresses),
-    _wrong("up: resized smoothly", ("resize",), UP, _upsampled_smoothly),
-    _wrong("up: tiled", ("reshape_order", "resize"), UP, _tiled),
+    _wrong("up: resized smoothly", ("resize",), UP, _upsampled(_smoothly)),
+    _wrong("up: tiled", ("reshape_order", "resize"), UP,
+           _upsampled(lambda x: jnp.tile(x, (1, 1, 2, 2, 1)))),
     _wrong("encode: halves of the moments exchanged", ("reshape_order",), VAE, _moments_exchanged,
-          method="encode"),
-    _wrong("encode: video from 0 to 1", ("scale_or_offset",), VAE, _from_zero_to_one,
-          method="encode"),
+           method="encode"),
+    _wrong("encode: video from 0 to 1", ("scale_or_offset",), VAE, _given(lambda x: (x + 1) / 2),
+           method="encode"),
     _wrong("encode: colours in opposite order", ("reshape_order",), VAE,
-          _colours_in_opposite_order, method="encode"),
+           _given(lambda x: x[..., ::-1]), method="encode"),
     _wrong("decode: latents scaled twice", ("scale_or_offset",), VAE, _scaled_twice,
-          method="decode"),
+           method="decode"),
     _wrong("decode: clipped to [0, 1]", ("clamp",), VAE, _clipped, method="decode"),
 )  # fmt: skip
 """In the order of the model's parts."""

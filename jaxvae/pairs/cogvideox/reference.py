@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from jaxvae.io.diffusers_folder import split_source
+from jaxvae.io.messages import first_line
 from jaxvae.io.quality import Gathered
 from jaxvae.io.video import to_pixels
 from jaxvae.pairs.cogvideox.ladder import (
@@ -25,8 +26,7 @@ from jaxvae.pairs.cogvideox.ladder import (
     read_config,
 )
 from jaxvae.pairs.inputs import LARGE_MEAN, Clip, normal
-from parity.core.exceptions import InputError, first_line
-from parity.core.pair import Case
+from parity import Case, InputError
 
 # diffusers warns at import about things that a user cannot change
 with warnings.catch_warnings():
@@ -121,13 +121,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
             f"least {2**halvings}x{2**halvings}"
         )
     real = (
-        Case(
-            "encode/clip",
-            (clip.frames,),
-            torch=encode_torch,
-            nnx=encode_nnx,
-            source=clip.source,
-        ),
+        Case("encode/clip", (clip.frames,), torch=encode_torch, nnx=encode_nnx, source=clip.source),
         Case(
             "decode/clip",
             args_from=_latents,
@@ -167,8 +161,8 @@ def _reconstruction(args: tuple[Any, ...], ref: Mapping[str, Any], port: Mapping
     for name, *pair in zip(names, (wanted, found, found), (clip, clip, wanted), strict=True):
         gathered = Gathered()
         gathered.add(*pair)
-        quality = gathered.quality()
-        lines.append(f"{name} {quality.psnr:.2f} dB, SSIM {quality.ssim:.4f}")
+        psnr, ssim = gathered.quality()
+        lines.append(f"{name} {psnr:.2f} dB, SSIM {ssim:.4f}")
     return "; ".join(lines)
 
 
