@@ -142,8 +142,11 @@ class _Pairing:
         kept = {match.ref.order for match in self._matches}
         parents = {call.order: call.parent for call in calls}
         matches = (
-            replace(match, parent=next((x for x in above(match.parent, parents) if x in kept), -1))
+            replace(
+                match, parent=next(filter(kept.__contains__, above(parents[order], parents)), -1)
+            )
             for match in self._matches
+            for order in [match.ref.order]
         )
         # a tap in a part whose outermost call was not matched is in the code of no call
         return tuple(

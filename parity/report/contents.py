@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from parity.core.exceptions import escaped
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
 from parity.core.problems import Side
@@ -61,6 +62,10 @@ class Contents:
         Then commands exit with 0, and `assert_parity` does not fail.
         """
         return self.verdict in ("PASS", "WARN")
+
+    def __repr__(self) -> str:
+        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
+        return f"<{type(self).__name__} {escaped(self.name)}: {self.verdict}, {found}>"
 
     @cached_property
     def verdict(self) -> Verdict:
