@@ -8,6 +8,7 @@ from jaxtyping import Shaped
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Match
 from parity.core.metrics import unit_roundoff
+from parity.core.problems import ProblemKind
 from parity.core.tensors import Weight
 from parity.core.tree import flatten
 from parity.diagnose.scene import Scene
@@ -20,15 +21,18 @@ Array = Shaped[np.ndarray, "..."]
 Shown = tuple[str, str]
 """The cause and the evidence for it."""
 
+CAUSES = {
+    ProblemKind.NONFINITE: "nonfinite",
+    ProblemKind.SHAPE: "shape",
+    ProblemKind.DTYPE: "dtype",
+}
+
 
 def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     """A row that fails by its form: finiteness, shape or type."""
-    reason = found.judged.reason
-    if "entries differ in being finite" in reason:
-        yield "nonfinite", reason
-    for word in ("shape", "dtype"):
-        if reason.startswith(word):
-            yield word, reason
+    problem = found.judged.problem
+    if problem is not None and problem.kind in CAUSES:
+        yield CAUSES[problem.kind], problem.text
     for leaf in match.outputs:
         theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
         if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:

@@ -18,10 +18,10 @@ import numpy as np
 from parity.capture.linen import Part
 from parity.core.arrays import read
 from parity.core.calls import Call, Leaf, LeafMatch, Match
-from parity.core.measurements import UNSTEADY, Exclusive
+from parity.core.measurements import UNSTEADY, Error
 from parity.core.metrics import distance, rms
 from parity.core.store import Buffer, Store
-from parity.core.tensors import Array, Weight
+from parity.core.tensors import Array, Transform, Weight
 from parity.force.common import NotMeasured, Sides, reference, unforced
 from parity.gradients.nnx import PortGradients, PortRun, differentiate_port
 from parity.gradients.noise import Subject, is_strained, scored, small, strict, widened
@@ -256,11 +256,11 @@ class Measured:
                 total[name] = total.get(name, 0) + array.astype(np.float64)
         return self._in_order([line for line in lines if line.nnx_name in total], total)
 
-    def inside(self, match: Match) -> tuple[Exclusive, float]:
+    def inside(self, match: Match) -> tuple[Error, float]:
         """The worst of all gradients of a call, of all that is inside it too; and the largest
         relative error that is more than rounding where nothing jumps.
         """
-        nan, jumps, far = float("nan"), Jumps(), 0.0
+        jumps, far = Jumps(), 0.0
         try:
             whole = self._whole_call(match)
             worst, far = self._worst(match, whole, jumps)
@@ -274,14 +274,14 @@ class Measured:
                     _widest(jumps, whole, again, self.store)
                 worst, _ = self._worst(match, whole, jumps)
         except NotMeasured as error:
-            return Exclusive(nan, nan, 0, problem=str(error)), far
+            return Error.unknown(str(error)), far
         return worst, far
 
     def _whole_call(self, match: Match, asked: Asked = PLAIN) -> WideGradients:
         return self._backward.whole(match, self._calls[0], self.store, self.recorded, asked)
 
-    def _worst(self, match: Match, whole: WideGradients, jumps: Jumps) -> tuple[Exclusive, float]:
-        nan, errors, far = float("nan"), list[Exclusive](), 0.0
+    def _worst(self, match: Match, whole: WideGradients, jumps: Jumps) -> tuple[Error, float]:
+        errors, far = list[Error](), 0.0
 
         def add(
             ref: Array, own: Array, wide: Array | None, terms: float, jump: Array | None
@@ -305,14 +305,14 @@ class Measured:
             if own is None or one is None:
                 continue
             if self._unsteady(name):
-                return Exclusive(nan, nan, 0, problem=RANDOM), far
+                return Error.unknown(RANDOM), far
             # of one call the reference's gradient is known in float64 alone
             wide = self.store.get(one.value)
             terms, jump = of_sum(one.spread, _positions([match])), _of(jumps, name, self.store)
             add(wide.astype(np.float32), own.astype(np.float32), wide, terms, jump)
         if any(error.unsteady for error in errors):
-            return Exclusive(nan, nan, 0, problem=RANDOM), far
-        none = Exclusive(nan, nan, 0)
+            return Error.unknown(RANDOM), far
+        none = Error(math.nan, math.nan, 0)
         return max(errors, key=lambda e: (e.nonfinite, e.r), default=none), far
 
     def _unsteady(self, name: str) -> bool:
@@ -398,7 +398,7 @@ class Measured:
     @cached_property
     def _lines(self) -> Mapping[str, Sequence[Weight]]:
         """The lines of each parameter: of each part of it, and of each leaf that holds it."""
-        found: dict[str, dict[tuple[str, str], Weight]] = {}
+        found: dict[str, dict[tuple[str, str | Transform], Weight]] = {}
         for line in self._weights:
             if line.paired and line.kind == "parameter":
                 name = self.recorded.shared.get(line.name, line.name)

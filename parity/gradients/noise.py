@@ -7,8 +7,9 @@ from functools import cached_property
 import numpy as np
 
 from parity.core.calls import Match
-from parity.core.measurements import Exclusive
+from parity.core.measurements import Error
 from parity.core.metrics import ratio, rms, unit_roundoff
+from parity.core.problems import not_measured
 from parity.core.tensors import Array
 from parity.measure.noise import score
 
@@ -64,11 +65,10 @@ class Subject:
     problem: str = ""
 
     @cached_property
-    def own(self) -> Exclusive:
+    def own(self) -> Error:
         """The error of the call's own code."""
         if self.port is None or self.problem:
-            nan = float("nan")
-            return Exclusive(nan, nan, 0, problem=self.problem or NOT_AGAIN)
+            return Error.unknown(self.problem or NOT_AGAIN)
         return scored(self.ref, self.port, self.wide, self.terms, self.jump, self.limit)
 
     @property
@@ -97,13 +97,13 @@ def scored(
     terms: float = 0.0,
     jump: Array | None = None,
     limit: float = math.inf,
-) -> Exclusive:
+) -> Error:
     """As an output is, but that gradients of data that is only moved are summed: never exact.
 
     A small error over the `limit` is none where the gradient `jump`s: if few entries are off, and
     no more than they jump. A factor is no jump. Where many jump it cannot be told.
     """
-    error = replace(score(ref, port, wide, terms), moved=False, part="")
+    error = score(ref, port, wide, terms).of_subtree()
     if jump is None or wide is None or not error.rel_l2 < KINK or not jump.any():
         return error
     if strict(error, ref) > limit and is_factor(port, wide):
@@ -118,15 +118,16 @@ def scored(
         return replace(error, r=rest)
     if widened(ref, port, wide, terms, rms(jump)).r > limit:
         return error
-    return Exclusive(error.mae, error.rel_l2, 0, problem=f"R {error.r:.3g} {JUMPS}")
+    problem = not_measured(f"R {error.r:.3g} {JUMPS}")
+    return Error(error.mae, error.rel_l2, 0, problem=problem)
 
 
-def widened(ref: Array, port: Array, wide: Array | None, terms: float, jump: float) -> Exclusive:
+def widened(ref: Array, port: Array, wide: Array | None, terms: float, jump: float) -> Error:
     """As `scored`, where a small error may be as large as a `jump`, wherever it is."""
     error = score(ref, port, wide, terms)
     if jump and error.rel_l2 < KINK:
         error = score(ref, port, wide, max(terms, jump / (4 * unit_roundoff(ref.dtype))))
-    return replace(error, moved=False, part="")
+    return error.of_subtree()
 
 
 def is_factor(port: Array, wide: Array) -> bool:
@@ -137,17 +138,17 @@ def is_factor(port: Array, wide: Array) -> bool:
     return bool(lengths) and (shared / lengths) ** 2 > MOST
 
 
-def strict(error: Exclusive, ref: Array) -> float:
+def strict(error: Error, ref: Array) -> float:
     """R, where the reference's own distance from float64 does not count."""
     unit = 4 * unit_roundoff(ref.dtype)
     return error.r * max(1.0, error.floor_rel_l2 / unit) if unit else error.r
 
 
-def is_strained(error: Exclusive, limit: float) -> bool:
+def is_strained(error: Error, limit: float) -> bool:
     """Whether an error is near its limit, or the reference far from float64."""
     return error.unsteady or error.r > STRAINED * limit
 
 
-def small(error: Exclusive, limit: float) -> bool:
+def small(error: Error, limit: float) -> bool:
     """Whether an error that fails may be that of a few entries."""
     return error.r > limit and error.rel_l2 < KINK and not error.nonfinite

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
-from parity.core.measurements import ChildInput, Exclusive, Inclusive
+from parity.core.measurements import ChildInput
 from parity.core.metrics import compare_arrays, distance
 from parity.core.pair import Case
 from parity.core.verdicts import GRADIENTS, Fault, Row
@@ -114,9 +114,9 @@ def _judged(
     found = []
     for subject in subjects:
         error = subject.own
-        inclusive = _inclusive(error)
+        inclusive = error
         if container and subject.whole is not None and not error.problem:
-            inclusive = _inclusive(scored(subject.ref, subject.whole, None))
+            inclusive = scored(subject.ref, subject.whole, None)
         if inside is not None:
             inclusive = replace(
                 inclusive, r=inside.r, problem=inside.problem, nonfinite=inside.nonfinite,
@@ -128,7 +128,7 @@ def _judged(
                 subject.ref if subject.total is None else subject.total, subject.free
             )
         own = min([*wrong, *([error.rel_l2] if error.fails(limit) else [])], default=math.inf)
-        errors = Errors(free, inclusive, error, handed, container, excused=off <= NEARER * own)
+        errors = Errors(free, inclusive, error, handed, container, lenient=off <= NEARER * own)
         leaf = Leaf(_leaf(subject), measured.store.put(subject.ref))
         judged = judge(kind, LeafMatch(leaf, leaf), errors)
         found.append(Found(_row(case, subject, errors, judged), judged, tuple(handed)))
@@ -141,12 +141,6 @@ def _far(subject: Subject, limit: float) -> bool:
         return False
     error = distance(subject.ref, subject.whole)[1]
     return not bounded(error, SLACK * limit, subject.ref.dtype)
-
-
-def _inclusive(error: Exclusive) -> Inclusive:
-    return Inclusive(
-        error.mae, error.rel_l2, error.nonfinite, error.floor_rel_l2, error.r, error.problem
-    )
 
 
 def _row(case: Case, subject: Subject, errors: Errors, judged: Judgement) -> Row:

@@ -1,6 +1,6 @@
 """Refusals of arguments before anything runs, each with one line that says what to do."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
@@ -114,9 +114,9 @@ def _pending(
     return Pending(option, left, tuple(names), what, match)
 
 
-def check_choice(theirs: Sequence[str], options: Options) -> None:
-    """Modules of the reference that `only` names, and options that do not go with it."""
-    check_used("only", options.only, theirs, "module of the reference", fnmatchcase)
+def check_choice(paths: Collection[str], options: Options) -> None:
+    """Refuse globs of `only` that match no module of the reference, and `emulate` beside it."""
+    check_used("only", options.only, paths, "module of the reference", fnmatchcase)
     if options.only and options.emulate:
         raise InputError("emulate: it is measured on all calls, and only= leaves some out")
     if options.only and options.gradients:

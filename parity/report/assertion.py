@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from parity.core.exceptions import InputError
 from parity.core.verdicts import Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
-from parity.report import Report
+from parity.report.contents import Contents
 from parity.report.markdown import coverage_lines, number
 from parity.report.sections import doubt_lines
 
@@ -41,7 +41,7 @@ def check_grade(wanted: str | None) -> None:
         raise InputError(f"grade {wanted!r}: expected one of {', '.join(LIMITS)}")
 
 
-def assess(report: Report, wanted: str | None = None) -> Outcome:
+def assess(report: Contents, wanted: str | None = None) -> Outcome:
     """What a test makes of a report.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
@@ -77,7 +77,7 @@ def _mae(row: Row) -> float:
     return graded_mae((row.inclusive, row.exclusive, row.metrics)) if row.limited else math.nan
 
 
-def _worst(report: Report) -> Row | None:
+def _worst(report: Contents) -> Row | None:
     """The row with the largest R that was measured."""
     return max((row for row in report.rows if not math.isnan(_r(row))), key=_r, default=None)
 
@@ -86,7 +86,7 @@ def _r(row: Row | None) -> float:
     return row.exclusive.r if row is not None and row.exclusive is not None else math.nan
 
 
-def _brief(report: Report, missed: Sequence[Row], wanted: str | None) -> str:
+def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
     """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
@@ -110,7 +110,7 @@ def _output(row: Row) -> str:
     return f"`{row.path or '<root>'}{f'#{row.leaf}' if row.leaf else ''}`"
 
 
-def _details(report: Report, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
+def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
     for fault in report.faults[:LISTED]:
         yield from _of_fault(fault)
     if len(report.faults) > LISTED:

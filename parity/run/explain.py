@@ -49,9 +49,10 @@ def resolved(
 
 
 def _failed(one: Found) -> Found:
-    reason = f"{one.judged.reason}, and one change accounts for it"
-    judged = Judgement("FAIL", reason, "exclusive")
-    return replace(one, row=replace(one.row, verdict="FAIL", reason=reason), judged=judged)
+    problem = one.judged.problem and one.judged.problem.then(", and one change accounts for it")
+    judged = Judgement("FAIL", problem, "exclusive")
+    row = replace(one.row, verdict="FAIL", reason=judged.reason)
+    return replace(one, row=row, judged=judged)
 
 
 def faults_of(parts: Sequence[Part], diagnose: Diagnose, progress: Progress) -> tuple[Fault, ...]:

@@ -667,7 +667,7 @@ def test_a_jump_excuses_no_factor():
 def test_where_most_of_a_gradient_jumps_it_is_not_told():
     wide, jump = np.ones(20), np.full(20, 0.01)
     off = np.where(np.arange(20) % 2, 0.995, 1.005).astype(np.float32)
-    assert "in most entries" in scored(np.float32(wide), off, wide, 0.0, jump, 10.0).problem
+    assert "in most entries" in scored(np.float32(wide), off, wide, 0.0, jump, 10.0).problem.text
     assert scored(np.float32(wide), off, wide, 0.0, jump / 100, 10.0).r > 10
     off = np.float32([1.005] + [1] * 19)
     assert scored(np.float32(wide), off, wide, 0.0, jump, 10.0).r == 0

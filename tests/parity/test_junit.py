@@ -62,7 +62,7 @@ def test_what_each_verdict_becomes(verdict, report):
 
 
 def test_an_output_that_one_side_lacks_is_a_warning(report):
-    changed = with_verdicts(report, "UNKNOWN", one_sided=True)
+    changed = with_verdicts(report, "UNKNOWN", one_sided="port")
     assert changed.verdict == "WARN"
     _, cases = parsed(changed)
     assert "because of 0" in cases[report.rows[0].path or "<root>"].find("system-out").text
