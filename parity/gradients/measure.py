@@ -18,6 +18,7 @@ import numpy as np
 from parity.capture.linen import Part
 from parity.core.arrays import read
 from parity.core.calls import Call, Leaf, LeafMatch, Match
+from parity.core.globs import path_name
 from parity.core.measurements import UNSTEADY, Error
 from parity.core.metrics import distance, rms
 from parity.core.store import Buffer, Store
@@ -348,7 +349,7 @@ class Measured:
         """Calls with a gradient that only one side can have, by `order`."""
         found: dict[int, str] = {}
         for match in self.matches:
-            order, where = match.ref.order, match.ref.path or "<root>"
+            order, where = match.ref.order, path_name(match.ref.path)
             ours = {leaf.port.name for leaf in paired(match.outputs) if leaf.port}
             sides: tuple[tuple[Side, int, Sequence[LeafMatch], Sequence[Leaf]], ...] = (
                 ("output", order, match.outputs, match.ref.outputs),
