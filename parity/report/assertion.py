@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.verdicts import Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
+from parity.report.faults import fault_place, fault_reason
 from parity.report.markdown import coverage_lines, number
 from parity.report.sections import doubt_lines
 
@@ -63,7 +65,7 @@ def assess(report: Contents, wanted: str | None = None) -> Outcome:
     return Outcome(
         verdict=verdict,
         worst_r=_r(_worst(report)),
-        first_fault=(fault.path or "<root>") if fault else "",
+        first_fault=fault.name if fault else "",
         cause=fault.cause if fault else "",
         brief=brief,
         failure="\n".join(lines),
@@ -90,7 +92,7 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
     """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
-        return f"`{fault.path or '<root>'}`: {fault.cause or fault.evidence}"
+        return f"`{fault.name}`: {fault.cause or fault.evidence}"
     coverage = report.coverage
     lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
     if lacking:
@@ -107,7 +109,7 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
 
 
 def _output(row: Row) -> str:
-    return f"`{row.path or '<root>'}{f'#{row.leaf}' if row.leaf else ''}`"
+    return f"`{path_name(row.path)}{f'#{row.leaf}' if row.leaf else ''}`"
 
 
 def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
@@ -131,10 +133,6 @@ def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Ite
 
 
 def _of_fault(fault: Fault) -> Iterator[str]:
-    segment = f", {fault.segment}" if fault.segment else ""
-    cause = f"{fault.cause}: " if fault.cause else ""
-    more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
-    where = f"`{fault.path or '<root>'}` ({fault.kind}), call {fault.call} of {fault.case}{more}"
-    yield f"fault: {where}{segment}: {cause}{fault.evidence}"
+    yield f"fault: {fault_place(fault)}: {fault_reason(fault)}"
     if fault.hint:
         yield f"hint: {fault.hint}"

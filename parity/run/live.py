@@ -13,6 +13,7 @@ from parity.capture.arguments import port_arguments
 from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
+from parity.core.globs import path_name
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
@@ -105,7 +106,7 @@ class Live:
     def notes(self, case: Case) -> tuple[str, ...]:
         """A warning of modules in train mode that behave differently there."""
         paths = [
-            path or "<root>"
+            path_name(path)
             for path, one in self._called(case).named_modules()
             if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
         ]
