@@ -5,8 +5,8 @@ what it makes of them in float32, not against the reference: the difference is t
 """
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Emulation, Loss
 from parity.core.metrics import distance
@@ -22,8 +22,6 @@ from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free
 from parity.measure.masks import unmasked
 from parity.measure.noise import bounded
-
-Array = Shaped[np.ndarray, "..."]
 
 WORST = 20
 """How many calls are kept."""
