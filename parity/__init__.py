@@ -7,32 +7,68 @@ from parity.core.exceptions import InputError
 if TYPE_CHECKING:
     from parity.capture.functional import Functional
     from parity.capture.taps import tap
-    from parity.core.pair import Case, Mistake, Offline, Option, Pair, Rung
-    from parity.core.tensors import Fused, Stacked
+    from parity.core.pair import Case, Mistake, Offline, Option, Pair, PairOptions, Rung
+    from parity.core.tensors import Fused, Stacked, Weight
+    from parity.core.verdicts import Coverage, Fault, Row
+    from parity.host.progress import Progress
     from parity.pipeline import compare, run_pair
     from parity.report import Report
+    from parity.selftest.mistakes import behaviour
+
+    __version__: str
 
 __all__ = [
-    "Case", "Functional", "Fused", "InputError", "Mistake", "Offline", "Option", "Pair", "Report",
-    "Rung", "Stacked", "compare", "run_pair", "tap",
-]  # fmt: skip
+    "Case",
+    "Coverage",
+    "Fault",
+    "Functional",
+    "Fused",
+    "InputError",
+    "Mistake",
+    "Offline",
+    "Option",
+    "Pair",
+    "PairOptions",
+    "Progress",
+    "Report",
+    "Row",
+    "Rung",
+    "Stacked",
+    "Weight",
+    "behaviour",
+    "compare",
+    "run_pair",
+    "tap",
+]
 
 _HOMES = {
-    "compare": "parity.pipeline",
-    "run_pair": "parity.pipeline",
-    "Report": "parity.report",
-    "Functional": "parity.capture.functional",
-    "tap": "parity.capture.taps",
-    **dict.fromkeys(("Case", "Mistake", "Offline", "Option", "Pair", "Rung"), "parity.core.pair"),
-    **dict.fromkeys(("Fused", "Stacked"), "parity.core.tensors"),
+    **dict.fromkeys(("compare", "run_pair"), "pipeline"),
+    "Functional": "capture.functional",
+    "tap": "capture.taps",
+    **dict.fromkeys(
+        ("Case", "Mistake", "Offline", "Option", "Pair", "PairOptions", "Rung"), "core.pair"
+    ),
+    **dict.fromkeys(("Fused", "Stacked", "Weight"), "core.tensors"),
+    **dict.fromkeys(("Coverage", "Fault", "Row"), "core.verdicts"),
+    "Progress": "host.progress",
+    "Report": "report",
+    "behaviour": "selftest.mistakes",
 }
 
 
 def __getattr__(name: str) -> Any:
     # torch and jax take seconds to import: only when they are needed
-    if name in _HOMES:
-        from importlib import import_module
+    from importlib import import_module
 
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("jaxvae")
+    if name in _HOMES:
+        found = globals()[name] = getattr(import_module(f"parity.{_HOMES[name]}"), name)
         return found
     raise AttributeError(f"module 'parity' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -10,14 +10,10 @@ from typing import Any
 import torch
 from flax import nnx
 
-from parity.capture import torch as capture_torch
-from parity.core.exceptions import InputError
 from parity.core.lock import alone
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
-from parity.extras import emulation
 from parity.extras.compiled_run import Compiled
-from parity.host import environment, memory
 from parity.host.progress import Progress
 from parity.options.arguments import (
     check_arguments,
@@ -25,19 +21,19 @@ from parity.options.arguments import (
     check_globs,
     check_mappings,
     check_method,
-    check_numbers,
+    check_run,
     check_sequences,
 )
 from parity.options.options import Options
 from parity.options.scope import needed
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.case import Outcome
+from parity.run.case import with_repro
 from parity.run.facts import facts
 from parity.run.live import Live
 from parity.run.loop import Usage, run_cases
 from parity.run.port import RunningPort
-from parity.run.repro import made_by_function, made_by_pair, with_repro
+from parity.run.repro import made_by_function, made_by_pair
 
 
 @alone
@@ -94,8 +90,8 @@ def compare(
             it returns something else; leave it out where that takes too long to compile.
         eager: run the port operation by operation, so that modules inside its own programs and
             loops are seen call by call.
-        emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `emulate.MEANINGS`): also run the port
-            as hardware with such products would. Verdict, faults and table remain those of the
+        emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `parity compare --help`): also run the
+            port as hardware with such products would. Verdict, faults and table remain those of the
             port as it runs here; `report.emulations` says what the hardware adds.
         keep_repro: keep the call of the first fault, for `Report.write_repro`.
         seed: what torch's random numbers start from, so that a reference with random layers gives
@@ -125,13 +121,10 @@ def compare(
     check_arguments(torch_module, nnx_module, torch_args, nnx_args, fused)
     check_sequences(ignore=ignore, only=only)
     check_mappings(torch_kwargs=torch_kwargs, nnx_kwargs=nnx_kwargs, layout=layout, rename=rename)
-    check_numbers(seed, depth)
+    check_run(seed, depth, emulate)
     check_method("torch_method", torch_module, torch_method)
     check_method("nnx_method", nnx_module, nnx_method)
-    if gradients and only:
-        raise InputError("gradients: they are of the whole, and only= does not; use depth=")
-    emulation.check(emulate)
-    capture_torch.check_devices(torch_module, torch_args, torch_kwargs or {})
+    live = Live(torch_module, seed)
     case = Case(
         name=torch_method if isinstance(torch_method, str) else "call",
         args=tuple(torch_args),
@@ -161,13 +154,9 @@ def compare(
         None if nnx_kwargs is None else dict(nnx_kwargs),
     )
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
-    described = environment.describe(seed, torch_module)
-    live = Live(torch_module, seed)
-    comparison = Comparison(name, live, port, options, described, {})
-
-    def finish(outcome: Outcome) -> Outcome:
-        return with_repro(outcome, live.weights_of, lambda repro: made_by_function(repro, seed))
-
+    comparison = Comparison(name, live, port, options, live.environment(), {})
+    made = partial(made_by_function, seed=seed)
+    finish = partial(with_repro, weights_of=live.weights_of, made=made)
     return run_cases(comparison, [case], progress or Progress(), Usage(), finish=finish)
 
 
@@ -189,42 +178,41 @@ def run_pair(
 
     `options` are the pair's own, by name, and may be text; `emulate`, `eager`, `only`, `depth` and
     `keep_repro` are as in `compare`. Cases that cannot show what `only` chooses are left out. In a
-    process of its own, what JAX has compiled is dropped before
-    the root is called with other shapes than the last time: these programs are hardly run again,
-    and hold memory until the process ends. Raises `InputError` for whatever cannot be used.
+    process of its own, what JAX has compiled is dropped before the root is called with other shapes
+    than the last time: these programs are hardly run again, and hold memory until the process ends.
+
+    Raises:
+        InputError: an option cannot be used, or the pair refuses one of its own.
     """
-    emulation.check(emulate)
     check_sequences(only=only)
-    check_numbers(seed, depth)
+    check_run(seed, depth, emulate)
     options, progress = pair.resolved(options), progress or Progress()
     pair.prepare()
     usage = Usage()
     progress.stage("making both models")
     reference = pair.make_torch(options, seed)
-    capture_torch.check_devices(reference, (), {})
+    live = Live(reference, seed)
     port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")
     wanted = Options(
-        pair.rungs, pair.declared, pair.rename, pair.layout, fused=pair.fused,
-        emulate=emulate, eager=eager, only=tuple(only), depth=depth, keep_repro=keep_repro,
-    )  # fmt: skip
+        rungs=pair.rungs,
+        declared=pair.declared,
+        rename=pair.rename,
+        layout=pair.layout,
+        fused=pair.fused,
+        emulate=emulate,
+        eager=eager,
+        only=tuple(only),
+        depth=depth,
+        keep_repro=keep_repro,
+    )
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, wanted)
     cases = needed(wanted.only, paths, pair.cases(reference, options, seed))
-    described = environment.describe(seed, reference)
-    weights_gib = memory.gib(sum(p.nbytes for p in reference.parameters()))
-    known = {**facts(pair, reference, cases, options, seed), "weights_gib": weights_gib}
-    live = Live(reference, seed)
-    comparison = Comparison(
-        pair.name, live, RunningPort(port, own_process=own_process), wanted,
-        described, known,
-    )  # fmt: skip
-
-    def finish(outcome: Outcome) -> Outcome:
-        made = partial(made_by_pair, options=options, seed=seed)
-        return with_repro(outcome, live.weights_of, made)
-
-    return run_cases(
-        comparison, cases, progress, usage, finish=finish,
-        gaps=lambda done: pair.unexercised(reference, done),
-    )  # fmt: skip
+    known = facts(pair, reference, cases, options, seed)
+    running = RunningPort(port, own_process=own_process)
+    comparison = Comparison(pair.name, live, running, wanted, live.environment(), known)
+    made = partial(made_by_pair, options=options, seed=seed)
+    finish = partial(with_repro, weights_of=live.weights_of, made=made)
+    gaps = partial(pair.unexercised, reference)
+    return run_cases(comparison, cases, progress, usage, finish=finish, gaps=gaps)

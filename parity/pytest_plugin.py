@@ -82,10 +82,10 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture
 def assert_parity(request: pytest.FixtureRequest) -> "AssertParity":
-    """Compare a PyTorch module with its NNX port; fail unless every gate holds.
+    """Compare a PyTorch module with its NNX port; fail unless it is a PASS or a WARN.
 
-    `assert_parity(torch_module, nnx_module, inputs, grade=None, name=None, **options)` returns the
-    report. See `AssertParity.__call__`.
+    `assert_parity(torch_module, nnx_module, torch_args, *, grade=None, name=None, **options)`
+    returns the report. See `AssertParity.__call__`.
     """
     return AssertParity(request.node)
 
@@ -101,7 +101,7 @@ class AssertParity:
         self,
         torch_module: "torch.nn.Module",
         nnx_module: "nnx.Module",
-        inputs: tuple[Any, ...],
+        torch_args: tuple[Any, ...],
         *,
         grade: str | None = None,
         name: str | None = None,
@@ -112,7 +112,7 @@ class AssertParity:
         Args:
             torch_module: the reference.
             nnx_module: the port.
-            inputs: the arguments, channel-first, as `torch_args` of `parity.compare`.
+            torch_args: the arguments, channel-first.
             grade: also demand that every output of every call has this grade or a better one, by
                 its inclusive MAE; by default what the marker names, else `--parity-grade`.
             name: what this comparison is called in the summary, in the properties and in the name
@@ -135,7 +135,7 @@ class AssertParity:
             options = {key: marked[key] for key in marked if key not in ("grade", "name")} | options
             check_grade(grade)
             _check_options(options, compare)
-            report = compare(torch_module, nnx_module, inputs, **options)
+            report = compare(torch_module, nnx_module, torch_args, **options)
         except InputError as error:
             raise error.with_traceback(None) from None  # the line of the test says more
         outcome = assess(report, grade)

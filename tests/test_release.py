@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 VERSION = version("jaxvae")
-DATA = {".py", ".json", ".html", ".css", ".js"}
+DATA = {".py", ".typed", ".json", ".html", ".css", ".js"}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ HEAD = """# Public names
 Made by `python -m tools.api` from the docstrings.
 """
 
-SECTIONS = ("Args:", "Raises:")
+SECTIONS = ("Args:", "Returns:", "Raises:", "Example:")
 
 Named = ast.ClassDef | ast.FunctionDef
 
@@ -42,6 +42,8 @@ def _entry(package: ModuleType, name: str) -> str:
     if isinstance(found, ModuleType):
         inside = [_entry(found, one) for one in _functions(found)]
         return "\n".join([f"{title}\n\n{_docstring(found)}\n", *inside])
+    if not (inspect.isclass(found) or inspect.isroutine(found)):  # a name of a type
+        return f"{title}\n\n`{found}`\n"
     shown = _block(_node(found), name)
     lines = [title, "", *shown, *([""] if shown else []), _docstring(found), ""]
     if inspect.isclass(found):
@@ -69,14 +71,17 @@ def _node(found: Any) -> Named:
 
 def _docstring(found: Any) -> str:
     """With a list for each section of arguments or errors."""
-    lines, section = [], False
+    lines, section = [], ""
     for line in (inspect.getdoc(found) or "").splitlines():
         indent = len(line) - len(line.lstrip())
-        section = line in SECTIONS or (section and (indent > 0 or not line))
-        if section and indent == 4:
+        if line in SECTIONS or (section and line and indent == 0):
+            section = line.strip(":") if line in SECTIONS else ""
+        if section == "Returns" and indent:
+            line = line.strip()
+        elif section in ("Args", "Raises") and indent == 4:
             name, _, text = line.strip().partition(": ")
             line = f"- `{name}`: {text}"
-        elif section and indent > 4:
+        elif section in ("Args", "Raises") and indent > 4:
             line = f"  {line.strip()}"
         lines += [line, ""] if line in SECTIONS else [line]
     return "\n".join(lines)

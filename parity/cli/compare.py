@@ -1,9 +1,10 @@
 """`parity compare`: a module and its port, without a ladder."""
 
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,6 +25,9 @@ from parity.cli.options import (
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
 from parity.core.files import writable
+
+if TYPE_CHECKING:
+    from parity.report import Report
 
 
 @click.command()
@@ -92,29 +96,16 @@ def compare(
         )
     if out:
         writable(Path(out))
+    given = _given(
+        only=only, depth=depth, seed=seed, gradients=gradients, emulate=emulate, eager=eager
+    )
     if are_traces(names):
-        options = {
-            "--only": only,
-            "--depth": depth is not None,
-            "--seed": seed is not None,
-            "--device": device,
-            "--dtype": dtype,
-            "--gradients": gradients,
-            "--emulate": emulate,
-            "--eager": eager,
-            "--repro": repro,
-        }
-        compare_two(names, options, quiet=quiet, as_json=as_json, out=out)
+        refused = [*given, *_given(device=device, dtype=dtype, repro=repro)]
+        compare_two(names, refused, quiet=quiet, as_json=as_json, out=out)
     function = names[0]
     if repro:
         writable(Path(repro), "--repro")
-    given: dict[str, Any] = {"seed": seed} if seed is not None else {}
-    given |= {"keep_repro": True} if repro else {}
-    given |= {"only": only} if only else {}
-    given |= {"depth": depth} if depth is not None else {}
-    given |= {"emulate": emulate} if emulate else {}
-    given |= {"eager": True} if eager else {}
-    given |= {"gradients": True} if gradients else {}
+        given["keep_repro"] = True
 
     from rich.console import Console
 
@@ -124,26 +115,43 @@ def compare(
         # the frameworks are imported here, which takes seconds
         make = find_function(function)
         folder = writable(Path(out) if out else default_folder(function, only, depth))
-        placed = nullcontext() if device is None else _on(device)
-
-        from parity.capture.restore_torch import seeded
-        from parity.pipeline import compare as compare_modules
-        from parity.run.repro import made_by_function
-
-        if dtype == "float64":
-            import jax
-
-            jax.config.update("jax_enable_x64", True)
-        with placed:
-            progress.stage("making both models")
-            with seeded(seed or 0):
-                made = arguments(function, make)
-            made = cast(made, dtype) if dtype else made
-            report = compare_modules(**{**made, **given, "progress": progress})
-        if report.repro is not None:  # `made` may say another seed for the comparison
-            shown = made_by_function(report.repro, seed or 0)
-            report = replace(report, repro=shown)
+        given["progress"] = progress
+        with nullcontext() if device is None else _on(device):
+            report = _compared(function, make, dtype, seed or 0, given)
     end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=function)
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """Options of the command that were given; a 0 is one."""
+    return {
+        name: value
+        for name, value in options.items()
+        if not (value is None or value is False or value == ())
+    }
+
+
+def _compared(
+    name: str, make: Callable[[], Any], dtype: str | None, seed: int, given: Mapping[str, Any]
+) -> "Report":
+    """Report of what the function `make`, of that name, returns; `given` replaces what it says."""
+    from parity.capture.restore_torch import seeded
+    from parity.pipeline import compare as compare_modules
+    from parity.run.repro import made_by_function
+
+    if dtype == "float64":
+        import jax
+
+        jax.config.update("jax_enable_x64", True)
+    given["progress"].stage("making both models")
+    with seeded(seed):
+        made = arguments(name, make)
+    if dtype:
+        made = cast(made, dtype)
+    report = compare_modules(**{**made, **given})
+    if report.repro is None:
+        return report
+    # the function may say another seed for the comparison
+    return replace(report, repro=made_by_function(report.repro, seed))
 
 
 def _on(text: str) -> AbstractContextManager[Any]:

@@ -38,7 +38,7 @@ def end(
         click.echo(f"wrote {len(written)} files to {folder}")
     if repro:
         _write_repro(report, Path(repro), make, silent=quiet or as_json)
-    sys.exit(0 if report else 1)
+    sys.exit(0 if report.holds else 1)
 
 
 def _write_repro(report: "Report", folder: Path, make: str, *, silent: bool) -> None:

@@ -47,9 +47,13 @@ def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:
         known = inspect.signature(compare).parameters
         unknown = [key for key in made if key not in known]
         missing = [key for key in ARGUMENTS if key not in made]
-        if unknown or missing:
-            what = f"has no argument {unknown[0]!r}" if unknown else f"needs {missing[0]!r}"
-            raise InputError(f"{name} returns a mapping, and parity.compare {what}")
+        if unknown:
+            raise InputError(
+                f"{name} returns a mapping, and parity.compare has no argument {unknown[0]!r}:"
+                f" expected {', '.join(known)}"
+            )
+        if missing:
+            raise InputError(f"{name} returns a mapping, and parity.compare needs {missing[0]!r}")
         return dict(made)
     if isinstance(made, tuple) and len(made) == len(ARGUMENTS):
         return dict(zip(ARGUMENTS, made, strict=True))

@@ -1,7 +1,6 @@
 """Arguments and options that commands share, and the pair that one of them names."""
 
 import sys
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.core.exceptions import InputError
-from parity.extras.emulation import MEANINGS
+from parity.options.emulate import MEANINGS
 
 if TYPE_CHECKING:
     from parity.core.pair import Pair
@@ -19,6 +18,8 @@ GROUP = "parity.pairs"
 
 def registered() -> dict[str, str]:
     """Return the module:attribute of each pair that is installed, by name."""
+    from importlib.metadata import entry_points  # which imports much
+
     return {entry.name: entry.value for entry in entry_points(group=GROUP)}
 
 

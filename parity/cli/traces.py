@@ -1,8 +1,8 @@
 """`parity compare A B`: two golden traces. PyTorch is not needed."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from parity.cli.ending import end
 from parity.core.exceptions import InputError
@@ -43,16 +43,15 @@ def _holds_one(name: str) -> bool:
 
 def compare_two(
     names: tuple[str, ...],
-    options: Mapping[str, Any],
+    refused: Sequence[str],
     *,
     quiet: bool,
     as_json: bool,
     out: str | None,
 ) -> NoReturn:
-    """Compare the second trace with the first; `options` say how to run, and none may be given."""
-    for name, value in options.items():
-        if value:
-            raise InputError(f"{name}: nothing runs when two traces are compared; leave it out")
+    """Compare the second trace with the first; `refused` are options given that say how to run."""
+    if refused:
+        raise InputError(f"--{refused[0]}: nothing runs when two traces are compared; leave it out")
     before, after = map(Path, names)
     folder = writable(Path(out or f"reports/{before.resolve().name}-{after.resolve().name}"))
 

@@ -1,9 +1,10 @@
 """Records of a recorded run: calls with their leaves, modules, and which correspond."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from parity.core.problems import Problem, ProblemKind, Side
 from parity.core.store import Buffer
 from parity.core.tree import Skeleton
 
@@ -22,6 +23,11 @@ class Leaf:
     value: Any = None
     moved: bool = False
     sure: bool = True
+
+    @property
+    def empty(self) -> bool:
+        """True for an array without entries."""
+        return self.buffer is not None and 0 in self.buffer.shape
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Call:
 
     @property
     def tapped(self) -> bool:
-        """Whether it is a tap and no call: then nothing was called, and it has no inputs."""
+        """True for a tap, which is no call: nothing was called, and it has no inputs."""
         return not self.method
 
 
@@ -85,14 +91,22 @@ class LeafMatch:
     """A leaf of the reference and the port's leaf that corresponds to it.
 
     `undo` says that the reference's array is to be read in its own layout after all. `problem`
-    is why the two cannot be compared (`""` if they can), `declared` why they need not be.
+    is why the two cannot be compared (`None` if they can), `declared` why they need not be.
     """
 
     ref: Leaf
     port: Leaf | None
     undo: bool = False
-    problem: str = ""
+    problem: Problem | None = None
     declared: str = ""
+
+    @property
+    def only_on(self) -> Side:
+        """The side that alone has this leaf, `""` if both do."""
+        kind = self.problem and self.problem.kind
+        if kind is ProblemKind.PORT_LACKS:
+            return "reference"
+        return "port" if kind is ProblemKind.REF_LACKS else ""
 
 
 @dataclass(frozen=True)
@@ -105,3 +119,10 @@ class Match:
     outputs: tuple[LeafMatch, ...]
     parent: int
     """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
+
+
+def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A call and those around it, the innermost first; `parents` has -1 for the root's."""
+    while order != -1:
+        yield order
+        order = parents.get(order, -1)

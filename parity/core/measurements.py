@@ -1,8 +1,11 @@
 """Records of measured errors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from parity.core.codec import stored_as, string
+from parity.core.problems import DIFFERENT, Problem, ProblemKind, not_measured
 
 
 @dataclass(frozen=True)
@@ -26,35 +29,31 @@ class Metrics:
     nonfinite: int
 
 
-@dataclass(frozen=True)
-class Inclusive:
-    """Error of a subtree fed with the reference's inputs.
-
-    R is measured where it matters for a verdict; `bounded` says that `rel_l2` alone bounds it
-    under a few times its limit (see `attribute.SLACK`).
-    """
-
-    mae: float
-    rel_l2: float
-    nonfinite: int
-    floor_rel_l2: float = float("nan")
-    r: float = float("nan")
-    problem: str = ""
-    bounded: bool = False
-
-
 UNSTEADY = 0.05
 """Relative distance of the reference from its own float64 run above which it is no reference."""
 
+NOT_EXACT = "the reference only moves data, and the port changes it"
+
+
+def _text(problem: Problem | None) -> str:
+    return "" if problem is None else problem.text
+
+
+def _problem(text: object) -> Problem | None:
+    return not_measured(string(text)) if text != "" else None
+
 
 @dataclass(frozen=True)
-class Exclusive:
-    """Error of a module's own code: fed with the reference's inputs, and the calls inside it
-    return the reference's outputs.
+class Error:
+    """Error of one output of a call that was fed the reference's inputs.
 
-    `floor_rel_l2` is the reference's own relative distance from float64, R the port's in units of
-    it (see `noise`). `moved` says that the reference only moves data here, without any rounding,
-    and `part` which channel is wrong that the figures of the whole do not show (see `parts`).
+    It is exclusive, that of the module's local computation, if the calls inside it return the
+    reference's outputs, and inclusive, that of the subtree, if they run too. `floor_rel_l2` is the
+    reference's own relative distance from float64, R the port's in units of it (see `noise`). R is
+    measured where it matters for a verdict; `bounded` says that `rel_l2` alone bounds it under a
+    few times its limit (see `SLACK`). Of exclusive errors, `moved` says that the reference only
+    moves data here, without any rounding, and `part` which channel is wrong that the figures of the
+    whole do not show (see `channels`).
     """
 
     mae: float
@@ -62,29 +61,54 @@ class Exclusive:
     nonfinite: int
     floor_rel_l2: float = float("nan")
     r: float = float("nan")
-    problem: str = ""
+    problem: Problem | None = field(default=None, metadata=stored_as(_text, _problem))
     bounded: bool = False
     moved: bool = False
     part: str = ""
 
+    @classmethod
+    def unknown(cls, why: str) -> "Error":
+        """The error of a call that could not be measured."""
+        return cls(float("nan"), float("nan"), 0, problem=not_measured(why))
+
+    @property
+    def unmeasured(self) -> bool:
+        """True if the error, or R where it matters, could not be measured."""
+        return self.problem is not None and self.problem.kind is ProblemKind.NOT_MEASURED
+
+    @property
+    def steady(self) -> bool:
+        """False if the reference differs from its own float64 run by more than any rounding can."""
+        return not self.floor_rel_l2 > UNSTEADY
+
     @property
     def unsteady(self) -> bool:
-        """Whether the reference differs from its own float64 run by more than any rounding can."""
-        return self.floor_rel_l2 > UNSTEADY and self.mae > 0
+        """True if the reference is not steady, and the port not equal to it."""
+        return not self.steady and self.mae > 0
+
+    def failure(self, limit: float) -> Problem | None:
+        """Why this is more than rounding: R beyond `limit`, or data moved and changed."""
+        if self.nonfinite:
+            text = f"{self.nonfinite} entries differ in being finite"
+            return Problem(ProblemKind.NONFINITE, text)
+        if self.problem is not None and self.problem.kind in DIFFERENT:
+            return self.problem
+        if self.r > limit:
+            return Problem(ProblemKind.ERROR, f"R {self.r:.3g} > {limit:g}")
+        return Problem(ProblemKind.ERROR, NOT_EXACT) if self.moved and self.mae > 0 else None
 
     def fails(self, limit: float) -> bool:
-        """Whether this is more than rounding: R beyond `limit`, or data moved and changed."""
-        return (
-            self.r > limit
-            or self.nonfinite > 0
-            or self.problem.startswith("shape")
-            or (self.moved and self.mae > 0)
-        )
+        """True if this is more than rounding."""
+        return self.failure(limit) is not None
+
+    def of_subtree(self) -> "Error":
+        """The error as that of a subtree: exactness and single channels are not asked of one."""
+        return replace(self, moved=False, part="")
 
 
 @dataclass(frozen=True)
 class ChildInput:
-    """An input that a container hands to a call inside it otherwise than the reference does.
+    """An input that a container passes to a call inside it and that is not the reference's.
 
     `parent` and `child` are the `order` of the two calls, `after` is the path of the call inside
     the parent that came before the child, if any.
@@ -95,12 +119,12 @@ class ChildInput:
     path: str
     leaf: str
     after: str
-    error: Exclusive
+    error: Error
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What rounded products cost one call of the port that is given the reference's inputs.
+    """Cost of rounded products to one call of the port that is given the reference's inputs.
 
     `rel_l2` is the relative distance from what the same code makes of them without emulation: of
     output `leaf`, or, where `to` is the path of a call inside, of that argument of it.

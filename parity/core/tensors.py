@@ -2,14 +2,54 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Shaped
 
+from parity.core.codec import stored_as, string
+
 Array = Shaped[np.ndarray, "..."]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a tensor: from `start` to `stop` along `axis`; no `stop`: one entry, no axis."""
+
+    axis: int
+    start: int
+    stop: int | None = None
+
+    @property
+    def index(self) -> tuple[int | slice, ...]:
+        """The piece as NumPy indexes it."""
+        at = self.start if self.stop is None else slice(self.start, self.stop)
+        return (*(slice(None) for _ in range(self.axis)), at)
+
+    def __str__(self) -> str:
+        at = f"{self.start}" if self.stop is None else f"{self.start}:{self.stop}"
+        return f"[{', '.join([*[':'] * self.axis, at])}]"
+
+
+@dataclass(frozen=True)
+class Transform:
+    """How the values of a tensor become the port's: the order of its axes, `(2, 3, 1, 0)`.
+
+    `reshaped` says that axes are merged or split then. It is of the part `of` the reference's
+    tensor, and the part `at` the port's, that this holds; `None` stands for the whole.
+    """
+
+    axes: tuple[int, ...]
+    reshaped: bool = False
+    of: Part | None = None
+    at: Part | None = None
+
+    def __str__(self) -> str:
+        reshaped = " reshaped" if self.reshaped else ""
+        of = f" of {self.of}" if self.of else ""
+        return f"{self.axes}{reshaped}{of}{f' at {self.at}' if self.at else ''}"
 
 
 @dataclass(frozen=True)
@@ -17,7 +57,7 @@ class Tensor:
     """A parameter or buffer: path of its owner, own name, shape; `read` gives the values.
 
     `identity` is the same for one tensor that two modules share. `part` is the piece of the tensor
-    that this is, as an index; `""` for all of it.
+    that this is, `None` for all of it.
     """
 
     path: str
@@ -26,7 +66,7 @@ class Tensor:
     read: Callable[[], Array]
     buffer: bool = False
     identity: int = 0
-    part: str = ""
+    part: Part | None = None
 
     @property
     def full_name(self) -> str:
@@ -75,10 +115,10 @@ class Weight:
     """A tensor of the reference, the port's leaf that holds it, and what is wrong with it.
 
     `name` is `""` for a leaf that belongs to no tensor of the reference, `nnx_name` for a tensor
-    that the port lacks. `transform` is how the reference's values become the port's, by the order
-    of axes: `(2, 3, 1, 0)`; `""` if they do not. `finding` says what is wrong, `""` if nothing is,
-    and `cause` is a word of the closed vocabulary for it, `""` for a leaf too many. `suggested` is
-    the port's leaf that a missing tensor may be, and `declared` the reason why neither needs a
+    that the port lacks. `transform` is how the reference's values become the port's, `""` if they
+    do not; a report that was read back has its text. `finding` says what is wrong, `""` if nothing
+    is, and `cause` is a word of the closed vocabulary for it, `""` for a leaf too many. `suggested`
+    is the port's leaf that a missing tensor may be, and `declared` the reason why neither needs a
     counterpart.
     """
 
@@ -87,7 +127,7 @@ class Weight:
     kind: Literal["parameter", "buffer"]
     shape: tuple[int, ...]
     nnx_shape: tuple[int, ...]
-    transform: str = ""
+    transform: str | Transform = field(default="", metadata=stored_as(str, string))
     cause: str = ""
     finding: str = ""
     suggested: str = ""
@@ -105,12 +145,12 @@ class Weight:
 
     @property
     def paired(self) -> bool:
-        """Whether each side has a tensor that can hold the other's values."""
+        """True if each side has a tensor that can hold the other's values."""
         return bool(self.name and self.nnx_name) and self.cause != "shape"
 
     @property
     def wrong(self) -> bool:
-        """Whether something is, and nobody said that it may be."""
+        """True if it has a finding that nobody declared."""
         return bool(self.finding) and not self.declared
 
 

@@ -5,15 +5,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from parity.core.codec import stored_as
 from parity.core.error_map import ErrorMap
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.exceptions import escaped, shown
+from parity.core.measurements import Error, Metrics
+from parity.core.problems import Side
+
+
+def _side(flag: object) -> Side:
+    """Which side it is, a file has in the reason."""
+    if not isinstance(flag, bool):
+        raise ValueError(f"expected true or false, found {shown(flag)}")
+    return "port" if flag else ""
+
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
+
+CONTAINER = "holds modules and never runs"
+
+IDLE = "called on neither side (through its forward or __call__) with these inputs"
+
+LINE = 91
+"""Characters of a fault in a line of 99 about it."""
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What was compared. `declared` maps what need not match to the reason.
+    """Modules, calls and tensors that were compared. `declared` maps what need not match to the
+    reason, and `idle` are the modules among these that neither side calls.
 
     Tensors are counted from the weight map. `suggestions` says of unmatched modules what
     they may be in the port.
@@ -33,21 +52,22 @@ class Coverage:
     unmatched_calls: tuple[str, ...] = ()
     unmatched_tensors: tuple[str, ...] = ()
     suggestions: Mapping[str, str] = field(default_factory=dict)
+    idle: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
-        """Whether something was compared, and nothing is missing that was not declared."""
+        """True if something was compared, and nothing is missing that was not declared."""
         return bool(self.matched) and not (
             self.unmatched or self.unmatched_calls or self.unmatched_tensors
         )
 
 
 GRADIENTS = "/grad"
-"""What the case of a row or fault of gradients ends with."""
+"""The end of the case of a row or fault of gradients."""
 
 
 def of_gradient(case: str, leaf: str) -> bool:
-    """Whether a row or fault is one of gradients: a case may be of an input named `grad`."""
+    """True for a row or fault of gradients; the case itself may have an input named `grad`."""
     return case.endswith(GRADIENTS) and leaf.startswith("grad(")
 
 
@@ -65,8 +85,8 @@ class Row:
     shape: tuple[int, ...]
     dtype: str
     metrics: Metrics | None
-    inclusive: Inclusive | None
-    exclusive: Exclusive | None
+    inclusive: Error | None
+    exclusive: Error | None
     gain: float
     grade: str
     verdict: Verdict
@@ -76,15 +96,15 @@ class Row:
     limited: bool = True
     """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
     size says nothing."""
-    one_sided: bool = False
-    """Whether only one side returns this leaf."""
+    one_sided: Side = field(default="", metadata=stored_as(bool, _side))
+    """The side that alone returns this leaf, `""` if both do."""
     handed: float = 0.0
-    """The largest relative error of what the call hands to those inside it out of its limit."""
+    """The largest relative error among the child inputs of the call that are out of its limit."""
 
     @property
     def own(self) -> float:
-        """Relative L2 error of the call's own code, in what it returns or hands on; NaN if that
-        was not measured.
+        """Relative L2 local error of the call, in its outputs or child inputs; NaN if that was not
+        measured.
         """
         returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
         if not self.handed:
@@ -92,9 +112,9 @@ class Row:
         return self.handed if math.isnan(returned) else max(returned, self.handed)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fault:
-    """A call whose own code goes wrong, whatever happens around and inside it.
+    """A call whose local computation is wrong, whatever happens around and inside it.
 
     `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
     the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
@@ -115,10 +135,15 @@ class Fault:
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
 
+    def __repr__(self) -> str:
+        where = f"{self.path or '<root>'} ({self.kind}), call {self.call} of {self.case}"
+        text = escaped(f"{where}: {self.cause or self.evidence}")
+        return f"<Fault {text if len(text) <= LINE else f'{text[: LINE - 3]}...'}>"
+
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Why a call goes wrong: a word of the closed vocabulary, what was measured, what to do."""
+    """Cause of a fault: a word of the closed vocabulary, the evidence measured, and what to do."""
 
     cause: str
     evidence: str

@@ -12,18 +12,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from parity.core.exceptions import InputError
 from parity.core.lock import Turn
 from parity.core.undo import undone
-
-MEANINGS = {
-    "tpu-default": "bfloat16 operands where a product asks for no precision or for the default, "
-    "three bfloat16 products for HIGH, float32 for HIGHEST",
-    "tf32": "operands with 10 bits of mantissa, as on recent GPUs, unless a product asks for "
-    "HIGHEST",
-    "bf16": "bfloat16 operands in every product, whatever it asks for",
-}
-"""What can be emulated. A product that asks for a `DotAlgorithm` gets it, except in `bf16`."""
+from parity.options.emulate import check_emulate
 
 PLATFORMS = {"tpu-default": "tpu", "tf32": "cuda", "bf16": "tpu"}
 """Whose branch is run where code has one for each platform."""
@@ -34,12 +25,6 @@ MANTISSA = {"bfloat16": 7, "bfloat16 x3": 7, "TF32": 10}
 """Bits of mantissa that are stored."""
 
 PATCHING = Turn("emulation")
-
-
-def check(mode: str | None) -> None:
-    """Raises `InputError` for a mode that there is not."""
-    if mode is not None and mode not in MEANINGS:
-        raise InputError(f"emulate {mode!r}: expected one of {', '.join(MEANINGS)}")
 
 
 @contextmanager
@@ -54,7 +39,7 @@ def emulated(mode: str) -> Iterator[None]:
     from jax.experimental.xla_metadata import set_xla_metadata
     from jax.extend.core import primitives
 
-    check(mode)
+    check_emulate(mode)
     products = (primitives.dot_general_p, primitives.conv_general_dilated_p)
     binds: dict[Any, Callable[..., Any]] = {}
 
@@ -74,7 +59,7 @@ def emulated(mode: str) -> Iterator[None]:
 
 
 def asked(mode: str, precision: Any) -> Round:
-    """What becomes of the float32 operands of a product that asks for `precision`."""
+    """The rounding of the float32 operands of a product that asks for `precision`."""
     from jax import lax
 
     if mode == "bf16":
@@ -162,5 +147,5 @@ def _rounded(x: Any, bits: int) -> Any:
 
 
 def _rest(x: Any, bits: int) -> Any:
-    """What rounding took off, rounded."""
+    """The part that rounding took off, rounded."""
     return _rounded(x - _rounded(x, bits), bits)

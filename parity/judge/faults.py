@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from parity.core.calls import above
 from parity.core.measurements import ChildInput
+from parity.core.problems import ProblemKind
 from parity.core.verdicts import Fault, Row
 from parity.judge.verdict import Judgement
 
@@ -33,11 +35,11 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for one in found:
         if one.judged.blame:
             by_call[one.row.order].append(one)
-    excused = _around(by_call, parents)
+    around = {outer for order in by_call for outer in above(parents[order], parents)}
     guilty: list[tuple[float, Found]] = []
     for order, candidates in by_call.items():
         own = [one for one in candidates if one.judged.blame == "exclusive"]
-        if own or order not in excused:
+        if own or order not in around:
             guilty.append(
                 (_begins(order, candidates, parents), max(own or candidates, key=_badness))
             )
@@ -45,16 +47,6 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for _, one in sorted(guilty, key=lambda pair: pair[0]):
         by_module[one.row.path].append(one)
     return tuple(_fault(calls, found, parents) for calls in by_module.values())
-
-
-def _around(orders: Mapping[int, object], parents: Mapping[int, int]) -> set[int]:
-    found: set[int] = set()
-    for order in orders:
-        above = parents[order]
-        while above != -1 and above not in found:
-            found.add(above)
-            above = parents.get(above, -1)
-    return found
 
 
 def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:
@@ -122,7 +114,8 @@ def _evidence(one: Found) -> str:
             f"({reason}); no call inside it is at fault"
         )
     if one.handed:
-        if one.handed[0].error.problem.startswith("value"):
+        problem = one.handed[0].error.problem
+        if problem is not None and problem.kind is ProblemKind.VALUE:
             return f"hands on {reason}"
         worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
         return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"

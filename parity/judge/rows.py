@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from parity.align.ignored import WITHOUT, around
 from parity.align.taps import tap_segments
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import Exclusive, Inclusive
+from parity.core.measurements import Error
 from parity.core.pair import Case, Rung
-from parity.core.reasons import PORT_LACKS, REF_LACKS
+from parity.core.problems import not_measured
 from parity.core.verdicts import Row
 from parity.judge.faults import Found
-from parity.judge.verdict import Errors, Judgement, excused, fail_limit, grade, judge
+from parity.judge.verdict import Errors, Judgement, downgraded, fail_limit, grade, judge
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
 
@@ -20,7 +20,7 @@ def rows_of(
     matches: Sequence[Match],
     calls: Sequence[Call],
     free: Free,
-    inclusive: Mapping[Key, Inclusive],
+    inclusive: Mapping[Key, Error],
     exclusives: Exclusives | None,
     rungs: Sequence[Rung],
 ) -> list[Found]:
@@ -47,24 +47,24 @@ def rows_of(
                 handed,
                 container=order in containers,
             )
-            if errors.free is None and not leaf.problem:
+            if errors.free is None and leaf.problem is None:
                 continue  # equal values that are no arrays
             judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
             if match.ref.tapped and match.port.tapped:
                 returned = [error for (one, _), error in inclusive.items() if one == match.parent]
-                judged = excused(judged, returned, limit)
+                judged = downgraded(judged, returned, limit)
             if judged.verdict == "PASS" and order in without:
-                judged = Judgement("WARN", WITHOUT.format(f"`{without[order]}`"))
-            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
+                judged = Judgement("WARN", not_measured(WITHOUT.format(f"`{without[order]}`")))
+            row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
 
 
-def _matters(error: Exclusive, limit: float) -> bool:
-    return error.fails(limit) or error.unsteady or bool(error.problem)
+def _matters(error: Error, limit: float) -> bool:
+    return error.fails(limit) or error.unsteady or error.problem is not None
 
 
-def _row(
+def row_of(
     case: Case,
     match: Match,
     leaf: LeafMatch,
@@ -73,6 +73,7 @@ def _row(
     rung: Rung | None,
     judged: Judgement,
 ) -> Row:
+    """The row of one output of a call."""
     buffer = leaf.ref.buffer
     figures = errors.inclusive or errors.exclusive or errors.free
     return Row(
@@ -95,6 +96,6 @@ def _row(
         order=match.ref.order,
         parent=match.parent,
         limited=case.r_limit is None,
-        one_sided=leaf.problem in (PORT_LACKS, REF_LACKS),
+        one_sided=leaf.only_on,
         handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
     )

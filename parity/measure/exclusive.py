@@ -13,7 +13,8 @@ import numpy as np
 
 from parity.core.arrays import Array, comparable, moved_back
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import ChildInput, Exclusive
+from parity.core.measurements import ChildInput, Error
+from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
 from parity.force.common import Arrays, Sides, reference, same, unforced
@@ -42,7 +43,7 @@ class Exclusives:
     near the reference's: what calls returned, and what their parents passed to them.
     """
 
-    errors: Mapping[Key, Exclusive]
+    errors: Mapping[Key, Error]
     child_inputs: Mapping[int, tuple[ChildInput, ...]]
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
@@ -111,7 +112,7 @@ class _Work:
     store: Store
     limit: Limit | None
     progress: Progress
-    errors: dict[Key, Exclusive] = field(default_factory=dict)
+    errors: dict[Key, Error] = field(default_factory=dict)
     child_inputs: dict[Key, ChildInput] = field(default_factory=dict)
     outputs: dict[Key, Buffer] = field(default_factory=dict)
     received: dict[Key, Buffer] = field(default_factory=dict)
@@ -179,13 +180,14 @@ class _Work:
             moved = self._only_moves(ref, parent, match.parent, before=match.ref.order)
             error = replace(error, moved=moved)
         elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
-            error = replace(error, problem="not measured: the reference did not hand it on again")
+            text = "not measured: the reference did not pass it to the child again"
+            error = replace(error, problem=not_measured(text))
         after = self._before.get(match.ref.order, "")
         order, leaf_name = key
         child = ChildInput(match.parent, order, match.ref.path, leaf_name, after, error)
         self.child_inputs[key] = child
 
-    def _harmless(self, error: Exclusive, match: Match, ref: Array) -> bool:
+    def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
         limit = self.limit(match.ref.kind) if self.limit else 1.0
         return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
@@ -221,24 +223,26 @@ class _Work:
         By the `order` of a call, `problems` say why the port's could not be made again, `unknown`
         why the reference's is not known in float64.
         """
-        nan = float("nan")
         for match, leaf in ((m, leaf) for m in self.matches for leaf in m.outputs):
             order, key = match.ref.order, (match.ref.order, leaf.ref.name)
             if comparable(leaf) and key not in self.errors:
                 why = unforced(match) or problems.get(order) or NO_CALL
-                self.errors[key] = Exclusive(nan, nan, 0, problem=why)
+                self.errors[key] = Error.unknown(why)
             elif unknown.get(order) and key in self.outputs and not self.errors[key].problem:
-                self.errors[key] = replace(self.errors[key], problem=unknown[order])
+                self.errors[key] = self._unmeasured(key, unknown[order])
         for order, name in self.received.keys() - self.child_inputs.keys():
             parent = self._by_order[order].parent
-            why = unknown.get(parent, f"not measured: whether {name!r} was handed on rightly")
+            why = unknown.get(parent, f"not measured: whether child input {name!r} is right")
             for leaf in filter(comparable, self._by_order[parent].outputs if parent != -1 else ()):
                 key = (parent, leaf.ref.name)
-                self.errors[key] = replace(self.errors[key], problem=why)
+                self.errors[key] = self._unmeasured(key, why)
         by_parent: dict[int, tuple[ChildInput, ...]] = defaultdict(tuple)
         for _, found in sorted(self.child_inputs.items()):
             by_parent[found.parent] += (found,)
         return Exclusives(self.errors, dict(by_parent), self.outputs, self.received)
+
+    def _unmeasured(self, key: Key, why: str) -> Error:
+        return replace(self.errors[key], problem=not_measured(why))
 
 
 def _both_have(leaves: Sequence[LeafMatch], arrays: Arrays) -> list[LeafMatch]:

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.capture.hooks_nnx import Observer, observed
-from parity.core.ancestors import ancestors
 from parity.core.arrays import Array, comparable, moved_back
-from parity.core.calls import Match
-from parity.core.measurements import Exclusive, Inclusive
+from parity.core.calls import Match, above
+from parity.core.measurements import Error
+from parity.core.problems import Problem, not_measured
 from parity.core.store import Store, digest
 from parity.core.thread_pool import Background
 from parity.core.tree import Flat, flatten
@@ -52,13 +52,13 @@ def measure_inclusive(
     store: Store,
     limit: Limit,
     progress: Progress,
-) -> Mapping[Key, Inclusive]:
+) -> Mapping[Key, Error]:
     """Run each container on the reference's inputs and measure its outputs.
 
     The reference is run in float64 for a container that fails by its exclusive error, to confirm
     that, and for one that is too far from the reference though nothing inside it fails.
     """
-    found: dict[Key, Inclusive] = {}
+    found: dict[Key, Error] = {}
     containers = {match.parent for match in matches}
     waiting: _Waiting = defaultdict(dict)
     for match in matches:
@@ -73,7 +73,7 @@ def measure_inclusive(
     # the output of the code around a tap shows if that code makes up for it
     failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
     parents = {match.ref.order: match.parent for match in matches}
-    explained = frozenset(above for order in failing for above in ancestors(order, parents))
+    explained = frozenset(x for order in failing for x in above(parents[order], parents))
     with Background() as background:
         run = _Run(waiting, sides, store, limit, failing, explained, background, progress, found)
         for match in reversed(matches):
@@ -82,20 +82,13 @@ def measure_inclusive(
     return found
 
 
-def _as_exclusive(match: Match, exclusives: Exclusives) -> dict[Key, Inclusive]:
+def _as_exclusive(match: Match, exclusives: Exclusives) -> dict[Key, Error]:
     """The exclusive errors of a call without others inside, unless they could not be measured."""
     keys = [(match.ref.order, leaf.ref.name) for leaf in match.outputs if comparable(leaf)]
     errors = [exclusives.errors.get(key) for key in keys]
     if any(error is None or (error.problem and error.mae != error.mae) for error in errors):
         return {}
-    return {key: _inclusive(error) for key, error in zip(keys, errors, strict=True) if error}
-
-
-def _inclusive(error: Exclusive) -> Inclusive:
-    return Inclusive(
-        error.mae, error.rel_l2, error.nonfinite, error.floor_rel_l2, error.r, error.problem,
-        error.bounded,
-    )  # fmt: skip
+    return {key: error.of_subtree() for key, error in zip(keys, errors, strict=True) if error}
 
 
 @dataclass(frozen=True)
@@ -115,7 +108,7 @@ class _Run:
     explained: frozenset[int]
     background: Background
     progress: Progress
-    found: dict[Key, Inclusive]
+    found: dict[Key, Error]
 
     def measure(self, match: Match) -> None:
         """Take what the port returned if it had the reference's inputs, else run it on them."""
@@ -151,7 +144,7 @@ class _Run:
         self.background.submit(self._measure, match, outputs)
 
     def _measure(self, match: Match, outputs: Mapping[str, Array]) -> None:
-        wide: tuple[Arrays, str] | None = None
+        wide: tuple[Arrays, Problem | None] | None = None
         for leaf in match.outputs:
             if not comparable(leaf) or leaf.port is None:
                 continue
@@ -164,10 +157,10 @@ class _Run:
                 array = wide[0].get(leaf.ref.name)
                 error = score(ref, port, None if array is None else moved_back(array, leaf.undo))
                 error = replace(error, problem=error.problem or wide[1])
-            self.found[match.ref.order, leaf.ref.name] = _inclusive(error)
+            self.found[match.ref.order, leaf.ref.name] = error.of_subtree()
         self.progress.advance()
 
-    def _decided(self, match: Match, error: Exclusive, ref: Array) -> bool:
+    def _decided(self, match: Match, error: Error, ref: Array) -> bool:
         """True if the verdict needs no run of the reference in float64."""
         order, limit = match.ref.order, SLACK * self.limit(match.ref.kind)
         if ref.dtype.kind not in "fcV" or error.nonfinite or error.problem or np.isnan(error.mae):
@@ -175,11 +168,11 @@ class _Run:
         close = bounded(error.rel_l2, limit, ref.dtype) or order in self.explained
         return close and order not in self.failing
 
-    def _float64(self, match: Match) -> tuple[Arrays, str]:
+    def _float64(self, match: Match) -> tuple[Arrays, Problem | None]:
         try:
-            return self.sides.reference.whole(match.ref, self.store), ""
+            return self.sides.reference.whole(match.ref, self.store), None
         except NotMeasured as error:
-            return {}, str(error)
+            return {}, not_measured(str(error))
 
 
 class _Watcher(Observer):
@@ -211,7 +204,6 @@ def _receives(match: Match, given: Flat, digests: Mapping[str, bytes]) -> bool:
     return match.port.arguments == given.skeleton and len(forced) == len(known) and known == digests
 
 
-def _unknown(match: Match, problem: str) -> dict[Key, Inclusive]:
-    nan = float("nan")
-    unknown = Inclusive(nan, nan, 0, problem=problem)
-    return {(match.ref.order, leaf.ref.name): unknown for leaf in match.outputs if comparable(leaf)}
+def _unknown(match: Match, problem: str) -> dict[Key, Error]:
+    error = Error.unknown(problem)
+    return {(match.ref.order, leaf.ref.name): error for leaf in match.outputs if comparable(leaf)}

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from parity.core.arrays import Array
-from parity.core.measurements import Exclusive
+from parity.core.measurements import Error
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
+from parity.core.problems import other_shape
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
 
@@ -19,25 +20,25 @@ LONG = 16.0
 """The root of how many terms a sum may have before more than four roundings are allowed for."""
 
 
-def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Exclusive:
+def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Error:
     """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
 
     `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
     has their roundings, not its own.
     """
     if ref.shape != port.shape:
-        inf, problem = float("inf"), f"shape {port.shape} instead of {ref.shape}"
-        return Exclusive(inf, inf, 0, problem=problem)
+        inf = float("inf")
+        return Error(inf, inf, 0, problem=other_shape(ref.shape, port.shape))
     ref, port = unmasked(ref, port)
     mae, rel_l2, nonfinite = distance(ref, port)
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
-        return Exclusive(mae, rel_l2, nonfinite)
+        return Error(mae, rel_l2, nonfinite)
     port_error, ref_error, norm = triangle(ref, port, wide)
     norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
     channel = worst_channel(ref, port, wide)
-    return Exclusive(
+    return Error(
         mae,
         rel_l2,
         nonfinite,

@@ -1,4 +1,4 @@
-"""What a comparison refuses before anything runs, each with one line that says what to do."""
+"""Refusals of arguments before anything runs, each with one line that says what to do."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,10 +12,11 @@ from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError, shown
 from parity.core.globs import Pending, check_used, matches
 from parity.core.tensors import Fused, Stacked
+from parity.options.emulate import check_emulate
 from parity.options.options import Options
 
 LARGEST_SEED = 2**32 - 1
-"""What every stream of random numbers can start from."""
+"""Largest number that every stream of random numbers can start from."""
 
 
 def check_arguments(
@@ -71,12 +72,13 @@ def check_method(option: str, module: object, method: object) -> None:
         raise InputError(f"{option}: {type(module).__name__} has no method {method!r}")
 
 
-def check_numbers(seed: object, depth: object) -> None:
-    """What random numbers start from, and how many levels are looked into."""
+def check_run(seed: object, depth: object, emulate: str | None) -> None:
+    """Seed of random numbers, levels that are looked into, hardware that is emulated."""
     if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
         raise InputError(f"seed {shown(seed)}: expected an integer from 0 to {LARGEST_SEED}")
     if depth is not None and (type(depth) is not int or depth < 0):
         raise InputError(f"depth {shown(depth)}: expected how many levels, from 0")
+    check_emulate(emulate)
 
 
 def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: Options) -> Options:
@@ -117,8 +119,10 @@ def check_choice(paths: Collection[str], options: Options) -> None:
     check_used("only", options.only, paths, "module of the reference", fnmatchcase)
     if options.only and options.emulate:
         raise InputError("emulate: it is measured on all calls, and only= leaves some out")
+    if options.only and options.gradients:
+        raise InputError("gradients: they are of the whole, and only= is not; use depth=")
 
 
 def _of_path(path: str, glob: str) -> bool:
-    """Whether a glob of `path` or `path#leaf` is of this path; leaves are not known yet."""
+    """Match a glob of `path` or `path#leaf` with this path; leaves are not known yet."""
     return fnmatchcase(path, glob.partition("#")[0])

@@ -11,7 +11,7 @@ from parity.core.pair import Rung
 from parity.core.tensors import Weight
 from parity.core.verdicts import Fault, Verdict
 from parity.report.cells import COLUMNS, DETAILS, cells
-from parity.report.report import Report
+from parity.report.contents import Contents
 from parity.report.table import by_kind, summarise
 
 FORMAT = 1
@@ -51,18 +51,19 @@ SAME = (
 """The parts of a document that a report has under the same name."""
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Contents) -> str:
     """One JSON document; NaN is null, infinities are the strings "inf" and "-inf".
 
     Every entry of a list or an object has a line, without spaces: two reports differ line by line,
     and rows are many.
     """
+    coverage = {name: value for name, value in vars(report.coverage).items() if name != "idle"}
     document = Document(
         **{name: getattr(report, name) for name in SAME},
         format=FORMAT,
         verdict=report.verdict,
         notes=report.notes,
-        coverage={**vars(report.coverage), "complete": report.coverage.complete},
+        coverage={**coverage, "complete": report.coverage.complete},
         ladder=report.rungs,
         rungs=summarise(report.rows, report.rungs),
         kinds=by_kind(report.rows),

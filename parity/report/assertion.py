@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from parity.core.exceptions import InputError
 from parity.core.verdicts import Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
-from parity.report import Report
+from parity.report.contents import Contents
 from parity.report.markdown import coverage_lines, number
 from parity.report.sections import doubt_lines
 
@@ -41,22 +41,23 @@ def check_grade(wanted: str | None) -> None:
         raise InputError(f"grade {wanted!r}: expected one of {', '.join(LIMITS)}")
 
 
-def assess(report: Report, wanted: str | None = None) -> Outcome:
+def assess(report: Contents, wanted: str | None = None) -> Outcome:
     """What a test makes of a report.
 
-    Every gate must hold, as `bool(report)` says. With a grade `wanted`, every output of every call
-    must have it or a better one. What counts is the MAE that the column `grade` is of: the
-    inclusive one, to which the limit of a rung applies too, or what `modes` leave of the three.
+    Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
+    `wanted`, every output of every call must have it or a better one. What counts is the MAE that
+    the column `grade` is of: the inclusive one, to which the limit of a rung applies too, else the
+    exclusive or the free-running one.
 
     Raises:
         InputError: `wanted` is no grade.
     """
     check_grade(wanted)
     missed = [row for row in report.rows if wanted is not None and _mae(row) >= LIMITS[wanted]]
-    verdict: Verdict = "FAIL" if report and missed else report.verdict
+    verdict: Verdict = "FAIL" if report.holds and missed else report.verdict
     brief = _brief(report, missed, wanted)
     lines: list[str] = []
-    if missed or not report:
+    if missed or not report.holds:
         lines = [f"parity {verdict}: {brief}", *_details(report, missed, wanted)]
     fault = report.first_fault
     return Outcome(
@@ -76,7 +77,7 @@ def _mae(row: Row) -> float:
     return graded_mae((row.inclusive, row.exclusive, row.metrics)) if row.limited else math.nan
 
 
-def _worst(report: Report) -> Row | None:
+def _worst(report: Contents) -> Row | None:
     """The row with the largest R that was measured."""
     return max((row for row in report.rows if not math.isnan(_r(row))), key=_r, default=None)
 
@@ -85,7 +86,7 @@ def _r(row: Row | None) -> float:
     return row.exclusive.r if row is not None and row.exclusive is not None else math.nan
 
 
-def _brief(report: Report, missed: Sequence[Row], wanted: str | None) -> str:
+def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
     """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
@@ -97,7 +98,7 @@ def _brief(report: Report, missed: Sequence[Row], wanted: str | None) -> str:
         return f"no counterpart: {lacking[0]}{more}"
     if not coverage.matched or not report.rows:
         return "nothing was compared"
-    if report and missed:
+    if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
     for row in report.rows:
         if row.verdict == report.verdict and row.reason and not row.one_sided:
@@ -109,7 +110,7 @@ def _output(row: Row) -> str:
     return f"`{row.path or '<root>'}{f'#{row.leaf}' if row.leaf else ''}`"
 
 
-def _details(report: Report, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
+def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
     for fault in report.faults[:LISTED]:
         yield from _of_fault(fault)
     if len(report.faults) > LISTED:

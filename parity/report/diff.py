@@ -17,7 +17,7 @@ from parity.core.verdicts import Row, Verdict
 from parity.host.environment import flat
 from parity.judge.verdict import GRADES
 from parity.report.cells import record
-from parity.report.report import Report
+from parity.report.contents import Contents
 from parity.report.table import SEVERITY
 
 R_FLOOR = 1.5
@@ -113,7 +113,7 @@ class Diff:
         return after <= before and not self.failures(factor)
 
 
-def diff(before: Report, after: Report) -> Diff:
+def diff(before: Contents, after: Contents) -> Diff:
     """Compare two reports by rung, case, path, call and leaf.
 
     Raises:
@@ -134,7 +134,7 @@ def diff(before: Report, after: Report) -> Diff:
     )
 
 
-def _by_key(report: Report) -> dict[Key, Row]:
+def _by_key(report: Contents) -> dict[Key, Row]:
     found: dict[Key, Row] = {}
     for row in report.rows:
         key = (row.rung, row.case, row.path, row.call, row.leaf)
@@ -218,12 +218,12 @@ def _rank(change: Change) -> tuple[int, bool, float]:
     return STATES.index(change.state), not change.judged_worse, -times
 
 
-def _run(report: Report) -> Mapping[str, Any]:
+def _run(report: Contents) -> Mapping[str, Any]:
     facts = {name: report.facts.get(name) for name in INPUTS}
     return {"name": report.name, **facts, "seed": report.environment.get("seed")}
 
 
-def _machine(report: Report) -> Mapping[str, Any]:
+def _machine(report: Contents) -> Mapping[str, Any]:
     """What the environment says but for what every run has of its own."""
     own = ("command", "commit", "seed")
     return {name: value for name, value in flat(report.environment) if name not in own}

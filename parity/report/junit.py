@@ -6,13 +6,13 @@ from xml.etree import ElementTree as ET
 
 from parity.core.verdicts import Fault, Row
 from parity.host.environment import flat
-from parity.report.report import Report
+from parity.report.contents import Contents
 
 LISTED = 20
 """How many rows, or modules without a counterpart, a test case lists."""
 
 
-def as_junit(report: Report) -> str:
+def as_junit(report: Contents) -> str:
     """A test case for each module on each rung, and one for the coverage.
 
     A module fails if one of its calls does: with the cause, the evidence and the hint of its fault
@@ -42,7 +42,7 @@ def as_junit(report: Report) -> str:
     return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
-def _modules(report: Report) -> Iterator[ET.Element]:
+def _modules(report: Contents) -> Iterator[ET.Element]:
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in report.rows:
         groups.setdefault((row.rung, row.path), []).append(row)
@@ -79,7 +79,7 @@ def _rows(rows: Sequence[Row]) -> Iterator[str]:
         yield f"and {len(rows) - LISTED} more, all of them in layers.csv"
 
 
-def _coverage(report: Report) -> ET.Element:
+def _coverage(report: Contents) -> ET.Element:
     case, coverage = _case(report.name, "coverage"), report.coverage
     missing = [
         *(f"module {path}" for path in coverage.unmatched),

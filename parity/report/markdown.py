@@ -5,7 +5,7 @@ from typing import Any
 
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.cells import record
-from parity.report.report import Report
+from parity.report.contents import Contents
 from parity.report.sections import doubt_lines, nonfinite_lines, place, precision_lines
 from parity.report.table import RungSummary, by_kind, summarise
 from parity.report.weights import weight_lines
@@ -19,7 +19,7 @@ GRADE_KEY = "Grades of an MAE: " + "; ".join(
 )
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, precision, the worst rows, coverage, weights, environment."""
     parts = [f"# {report.name}: {report.verdict}", ""]
     parts += [f"- {key}: {_text(value)}" for key, value in report.facts.items()]
@@ -62,13 +62,13 @@ def rung_table(lines: Sequence[RungSummary]) -> str:
     return _table(head, body)
 
 
-def coverage_lines(report: Report) -> list[str]:
+def coverage_lines(report: Contents) -> list[str]:
     """What was compared and what was not, and why."""
     left = [f"- {word}, {why}: {', '.join(paths)}" for word, why, paths in left_out(report)]
     return [*count_lines(report), *left, *unmatched_lines(report)]
 
 
-def count_lines(report: Report) -> list[str]:
+def count_lines(report: Contents) -> list[str]:
     """How much was compared."""
     c = report.coverage
     elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
@@ -82,7 +82,7 @@ def count_lines(report: Report) -> list[str]:
     ]
 
 
-def left_out(report: Report) -> list[tuple[str, str, list[str]]]:
+def left_out(report: Contents) -> list[tuple[str, str, list[str]]]:
     """What needs no counterpart: "declared" or "dissolved", the reason, the paths."""
     c = report.coverage
     found: dict[tuple[str, str], list[str]] = {}
@@ -92,7 +92,7 @@ def left_out(report: Report) -> list[tuple[str, str, list[str]]]:
     return [(word, reason, paths) for (word, reason), paths in found.items()]
 
 
-def unmatched_lines(report: Report) -> list[str]:
+def unmatched_lines(report: Contents) -> list[str]:
     """What lacks a counterpart, which fails."""
     c = report.coverage
     hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
@@ -109,7 +109,7 @@ def number(value: float) -> str:
     return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
 
 
-def _faults(report: Report) -> list[str]:
+def _faults(report: Contents) -> list[str]:
     if not report.faults:
         return []
     lines = ["## Faults", ""]
@@ -123,19 +123,19 @@ def _faults(report: Report) -> list[str]:
     return [*lines, ""]
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: Contents) -> list[str]:
     lines = (*report.notes, *nonfinite_lines(report.nonfinite))
     return [f"Note: {line}\n" for line in lines]
 
 
-def _losses(report: Report) -> str:
+def _losses(report: Contents) -> str:
     losses = [(one.case, loss) for one in report.emulations for loss in one.losses]
     losses.sort(key=lambda pair: -pair[1].rel_l2)
     body = [(case, place(loss), loss.kind, number(loss.rel_l2)) for case, loss in losses[:WORST]]
     return _table(("case", "call", "kind", "added, relative"), body)
 
 
-def _kinds(report: Report) -> list[str]:
+def _kinds(report: Contents) -> list[str]:
     lines = by_kind(report.rows)
     if not lines:
         return []
@@ -150,7 +150,7 @@ def _kinds(report: Report) -> list[str]:
     return ["## R by kind of module", "", _table(head, body), "", key, ""]
 
 
-def _worst(report: Report) -> str:
+def _worst(report: Contents) -> str:
     rows = [row for row in report.rows if row.inclusive is not None]
     rows.sort(key=lambda row: row.inclusive.rel_l2 if row.inclusive else 0.0, reverse=True)
     columns = ("rung", "case", "path", "call", "leaf", "mae", "incl_mae", "incl_rel_l2", "R",

@@ -1,19 +1,21 @@
 """A report read back from its JSON: only what `as_json` writes is taken."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from parity.core.codec import load, typed
 from parity.core.exceptions import InputError
-from parity.core.verdicts import Coverage, Row
+from parity.core.verdicts import IDLE, Coverage, Row
 from parity.report.as_json import FORMAT, SAME, Document
 from parity.report.cells import COLUMNS, DETAILS, to_row
-from parity.report.report import Report
+from parity.report.contents import Contents
 
 AGAIN = "make the report again"
 
 
-def read_report(path: str | Path) -> Report:
-    """The report in the file `path`, or in `report.json` of the folder `path`.
+def read_report(path: str | Path) -> Contents:
+    """Contents of the report in the file `path`, or in `report.json` of the folder `path`.
 
     It has everything but `outputs` and `repro`, the arrays, which no file holds.
 
@@ -27,10 +29,10 @@ def read_report(path: str | Path) -> Report:
     )
     document = typed(content, Document, str(file))
     counts = {name: value for name, value in document.coverage.items() if name != "complete"}
-    report = Report(
+    report = Contents(
         **{name: getattr(document, name) for name in SAME},
         rows=_rows(document, str(file)),
-        coverage=typed(counts, Coverage, f"{file}.coverage"),
+        coverage=_coverage(counts, f"{file}.coverage"),
         rungs=document.ladder,
     )
     if document.coverage.get("complete") != report.coverage.complete:
@@ -41,6 +43,12 @@ def read_report(path: str | Path) -> Report:
             f"edited? {AGAIN}"
         )
     return report
+
+
+def _coverage(counts: dict[str, Any], where: str) -> Coverage:
+    found: Coverage = typed({"idle": [], **counts}, Coverage, where)
+    # a file has the reason alone
+    return replace(found, idle=tuple(path for path, why in found.declared.items() if why == IDLE))
 
 
 def _rows(document: Document, where: str) -> tuple[Row, ...]:

@@ -1,122 +1,29 @@
-"""`Report`: what a comparison found."""
+"""`Report`: what a comparison found, with the files that it is written to and read from."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 from parity.core.files import write_all, write_text
-from parity.core.measurements import Emulation, NonFinite
-from parity.core.pair import Rung
-from parity.core.tensors import Weight
-from parity.core.verdicts import Coverage, Fault, Row, Verdict, of_gradient
-from parity.report.table import to_frame, worst_verdict
-from parity.report.weights import to_weight_frame, weight_notes
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from parity.core.repro import Repro
+from parity.core.verdicts import of_gradient
+from parity.report.contents import Contents
+from parity.report.table import csv
+from parity.report.weights import to_weight_frame
 
 
-@dataclass(frozen=True)
-class Report:
-    """The outcome of `parity.compare` or of a ladder.
+class Report(Contents):
+    """The outcome of `parity.compare` or of a ladder."""
 
-    `facts` says what was run (inputs, weights, seconds, memory), `environment` on what.
-    """
+    def __str__(self) -> str:
+        """The text that `parity show` prints."""
+        from parity.report.terminal import as_text
 
-    name: str
-    rows: tuple[Row, ...]
-    faults: tuple[Fault, ...]
-    coverage: Coverage
-    environment: Mapping[str, Any]
-    facts: Mapping[str, Any]
-    rungs: tuple[Rung, ...] = ()
-    inputs: tuple[str, ...] = ()
-    """What is weak about the inputs and the weights."""
-    weights: tuple[Weight, ...] = ()
-    """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
-    unexercised: tuple[str, ...] = ()
-    """What the inputs left out; it takes nothing from what was found on them."""
-    outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What the reference returned in the last case, by leaf: NumPy arrays, channel-first."""
-    emulations: tuple[Emulation, ...] = ()
-    """By case, what emulated hardware would add to the port's error."""
-    nonfinite: tuple[NonFinite, ...] = ()
-    """By case and side, where the finite numbers are left, if they are."""
-    partial: str = ""
-    """What was left out on purpose, so that this is no report on the whole port."""
-    repro: "Repro | None" = field(default=None, repr=False)
-    """The call of the first fault, if it was to be kept."""
+        return as_text(self)
 
-    def __bool__(self) -> bool:
-        """True only if every gate held and the coverage is complete."""
-        return self.verdict in ("PASS", "WARN")
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """FAIL if a row fails or something has no counterpart; PASS needs everything observed.
-
-        A leaf that one side does not return makes it a WARN, a call that could not be judged at
-        all UNKNOWN.
-        """
-        if not self.coverage.complete or not self._compared:
-            return "FAIL"
-        seen: list[Verdict] = ["WARN" if row.one_sided else row.verdict for row in self.rows]
-        return worst_verdict([*seen, "WARN"] if self.notes else seen)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader should know before trusting a PASS."""
-        from parity.core.reasons import IDLE, PORT_LACKS, REF_LACKS
-
-        idle = [path for path, reason in self.coverage.declared.items() if reason == IDLE]
-        ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
-        lacking = (self._lacking("reference", PORT_LACKS), self._lacking("port", REF_LACKS))
-        loose = weight_notes(self.weights, self.coverage, self.faults)
-        nothing = "" if self._compared else "no output has an entry: nothing was compared"
-        first = (nothing, self.partial, self._missing())
-        return (*filter(None, first), *ran, *filter(None, lacking), *loose, *self.inputs)
-
-    @property
-    def _compared(self) -> bool:
-        """Whether there was a value to compare: that of an empty batch is equal to anything."""
-        return any(0 not in row.shape for row in self.rows)
-
-    def _missing(self) -> str:
-        found = {
-            "modules": self.coverage.unmatched,
-            "calls": self.coverage.unmatched_calls,
-            "tensors": self.coverage.unmatched_tensors,
-        }
-        counts = [f"{len(texts)} {what} ({texts[0]})" for what, texts in found.items() if texts]
-        return f"without a counterpart, which fails: {', '.join(counts)}" if counts else ""
-
-    def _lacking(self, side: str, problem: str) -> str:
-        found = [row for row in self.rows if row.one_sided and row.reason == problem]
-        if not found:
-            return ""
-        names = [f"{row.path or '<root>'}#{row.leaf}" for row in found[:5]]
-        names += ["..."] if len(found) > 5 else []
-        return f"only the {side} returns {len(found)} of the outputs: {', '.join(names)}"
-
-    @property
-    def doubts(self) -> tuple[Row, ...]:
-        """Rows that neither passed nor failed; each has its reason."""
-        return tuple(row for row in self.rows if row.verdict in ("WARN", "UNKNOWN"))
-
-    @property
-    def first_fault(self) -> Fault | None:
-        """The fault that shows first as the model runs."""
-        return self.faults[0] if self.faults else None
-
-    @cached_property
-    def table(self) -> "pd.DataFrame":
-        """One line per call and output leaf; see `COLUMNS`."""
-        return to_frame(self.rows)
+    def __repr__(self) -> str:
+        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
+        return f"<Report {escaped(self.name)}: {self.verdict}, {found}>"
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""
@@ -137,7 +44,8 @@ class Report:
         """
         from parity.report.read import read_report
 
-        return read_report(path)
+        found = read_report(path)
+        return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
 
     def to_markdown(self, path: str | Path) -> None:
         """Write a summary for people."""
@@ -203,8 +111,3 @@ class Report:
                 why = "the first fault is one of gradients, and a repro shows outputs"
             raise InputError(f"repro: there is no call to write: {why}")
         return write_repro(self.repro, Path(folder), make)
-
-
-def csv(table: "pd.DataFrame") -> str:
-    """The table as CSV, with enough digits to read the same numbers back."""
-    return table.to_csv(index=False, lineterminator="\n")

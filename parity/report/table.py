@@ -131,3 +131,8 @@ def _largest(rows: Sequence[Row], column: str) -> float:
     """The largest value that was measured, -infinity if none was."""
     values = [float(cell(row, column)) for row in rows]
     return max((value for value in values if not math.isnan(value)), default=-math.inf)
+
+
+def csv(table: "pd.DataFrame") -> str:
+    """The table as CSV, with enough digits to read the same numbers back."""
+    return table.to_csv(index=False, lineterminator="\n")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from io import StringIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
@@ -16,8 +17,8 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.core.verdicts import Fault
 from parity.host.progress import Progress
+from parity.report.contents import Contents
 from parity.report.markdown import coverage_lines, number
-from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import summarise
 from parity.report.weights import weight_lines
@@ -85,7 +86,14 @@ class _Times(ProgressColumn):
         return Text(f"{stage}{timedelta(seconds=int(time.monotonic() - self._start))} so far")
 
 
-def show(report: Report, console: Console) -> None:
+def as_text(report: Contents) -> str:
+    """Text that `show` prints, without colours."""
+    file = StringIO()
+    show(report, _Readable(file=file, width=WIDTH, color_system=None, force_jupyter=False))
+    return file.getvalue().rstrip("\n")
+
+
+def show(report: Contents, console: Console) -> None:
     """Print the ladder, the faults, the coverage and the verdict."""
     if report.rungs:
         table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
@@ -111,7 +119,7 @@ def show(report: Report, console: Console) -> None:
     show_verdict(report, console)
 
 
-def show_verdict(report: Report, console: Console) -> None:
+def show_verdict(report: Contents, console: Console) -> None:
     """Print the faults and the verdict."""
     for line in fault_lines(report.faults):
         console.print(line, soft_wrap=True)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from parity.core.globs import ROOT, check_used, rooted
 from parity.core.verdicts import Row
+from parity.report.contents import Contents
 from parity.report.markdown import number
-from parity.report.report import Report
 from parity.report.table import worst_verdict
 from parity.report.terminal import COLOURS, show_verdict
 
@@ -22,7 +22,7 @@ CELLS, DECADES = 16, 8
 
 
 def show_tree(
-    report: Report, console: Console, *, depth: int | None = None, only: str = "*"
+    report: Contents, console: Console, *, depth: int | None = None, only: str = "*"
 ) -> None:
     """Print the modules down to `depth` levels below the root whose paths `only` matches, those
     around them, the faults and the verdict.

@@ -6,7 +6,6 @@ from typing import Any
 
 from parity.align.ignored import left_out_note
 from parity.core.exceptions import InputError
-from parity.core.reasons import IDLE
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
@@ -95,7 +94,7 @@ def _facts(comparison: Comparison, extras: Sequence[Extras]) -> dict[str, Any]:
 def _zeros(pairing: Pairing, coverage: Coverage) -> tuple[str, ...]:
     """Parameters of modules that ran, without an entry that is not zero."""
     ran = {*coverage.matched, *coverage.dissolved}
-    ran |= {path for path, reason in coverage.declared.items() if reason != IDLE}
+    ran |= coverage.declared.keys() - set(coverage.idle)
     return all_zero(tensor for tensor in pairing.tensors if tensor.path in ran)
 
 
@@ -132,15 +131,15 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
     unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
     dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
     declared = {path: why for part in parts for path, why in part.declared.items()}
+    for path in (*matched, *unmatched, *dissolved):
+        declared.pop(path, None)
+    idle = {path: path in part.idle for part in parts for path in part.declared}
     return replace(
         widest,
         matched=tuple(matched),
         unmatched=tuple(unmatched),
-        declared={
-            path: why
-            for path, why in declared.items()
-            if path not in matched and path not in unmatched and path not in dissolved
-        },
+        declared=declared,
+        idle=tuple(path for path in declared if idle[path]),
         dissolved={path: why for path, why in dissolved.items() if path not in matched},
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),

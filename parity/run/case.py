@@ -1,6 +1,6 @@
 """One case from capture to faults: record both sides, match calls, measure, judge, explain."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,10 +9,11 @@ import jax
 
 from parity.align.ignored import left_out
 from parity.core.pair import Case
+from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
-from parity.extras.input_coverage import Exercised
+from parity.extras.input_coverage import InputCoverage
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.options.scope import with_deeper
@@ -36,7 +37,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
-    exercised: Exercised
+    exercised: InputCoverage
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
@@ -91,3 +92,17 @@ def _outcome(
         left_out(alignment.matches),
         extras,
     )
+
+
+def with_repro(
+    outcome: Outcome,
+    weights_of: Callable[[str], Mapping[str, Any]],
+    made: Callable[[Repro], Repro],
+) -> Outcome:
+    """The outcome, its repro with the weights of the module and with how the port is `made`."""
+    repro = outcome.extras.repro
+    if repro is None:
+        return outcome
+    if not repro.problem:
+        repro = replace(repro, weights=weights_of(repro.fault.path))
+    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from parity.core.pair import Case, Pair, PairOptions
+from parity.host import memory
 
 
 def facts(
@@ -18,4 +19,5 @@ def facts(
         "input": sources or f"made by the pair{given and f' ({given})'}",
         **pair.facts(options, seed),
         "parameters": sum(p.numel() for p in reference.parameters()),
+        "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
     }

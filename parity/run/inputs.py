@@ -8,23 +8,26 @@ from parity.align.calls import match_inputs, same_value
 from parity.core.arrays import read
 from parity.core.calls import Call, LeafMatch
 from parity.core.exceptions import InputError
+from parity.core.problems import ProblemKind, not_measured
 from parity.core.store import Store
 
 
 def check_inputs(ref: Call, port: Call, store: Store) -> None:
     """Refuse arguments of the port that are not the reference's after layout."""
+    other, lacking = (not_measured(text) for text in ("other values", "no counterpart"))
     found = {
-        leaf.ref.name: "" if _equal(leaf, store) else leaf.problem or "other values"
+        leaf.ref.name: None if _equal(leaf, store) else leaf.problem or other
         for leaf in match_inputs(ref.inputs, port.inputs)
     }
     plain = {leaf.name: leaf.value for leaf in port.inputs if leaf.buffer is None}
     for leaf in ref.inputs:
         if leaf.buffer is not None:
-            problem = found.get(leaf.name, "no counterpart")
+            problem = found.get(leaf.name, lacking)
         else:
             value = plain.get(leaf.name, leaf.value)
-            problem = "" if same_value(leaf.value, value) else f"{value!r} for {leaf.value!r}"
-        if problem and not problem.startswith("layout"):
+            text = f"{value!r} for {leaf.value!r}"
+            problem = None if same_value(leaf.value, value) else not_measured(text)
+        if problem is not None and problem.kind is not ProblemKind.LAYOUT:
             raise InputError(
                 f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
                 "leave nnx_args out, or say how to read the axes with layout="

@@ -18,9 +18,10 @@ from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
 from parity.core.tree import mapped
 from parity.core.verdicts import Diagnosis
+from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.diagnose import diagnose
-from parity.diagnose.scene import Scene
 from parity.force.float64 import TorchModules
+from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 
@@ -32,7 +33,12 @@ class Live:
     """A PyTorch module as the reference of a comparison; its random layers start from `seed`."""
 
     def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
+        capture_torch.check_devices(root, (), {})
         self._root, self._seed = root, seed
+
+    def environment(self) -> Mapping[str, Any]:
+        """This machine, with what PyTorch and JAX compute with."""
+        return environment.describe(self._seed, self._root)
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the root by path."""
@@ -49,6 +55,7 @@ class Live:
     def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
+        capture_torch.check_devices(module, case.args, case.kwargs)
         return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
     def record(
@@ -80,7 +87,7 @@ class Live:
         modules = {join(case.path, path): module for path, module in named}
         return TorchBackward(modules, case.torch, self._seed)
 
-    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """Cause by experiment: a change of the reference that makes it do what the port does."""
         reference = scene.sides.reference
         assert isinstance(reference, TorchModules)  # `float64` made it

@@ -20,7 +20,6 @@ from parity.core.store import Store
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
 from parity.force.common import reference, values
-from parity.run.case import Outcome
 from parity.run.part import part_of
 from parity.run.records import Judged
 
@@ -80,20 +79,6 @@ def _settings() -> tuple[str, ...]:
         place = f"jax.devices({device.platform!r})[{number}]"
         lines.append(f'jax.config.update("jax_default_device", {place})')
     return tuple(lines)
-
-
-def with_repro(
-    outcome: Outcome,
-    weights_of: Callable[[str], Mapping[str, Array]],
-    made: Callable[[Repro], Repro],
-) -> Outcome:
-    """The outcome, its repro with the weights of the module and with how the port is `made`."""
-    repro = outcome.extras.repro
-    if repro is None:
-        return outcome
-    if not repro.problem:
-        repro = replace(repro, weights=weights_of(repro.fault.path))
-    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
 def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from parity.core.files import write_text
 from parity.report.as_json import dumps
-from parity.report.report import csv
+from parity.report.table import csv
 from parity.selftest.trials import SelfTest, Trial, share
 
 if TYPE_CHECKING:

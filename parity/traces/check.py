@@ -7,9 +7,9 @@ from typing import Any
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
 from parity.core.pair import Case, Pair
-from parity.extras import emulation
 from parity.host import environment
 from parity.host.progress import Progress
+from parity.options.emulate import check_emulate
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
@@ -40,7 +40,7 @@ def check_trace(
     Raises:
         InputError: the trace cannot be used, for this at least, or is of another pair.
     """
-    emulation.check(emulate)
+    check_emulate(emulate)
     progress, usage = progress or Progress(), Usage()
     progress.stage("checking the files of the trace")
     golden = open_trace(folder)

@@ -16,9 +16,10 @@ import numpy as np
 from parity.align.calls import same_value
 from parity.core.arrays import comparable, read
 from parity.core.calls import Call, LeafMatch, Match
-from parity.core.measurements import ChildInput, Exclusive, Inclusive
+from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.pair import Case
+from parity.core.problems import Problem, not_measured, other_value
 from parity.core.store import Buffer, Store
 from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
@@ -94,7 +95,7 @@ class _Errors:
         self._returned = {
             order: self._largest(match.outputs) for order, match in self._matches.items()
         }
-        self._errors: dict[Key, Exclusive] = {}
+        self._errors: dict[Key, Error] = {}
         self._child_inputs: dict[int, list[ChildInput]] = defaultdict(list)
         self._outputs: dict[Key, Buffer] = {}
         self._received: dict[Key, Buffer] = {}
@@ -120,9 +121,9 @@ class _Errors:
         before = max([self._given[parent.order], *(self._returned[m.ref.order] for m in earlier)])
         after = earlier[-1].ref.path if earlier else ""
         path, found = match.ref.path, self._child_inputs[parent.order]
-        for name, text, off in self._values[order]:
+        for name, other, off in self._values[order]:
             if math.isinf(off) and before <= half(np.dtype(np.float32)):
-                error = Exclusive(NAN, NAN, 0, problem=text)
+                error = Error(NAN, NAN, 0, problem=other)
                 found.append(ChildInput(parent.order, order, path, name, after, error))
         for leaf in match.inputs:
             if comparable(leaf) and not self._alike(leaf):
@@ -134,11 +135,11 @@ class _Errors:
                     found.append(ChildInput(parent.order, order, path, name, after, error))
                     self._keep(self._received, (order, name), leaf, before)
 
-    def _of_input(self, error: Exclusive, leaf: LeafMatch) -> Exclusive:
+    def _of_input(self, error: Error, leaf: LeafMatch) -> Error:
         if not unit_roundoff(self._arrays(leaf)[0].dtype):
             return replace(error, moved=True)  # exact whatever was computed
         unknown = math.isnan(error.r) and not error.nonfinite
-        return replace(error, problem=NO_FLOAT64) if unknown else error
+        return replace(error, problem=not_measured(NO_FLOAT64)) if unknown else error
 
     def _keep(self, arrays: dict[Key, Buffer], key: Key, leaf: LeafMatch, before: float) -> None:
         """The port's array, where its error is all its own."""
@@ -157,11 +158,11 @@ class _Errors:
                     self._errors[key] = self._score(match.ref.kind, leaf, None, before)
                 error = self._errors[key]
                 if unknown.get(order) and not error.problem and not error.bounded:
-                    self._errors[key] = replace(error, problem=unknown[order])
+                    self._errors[key] = replace(error, problem=not_measured(unknown[order]))
         passed = {order: tuple(found) for order, found in self._child_inputs.items()}
         return Exclusives(self._errors, passed, self._outputs, self._received)
 
-    def inclusive(self) -> dict[Key, Inclusive]:
+    def inclusive(self) -> dict[Key, Error]:
         """Errors with all that is inside a call; its MAE only where it was given the same."""
         return {
             (order, leaf.ref.name): self._inclusive(match, leaf, wide, problem)
@@ -180,23 +181,15 @@ class _Errors:
         except NotMeasured as error:
             return {}, str(error)
 
-    def _inclusive(self, match: Match, leaf: LeafMatch, wide: Arrays, problem: str) -> Inclusive:
+    def _inclusive(self, match: Match, leaf: LeafMatch, wide: Arrays, problem: str) -> Error:
         order, given = match.ref.order, self._given[match.ref.order]
         one = self._errors[order, leaf.ref.name]
         if self._inside[order]:
             one = self._score(match.ref.kind, leaf, wide.get(leaf.ref.name), given)
             if math.isnan(one.r) and not one.bounded and not one.nonfinite:
-                one = replace(one, problem=one.problem or problem or NO_FLOAT64)
-        known = given == 0.0
-        return Inclusive(
-            one.mae if known else NAN,
-            one.rel_l2 if known else NAN,
-            one.nonfinite,
-            one.floor_rel_l2,
-            one.r,
-            one.problem,
-            one.bounded,
-        )
+                one = replace(one, problem=one.problem or not_measured(problem or NO_FLOAT64))
+        one = one if given == 0.0 else replace(one, mae=NAN, rel_l2=NAN)
+        return one.of_subtree()
 
     def shown(self, one: Found) -> Found:
         """The row as reports have it: what is not known exactly is no error of the call's own."""
@@ -242,15 +235,15 @@ class _Errors:
         assert buffers is not None
         return read(self._store, buffers[0], leaf.undo), self._store.get(buffers[1])
 
-    def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Exclusive:
+    def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Error:
         """The error of code that got what is off by `before`; see the top of this file for R."""
         ref, port = self._arrays(leaf)
         unit, alike = unit_roundoff(ref.dtype), self._alike(leaf)
         if before > half(ref.dtype, port.dtype) or (before > 0 and not unit and not alike):
             size = f", relative {before:.1e}" if before < math.inf else ""
-            return Exclusive(NAN, NAN, 0, problem=UNLIKE + size)
+            return Error.unknown(UNLIKE + size)
         if alike and wide is None:
-            return Exclusive(0.0, 0.0, 0, bounded=True)
+            return Error(0.0, 0.0, 0, bounded=True)
         error = replace(score(ref, port, wide), moved=False)
         if not unit or error.nonfinite:
             return replace(error, bounded=error.mae == 0)
@@ -263,7 +256,7 @@ class _Errors:
         return replace(error, r=r)
 
 
-def _values(match: Match) -> Iterator[tuple[str, str, float]]:
+def _values(match: Match) -> Iterator[tuple[str, Problem | None, float]]:
     """Values besides arrays that a call was given otherwise: name, text, relative distance."""
     others = {leaf.name: leaf.value for leaf in match.port.inputs if leaf.buffer is None}
     for leaf in match.ref.inputs:
@@ -271,6 +264,6 @@ def _values(match: Match) -> Iterator[tuple[str, str, float]]:
             continue
         ref, port = leaf.value, others[leaf.name]
         if not same_value(ref, port):
-            yield leaf.name, f"value {port!r} instead of {ref!r}", math.inf
+            yield leaf.name, other_value(ref, port), math.inf
         elif isinstance(ref, float) and ref != port and math.isfinite(ref):
-            yield leaf.name, "", abs(ref - port) / abs(ref)
+            yield leaf.name, None, abs(ref - port) / abs(ref)

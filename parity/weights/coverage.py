@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from parity.core.reasons import IDLE
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Row
 from parity.weights.suggest import how
@@ -40,7 +39,7 @@ def with_weights(
     parameters = [own for own in lines.values() if own[0].kind == "parameter"]
     buffers = [own for own in lines.values() if own[0].kind == "buffer"]
     known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
-    ran = {path for path in known if coverage.declared.get(path) != IDLE}
+    ran = known - set(coverage.idle)
     places = {name for path, name in partners.items() if path in ran}
     unmatched = [
         line.text

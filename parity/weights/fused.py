@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.core.exceptions import InputError
 from parity.core.globs import captured, renamed
-from parity.core.tensors import Array, Fused, Stacked, Tensor
+from parity.core.tensors import Array, Fused, Part, Stacked, Tensor
 
 Rule = Fused | Stacked
 
@@ -29,7 +29,7 @@ class Piece:
 def pieces(
     rules: Sequence[Rule], ref: Mapping[str, Tensor], port: Mapping[str, Tensor]
 ) -> tuple[Piece, ...]:
-    """What the rules say belongs together; both sides' tensors are given by full name.
+    """Pair what the rules say belongs together; both sides' tensors are given by full name.
 
     A rule that matches no tensor says nothing: configurations of a model differ.
 
@@ -50,7 +50,7 @@ def pieces(
 
 
 def in_rules(name: str, rules: Sequence[Rule]) -> bool:
-    """Whether one of the rules says where the tensor is."""
+    """True if one of the rules says where the tensor is."""
     return any(captured(glob, name) is not None for rule in rules for glob in rule.globs)
 
 
@@ -114,22 +114,15 @@ def _cut(rule: Rule, whole: Tensor, sizes: Sequence[int]) -> list[Tensor] | None
         return None
     starts = [0, *map(int, ends[:-1])]
     return [
-        _part(whole, axis, start if isinstance(rule, Stacked) else slice(start, int(end)))
+        _part(whole, Part(axis, start, None if isinstance(rule, Stacked) else int(end)))
         for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def _part(whole: Tensor, axis: int, at: int | slice) -> Tensor:
-    index = (*(slice(None) for _ in range(axis)), at)
-    text = f"{at.start}:{at.stop}" if isinstance(at, slice) else str(at)
-    middle = () if isinstance(at, int) else (at.stop - at.start,)
-
+def _part(whole: Tensor, part: Part) -> Tensor:
     def read() -> Array:
-        return np.asarray(whole.read()[index])
+        return np.asarray(whole.read()[part.index])
 
-    return replace(
-        whole,
-        shape=(*whole.shape[:axis], *middle, *whole.shape[axis + 1 :]),
-        read=read,
-        part=f"[{', '.join([*[':'] * axis, text])}]",
-    )
+    middle = () if part.stop is None else (part.stop - part.start,)
+    shape = (*whole.shape[: part.axis], *middle, *whole.shape[part.axis + 1 :])
+    return replace(whole, shape=shape, read=read, part=part)

@@ -1,4 +1,4 @@
-"""What is wrong with a tensor whose values are the reference's in no order of axes."""
+"""Findings on tensors whose values are the reference's in no order of axes."""
 
 import itertools
 from collections import defaultdict
@@ -60,7 +60,7 @@ def finding(ref: Tensor, port: Tensor, owners: Owners) -> tuple[str, str]:
     if ref in same:
         return "weights_layout", "holds its values in another order, which is none of the axes"
     if same:
-        return "weights_swapped", f"holds the values of {same[0].full_name}{same[0].part}"
+        return "weights_swapped", f"holds the values of {same[0].full_name}{same[0].part or ''}"
     return _unlike(ref.buffer, theirs, ours)
 
 

@@ -4,7 +4,6 @@ Names tell which tensors to compare, the values alone whether they are equal, in
 and where not, what is wrong.
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from parity.core.globs import renamed, why
-from parity.core.tensors import Array, Tensor, Weight
+from parity.core.tensors import Array, Tensor, Transform, Weight
 from parity.weights.fused import Piece, Rule, pieces
 from parity.weights.mismatch import Owners, finding
 from parity.weights.module_map import SPARE, Folding
@@ -178,44 +177,26 @@ def _axes(ref: Tensor, port: Tensor) -> tuple[int, ...] | None:
     return exact if exact is not None else same_values(theirs, ours, CLOSE)
 
 
-def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> str:
-    moved = tuple(ref.shape[i] for i in axes)
-    text = str(axes) if moved == port.shape else f"{axes} reshaped"
-    text += f" of {ref.part}" if ref.part else ""
-    return f"{text} at {port.part}" if port.part else text
+def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> Transform:
+    reshaped = tuple(ref.shape[i] for i in axes) != port.shape
+    return Transform(axes, reshaped, ref.part, port.part)
 
 
 def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
     """A leaf of the port, or anything else of its shape, as the part of the reference's tensor that
     a line pairs it with, and which part that is; `None` if the line does not say.
     """
-    found = _TRANSFORM.fullmatch(line.transform)
-    if found is None:
+    known = line.transform
+    if not isinstance(known, Transform):
         axes = tuple(range(len(line.shape))) if line.shape == line.nnx_shape else None
         axes = usual_axes(line.shape, line.nnx_shape) or axes
-        of, at = "", ""
-    else:
-        axes = tuple(int(i) for i in found["axes"].split(",") if i.strip())
-        of, at = found["of"] or "", found["at"] or ""
-    if axes is None:
-        return None
-    index = _index(of)
+        if axes is None:
+            return None
+        known = Transform(axes)
+    index = known.of.index if known.of else ()
     shape = np.broadcast_to(0, line.shape)[index].shape
-    own = port[_index(at)].reshape([shape[i] for i in axes])
-    return own.transpose(np.argsort(axes)), index
-
-
-_TRANSFORM = re.compile(r"\((?P<axes>[^)]*)\)(?: reshaped)?(?: of (?P<of>\[.*?\]))?"
-                        r"(?: at (?P<at>\[.*?\]))?")  # fmt: skip
-
-
-def _index(part: str) -> Index:
-    """What `Tensor.part` says, as NumPy takes it."""
-    found: list[int | slice] = []
-    for text in filter(None, part.strip("[]").split(", ")):
-        ends = [int(end) if end else None for end in text.split(":")]
-        found.append(slice(*ends) if ":" in text else int(text))
-    return tuple(found)
+    own = port[known.at.index if known.at else ()].reshape([shape[i] for i in known.axes])
+    return own.transpose(np.argsort(known.axes)), index
 
 
 def _extra(port: Tensor) -> Weight:

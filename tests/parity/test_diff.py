@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from parity.core.exceptions import InputError
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.changes import LISTED, show_diff, to_json
@@ -23,8 +23,8 @@ def row(path="a", r=NAN, rel=NAN, mae=NAN, free=NAN, dtype="float32", verdict="P
     """Each figure that is not given was not measured."""
     metrics = Metrics(*[free] * 10, (), 0)
     return Row(
-        "conv", "c", path, path, "M", 0, "", (2,), dtype, metrics, Inclusive(mae, mae, 0),
-        Exclusive(rel, rel, 0, r=r), 1.0, "perfect", verdict, "", 0, -1, limited,
+        "conv", "c", path, path, "M", 0, "", (2,), dtype, metrics, Error(mae, mae, 0),
+        Error(rel, rel, 0, r=r), 1.0, "perfect", verdict, "", 0, -1, limited,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from parity import InputError
 from parity.cli import cli
 from parity.extras import emulation as emulate
 from parity.host import precision as probe
+from parity.options.emulate import check_emulate
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 
@@ -186,7 +187,7 @@ def test_it_ends_whatever_happens():
     ):
         pass
     with pytest.raises(InputError, match="expected one of tpu-default, tf32, bf16"):
-        emulate.check("fp8")
+        check_emulate("fp8")
 
 
 def test_the_probe_tells_the_effective_precision(monkeypatch):

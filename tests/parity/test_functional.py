@@ -58,7 +58,7 @@ def test_what_has_no_tap_counts_with_the_tap_after_it(healthy):
     }  # fmt: skip
     assert coverage.parameters == coverage.matched_parameters == 27
     assert all(line.transform and not line.finding for line in healthy.weights)
-    kernels = {line.nnx_name: line.transform for line in healthy.weights}
+    kernels = {line.nnx_name: str(line.transform) for line in healthy.weights}
     assert kernels["layers.1.mlp.fc.kernel"] == "(1, 0)"
 
 

@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 
 from parity.core.calls import Leaf, LeafMatch
-from parity.core.measurements import ChildInput, Exclusive, Inclusive, Metrics
+from parity.core.measurements import NOT_EXACT, ChildInput, Error, Metrics
 from parity.core.pair import Rung
-from parity.core.reasons import PORT_LACKS
+from parity.core.problems import PORT_LACKS, Problem, ProblemKind, not_measured, other_shape
 from parity.core.store import Buffer
 from parity.judge.verdict import (
     GRADES,
     MEANINGS,
-    NOT_EXACT,
     Errors,
-    excused,
+    downgraded,
     fail_limit,
     grade,
     judge,
@@ -33,11 +32,11 @@ def free(mae, nonfinite=0):
 
 
 def exclusive(mae=1e-7, r=NAN, **options):
-    return Exclusive(mae, mae, 0, r=r, **{"bounded": r != r} | options)
+    return Error(mae, mae, 0, r=r, **{"bounded": r != r} | options)
 
 
 def inclusive(mae=1e-7, r=NAN, **options):
-    return Inclusive(mae, mae, 0, r=r, **{"bounded": r != r} | options)
+    return Error(mae, mae, 0, r=r, **{"bounded": r != r} | options)
 
 
 def verdict(kind="Conv2d", mae=1e-7, r=NAN, dtype="float32", free_mae=None, **options):
@@ -124,20 +123,20 @@ def test_a_rungs_limit_grows_with_the_size_of_the_outputs():
 
 def test_a_rung_is_not_held_by_what_could_not_be_measured():
     rung = Rung("conv", ("M",), 1e-6)
-    unmade = {"problem": "not measured: no input has a counterpart"}
-    errors = Errors(None, Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
+    unmade = {"problem": not_measured("not measured: no input has a counterpart")}
+    errors = Errors(None, Error(NAN, NAN, 0, **unmade), Error(NAN, NAN, 0, **unmade))
     judged = judge("M", match(), errors, rung=rung)
-    assert (judged.verdict, judged.reason) == ("UNKNOWN", unmade["problem"])
-    behind = Errors(free(0.5), Inclusive(NAN, NAN, 0, **unmade), Exclusive(NAN, NAN, 0, **unmade))
+    assert (judged.verdict, judged.reason) == ("UNKNOWN", unmade["problem"].text)
+    behind = Errors(free(0.5), Error(NAN, NAN, 0, **unmade), Error(NAN, NAN, 0, **unmade))
     judged = judge("M", match(), behind, rung=rung)  # what came before may be at fault
     assert (judged.verdict, judged.blame) == ("UNKNOWN", "")
-    known = Errors(free(2e-6), Inclusive(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
+    known = Errors(free(2e-6), Error(NAN, NAN, 0, **unmade), exclusive(2e-6, 1.0))
     assert judge("M", match(), known, rung=rung).verdict == "FAIL"
     assert judge("M", match(), known).verdict == "PASS"
     elsewhere = Errors(free(2e-6), errors.inclusive, errors.exclusive)
     judged = judge("M", match(), elsewhere, rung=rung)  # behind a fault: whose it is, is not known
     assert (judged.verdict, judged.blame) == ("UNKNOWN", "")
-    lost = Errors(free(math.inf, 2), Inclusive(math.inf, math.inf, 2), exclusive(0))
+    lost = Errors(free(math.inf, 2), Error(math.inf, math.inf, 2), exclusive(0))
     assert judge("M", match(), lost, rung=rung).verdict == "FAIL"
 
 
@@ -158,8 +157,8 @@ def test_exact_types_must_be_exact():
 
 
 def test_finiteness():
-    own = Exclusive(math.inf, math.inf, 2)
-    bad = judge("M", match(), Errors(free(0), Inclusive(math.inf, math.inf, 2), own))
+    own = Error(math.inf, math.inf, 2)
+    bad = judge("M", match(), Errors(free(0), Error(math.inf, math.inf, 2), own))
     assert (bad.verdict, bad.blame) == ("FAIL", "exclusive")
     inherited = judge("M", match(), Errors(free(math.inf, 2), inclusive(0), exclusive(0)))
     assert (inherited.verdict, inherited.blame) == ("FAIL", "")
@@ -184,12 +183,13 @@ def test_not_observed_is_unknown():
     assert judge("M", match(), Errors()).verdict == "UNKNOWN"
     assert judge("M", match(), Errors(free(NAN))).verdict == "UNKNOWN"
     assert judge("M", match(), Errors(exclusive=exclusive(NAN))).verdict == "UNKNOWN"
-    why = Errors(free(1e-7), exclusive=exclusive(NAN, problem="not measured: because"))
+    why = Errors(free(1e-7), exclusive=Error.unknown("not measured: because"))
     assert judge("M", match(), why).reason == "not measured: because"
     assert judge("M", match(problem=PORT_LACKS), Errors()).verdict == "UNKNOWN"
-    shape = judge("M", match(problem="shape (1,) instead of (2,)"), Errors())
+    shape = judge("M", match(problem=other_shape((2,), (1,))), Errors())
     assert (shape.verdict, shape.blame) == ("FAIL", "exclusive")
-    assert judge("M", match(problem="layout: ..."), Errors()).verdict == "UNKNOWN"
+    layout = Problem(ProblemKind.LAYOUT, "layout: ...")
+    assert judge("M", match(problem=layout), Errors()).verdict == "UNKNOWN"
 
 
 def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
@@ -204,8 +204,8 @@ def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
 def test_a_tap_is_excused_by_what_the_call_around_it_returns():
     failed = judge("tap", match(), Errors(free(1.0), None, exclusive(r=50.0)))
     assert (failed.verdict, failed.blame) == ("FAIL", "exclusive")
-    held = excused(failed, [inclusive(r=2.0), inclusive(mae=0.0)], 10)
+    held = downgraded(failed, [inclusive(r=2.0), inclusive(mae=0.0)], 10)
     assert (held.verdict, held.blame) == ("WARN", "")
     for around in ([], [inclusive(r=20.0)], [inclusive()], [inclusive(r=2.0), inclusive(r=NAN)]):
-        assert excused(failed, around, 10) == failed
-    assert excused(failed, [inclusive(r=2.0, floor_rel_l2=0.5)], 10) == failed
+        assert downgraded(failed, around, 10) == failed
+    assert downgraded(failed, [inclusive(r=2.0, floor_rel_l2=0.5)], 10) == failed

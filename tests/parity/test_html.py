@@ -15,7 +15,7 @@ import jsonschema
 import pytest
 
 import parity
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
@@ -64,7 +64,7 @@ def row(path="a", error=1e-7, verdict="PASS", **other):
     given = {"order": 0, "call": 0, "case": "c", "leaf": "", "kind": "M", "reason": ""} | other
     return Row(
         "conv", given["case"], path, path, given["kind"], given["call"], given["leaf"], (2, 3),
-        "float32", free, Inclusive(error, error, 0), Exclusive(error, error, 0, 1e-8, 1.0), 2.0,
+        "float32", free, Error(error, error, 0), Error(error, error, 0, 1e-8, 1.0), 2.0,
         "perfect", verdict, given["reason"], given["order"], -1,
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_pictures_take_the_colours_of_the_page(text, faulty):
 
 def test_points_are_the_worst_of_a_call():
     rows = [row("a", 1e-7), row("a", 3e-7, leaf="x"), row("b", 2e-7)]
-    rows.append(replace(row("b", 2e-7, call=1), handed=0.5, exclusive=Exclusive(0, 0, 0)))
+    rows.append(replace(row("b", 2e-7, call=1), handed=0.5, exclusive=Error(0, 0, 0)))
     found = points(rows)
     assert [(p.path, p.call, p.row) for p in found] == [("a", 0, 0), ("b", 0, 2), ("b", 1, 3)]
     assert [p.free for p in found] == [3e-7, 2e-7, 2e-7]

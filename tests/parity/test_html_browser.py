@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
@@ -51,8 +51,8 @@ def some_rows():
         free = Metrics(error, error, error, error, error, error, error, 2, 1, 0.5, (0, 1, 2), 0)
         yield Row(
             "conv", f"case {at // 2000}", path, path, f"Conv{at % 5}d", at // 5, "",
-            (1, 9, 64, 64, 128), "float32", free, Inclusive(error, error, 0),
-            Exclusive(error, error, 0, error / 3, 0.7), 2.0, "perfect",
+            (1, 9, 64, 64, 128), "float32", free, Error(error, error, 0),
+            Error(error, error, 0, error / 3, 0.7), 2.0, "perfect",
             "WARN" if at == 4321 else "PASS", "R 3.4 > 3" if at == 4321 else "", at, -1,
         )  # fmt: skip
 

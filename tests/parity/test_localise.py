@@ -1,20 +1,24 @@
-from parity.core.measurements import ChildInput, Exclusive, Inclusive
+from functools import partial
+
+from parity.core.measurements import ChildInput, Error
+from parity.core.problems import Problem, ProblemKind
 from parity.core.verdicts import Row
 from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
 
 CALLS = [("a.x", 0, 2), ("a.y", 1, 2), ("a", 2, 5), ("b.x", 3, 4), ("b", 4, 5), ("", 5, -1)]
 PARENTS = {order: parent for _, order, parent in CALLS}
+over = partial(Problem, ProblemKind.ERROR)
 FINE = Judgement("PASS")
-OWN = Judgement("FAIL", "R 99 > 10", "exclusive")
-INSIDE = Judgement("FAIL", "R 99 > 10 with all that is inside it", "inclusive")
+OWN = Judgement("FAIL", over("R 99 > 10"), "exclusive")
+INSIDE = Judgement("FAIL", over("R 99 > 10 with all that is inside it"), "inclusive")
 
 
 def row(path, order, parent, call=0, rel=1e-7, leaf=""):
     return Row(
         rung="", case="c", path=path, nnx_path=path, kind="M", call=call, leaf=leaf, shape=(1,),
-        dtype="float32", metrics=None, inclusive=Inclusive(rel, rel, 0),
-        exclusive=Exclusive(rel, rel, 0), gain=1.0, grade="", verdict="PASS", reason="",
+        dtype="float32", metrics=None, inclusive=Error(rel, rel, 0),
+        exclusive=Error(rel, rel, 0), gain=1.0, grade="", verdict="PASS", reason="",
         order=order, parent=parent,
     )  # fmt: skip
 
@@ -46,7 +50,7 @@ def test_an_inclusive_failure_counts_where_nothing_inside_explains_it():
 
 
 def test_a_fault_counts_from_the_call_that_first_receives_it():
-    error = Exclusive(1.0, 1.0, 0, r=99)
+    error = Error(1.0, 1.0, 0, r=99)
     handed = {"": (ChildInput(5, 4, "b", "x", "a", error),)}
     (first, second) = faults(handed, root=OWN, b=OWN)
     assert (first.path, first.segment) == ("", "between `a` and the input of `b`")

@@ -11,7 +11,7 @@ import pytest
 
 import parity
 import parity.pipeline  # in this process: torch and jax cannot be imported again in each run
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.assertion import assess
@@ -260,9 +260,10 @@ def test_grades(run):
      ("not measured: no input has a counterpart", NAN, "FAIL")],
 )  # fmt: skip
 def test_what_could_not_be_measured_has_no_grade(problem, free, verdict):
+    error = Error.unknown(problem) if problem else Error(NAN, NAN, 0)
     row = Row(
         "", "c", "a", "a", "M", 0, "", (2,), "float32", Metrics(*[free] * 10, (), 0),
-        Inclusive(NAN, NAN, 0, problem=problem), Exclusive(NAN, NAN, 0, problem=problem), 1.0, "",
+        error, error, 1.0, "",
         "PASS", "", 0, -1,
     )  # fmt: skip
     coverage = Coverage(1, ("a",), {}, (), {}, 1, 1)

@@ -13,8 +13,9 @@ from hypothesis import given
 import parity
 from parity.core.codec import LARGEST
 from parity.core.exceptions import InputError
-from parity.core.measurements import Exclusive, Inclusive, Metrics, NonFinite
+from parity.core.measurements import Error, Metrics, NonFinite
 from parity.core.pair import Rung
+from parity.core.problems import PORT_LACKS, not_measured
 from parity.core.verdicts import Row
 from parity.report import Report
 from parity.report.as_json import as_json, dumps
@@ -24,17 +25,24 @@ from parity.report.markdown import as_markdown
 indices = st.lists(st.integers(0, 99), max_size=4).map(tuple)
 counts = st.integers(0, 9)
 metrics = st.builds(Metrics, worst_index=indices, nonfinite=counts)
-measured = {"nonfinite": counts, "floor_rel_l2": ..., "r": ..., "problem": ..., "bounded": ...}
+problems = st.none() | st.text(min_size=1).map(not_measured)
+measured = {
+    "nonfinite": counts,
+    "floor_rel_l2": ...,
+    "r": ...,
+    "problem": problems,
+    "bounded": ...,
+}
 rows = st.builds(
     Row,
     call=counts,
     shape=indices,
     metrics=st.none() | metrics,
-    inclusive=st.none() | st.builds(Inclusive, **measured),
-    exclusive=st.none() | st.builds(Exclusive, **measured, moved=...),
+    inclusive=st.none() | st.builds(Error, **measured),
+    exclusive=st.none() | st.builds(Error, **measured, moved=...),
     reason=st.just("why"),
     limited=...,
-    one_sided=...,
+    one_sided=st.sampled_from(["", "port"]),
     handed=...,
 )
 
@@ -49,7 +57,10 @@ def test_every_row_comes_back(row):
 def wide(report):
     """A report with something in each of its parts."""
     first = report.rows[0]
-    hidden = replace(first, call=7, metrics=None, inclusive=None, gain=math.inf, one_sided=True)
+    hidden = replace(
+        first, call=7, metrics=None, inclusive=None, gain=math.inf, one_sided="reference",
+        reason=PORT_LACKS.text,
+    )  # fmt: skip
     return replace(
         report,
         rows=(*report.rows, hidden),

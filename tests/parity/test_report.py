@@ -17,7 +17,7 @@ from rich.console import Console
 
 import parity
 from parity.core.files import write_all, write_text
-from parity.core.measurements import Exclusive, Inclusive, Metrics
+from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
@@ -89,7 +89,7 @@ def some_row(mae=1e-7, r=1.0, rung="conv", verdict="PASS", limited=True, path="a
     free = Metrics(mae, mae, mae, mae, mae, mae, mae, 0, 1, 1, (0, 1), 0)
     return Row(
         rung, "c", path, path, "M", 0, "", (2, 3), "float32", free,
-        Inclusive(mae, mae, 0), Exclusive(mae, mae, 0, r=r), 2.0, "perfect", verdict, "",
+        Error(mae, mae, 0), Error(mae, mae, 0, r=r), 2.0, "perfect", verdict, "",
         0, -1, limited,
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_rung_summary_leaves_large_means_out_of_the_mae_but_not_of_r():
 
 def test_r_by_kind_of_module():
     rows = [some_row(r=r) for r in (math.nan, *range(1, 101))]
-    rows += [replace(some_row(), kind="GroupNorm", exclusive=Exclusive(0, 0, 0, bounded=True))]
+    rows += [replace(some_row(), kind="GroupNorm", exclusive=Error(0, 0, 0, bounded=True))]
     plain, norm = by_kind(rows)
     assert (plain.kind, plain.calls, plain.measured, plain.bounded) == ("M", 1, 100, 0)
     assert (plain.median, plain.p95, plain.largest) == (50, 95, 100)
@@ -164,7 +164,7 @@ def test_a_page_that_cannot_be_drawn_loses_no_figure(tmp_path, monkeypatch):
     [(math.nan, 0.0, math.nan), (math.nan, 0.5, 0.5), (0.1, 0.0, 0.1), (0.1, 0.5, 0.5)],
 )
 def test_the_own_error_is_of_what_is_returned_or_handed_on(returned, handed, own):
-    error = Exclusive(returned, returned, 0)
+    error = Error(returned, returned, 0)
     row = replace(some_row(), exclusive=error, handed=handed)
     assert row.own == pytest.approx(own, nan_ok=True)
 

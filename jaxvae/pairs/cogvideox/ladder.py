@@ -9,8 +9,7 @@ from typing import Any
 import jax
 
 from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
-from parity.core.exceptions import InputError
-from parity.core.pair import Rung
+from parity import InputError, Rung
 
 SMALL = CogVideoXVAEConfig(
     down_block_types=(DOWN_BLOCK,) * 3,

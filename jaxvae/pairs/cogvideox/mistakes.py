@@ -15,8 +15,7 @@ from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
 from jaxvae.models.posterior import DiagonalGaussian
-from parity.core.pair import Mistake
-from parity.selftest.mistakes import behaviour
+from parity import Mistake, behaviour
 
 Right = Callable[..., Any]
 

@@ -23,8 +23,7 @@ from jaxvae.pairs.cogvideox.ladder import (
 )
 from jaxvae.pairs.cogvideox.mistakes import MISTAKES
 from jaxvae.pairs.inputs import CLIP, clip_of
-from parity.core.exceptions import InputError
-from parity.core.pair import Case, Offline, Option, Pair, PairOptions
+from parity import Case, InputError, Offline, Option, Pair, PairOptions
 
 
 def prepare() -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from jaxvae.io.diffusers_folder import split_source
+from jaxvae.io.messages import first_line
 from jaxvae.io.quality import Gathered
 from jaxvae.io.video import to_pixels
 from jaxvae.pairs.cogvideox.ladder import (
@@ -25,8 +26,7 @@ from jaxvae.pairs.cogvideox.ladder import (
     read_config,
 )
 from jaxvae.pairs.inputs import LARGE_MEAN, Clip, normal
-from parity.core.exceptions import InputError, first_line
-from parity.core.pair import Case
+from parity import Case, InputError
 
 # diffusers warns at import about things that a user cannot change
 with warnings.catch_warnings():

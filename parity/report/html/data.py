@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from parity.report.cells import COLUMNS, record
+from parity.report.contents import Contents
 from parity.report.html.drift import Drift
 from parity.report.html.modules import Module
-from parity.report.report import Report
 
 SHOWN = (
     "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",
@@ -23,7 +23,7 @@ TEXT = frozenset(
 """The columns that hold no numbers."""
 
 
-def page_data(report: Report, drift: Drift, root: Module) -> dict[str, Any]:
+def page_data(report: Contents, drift: Drift, root: Module) -> dict[str, Any]:
     """Columns, rows with what they hand on and why they have their verdict, calls of the chart,
     modules of the flame graph.
     """

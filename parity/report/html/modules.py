@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.core.verdicts import Row, Verdict
-from parity.report.report import Report
+from parity.report.contents import Contents
 from parity.report.table import worst_verdict
 
 DECADES = 8
@@ -47,7 +47,7 @@ class Module:
         return self.calls + sum(module.total for module in self.inside)
 
 
-def module_tree(report: Report) -> Module:
+def module_tree(report: Contents) -> Module:
     """The root, with everything that has a row or lacks a counterpart."""
     rows: dict[str, list[Row]] = {}
     for row in report.rows:

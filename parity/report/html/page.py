@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from parity.report.contents import Contents
 from parity.report.html.data import page_data
 from parity.report.html.drift import Point, drift
 from parity.report.html.error_maps import pictures
 from parity.report.html.modules import module_tree
 from parity.report.html.words import path_name, plain, words
 from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
-from parity.report.report import Report
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import by_kind, summarise
 from parity.report.weights import weight_lines
@@ -37,7 +37,7 @@ def environment() -> "Environment":
     return found
 
 
-def as_html(report: Report) -> str:
+def as_html(report: Contents) -> str:
     """One document, with its style, script, pictures and data: it opens without a network.
 
     What is not escaped is our own: style, script, and pictures, which hold no text of a report.
@@ -72,7 +72,7 @@ def as_html(report: Report) -> str:
     )
 
 
-def _is_of(point: Point, report: Report) -> bool:
+def _is_of(point: Point, report: Contents) -> bool:
     """Whether a call is that of the first fault."""
     first = report.first_fault
     return first is not None and (
@@ -91,7 +91,7 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def _pictures(report: Report) -> dict[int, Any]:
+def _pictures(report: Contents) -> dict[int, Any]:
     """The pictures of faults by number, as far as they have some."""
     return {
         at: Markup(pictures(fault.error_map, f"fault-{at}"))
