@@ -9,8 +9,7 @@ from itertools import chain
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import join
-from parity.core.ancestors import ancestors
-from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace
+from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace, above
 from parity.core.globs import named, path_name, renamed, why
 from parity.core.problems import (
     PORT_LACKS,
@@ -143,9 +142,8 @@ class _Pairing:
         kept = {match.ref.order for match in self._matches}
         parents = {call.order: call.parent for call in calls}
         matches = (
-            replace(match, parent=next(filter(kept.__contains__, ancestors(order, parents)), -1))
+            replace(match, parent=next(filter(kept.__contains__, above(match.parent, parents)), -1))
             for match in self._matches
-            for order in [match.ref.order]
         )
         # a tap in a part whose outermost call was not matched is in the code of no call
         return tuple(

@@ -6,8 +6,7 @@ so a report names it, and does not pass.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from parity.core.ancestors import ancestors
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, above
 from parity.core.globs import named, path_name
 from parity.core.tensors import Weight
 
@@ -38,7 +37,7 @@ def around(matches: Sequence[Match]) -> Mapping[int, str]:
     found: dict[int, str] = {}
     for match in matches:
         if any(map(chosen, match.outputs)):
-            for order in ancestors(match.ref.order, parents):
+            for order in above(match.parent, parents):
                 found.setdefault(order, match.ref.path)
     return found
 

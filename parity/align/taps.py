@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from parity.core.calls import Call, Match, Trace
+from parity.core.calls import Call, Match, Trace, above
 from parity.core.globs import named, renamed
 from parity.weights.module_map import Folding
 
@@ -61,9 +61,7 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
     parents = {call.order: call.parent for call in calls}
     paths = {match.port.order: match.ref.path for match in matches}
     for match in sorted(matches, key=lambda match: match.port.order):
-        around = match.port.parent
-        while around != -1 and around not in paths:
-            around = parents[around]
+        around = next((x for x in above(match.port.parent, parents) if x in paths), -1)
         path = match.ref.path
         if match.port.tapped:
             owner = paths.get(around, "")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.cli.options import find_pair
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, printable
 
 if TYPE_CHECKING:
     from parity.core.pair import Option, Pair
@@ -63,7 +63,7 @@ class _Value(click.ParamType[Any]):
         try:
             return self._option.parse(value) if isinstance(value, str) else value
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            self.fail(printable(error), param, ctx)
 
 
 def _option(option: "Option", default: Any) -> click.Option:

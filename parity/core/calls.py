@@ -1,6 +1,6 @@
 """Records of a recorded run: calls with their leaves, modules, and which correspond."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -119,3 +119,10 @@ class Match:
     outputs: tuple[LeafMatch, ...]
     parent: int
     """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
+
+
+def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:
+    """A call and those around it, the innermost first; `parents` has -1 for the root's."""
+    while order != -1:
+        yield order
+        order = parents.get(order, -1)

@@ -35,6 +35,9 @@ class Background:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        try:
+            self._pool.shutdown(wait=True, cancel_futures=kind is not None)
+        finally:  # after an interrupt too: a job may have changed a model, and undoes that
+            self._pool.shutdown(wait=True, cancel_futures=True)
         if self._error is not None and kind is None:
             raise self._error

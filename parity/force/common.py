@@ -9,9 +9,8 @@ import numpy as np
 from flax import nnx
 
 from parity.capture import nnx as capture_nnx
-from parity.core.ancestors import ancestors
 from parity.core.arrays import Array, comparable, read
-from parity.core.calls import Call, Leaf, LeafMatch, Match
+from parity.core.calls import Call, Leaf, LeafMatch, Match, above
 from parity.core.store import Store
 
 Arrays = Mapping[str, Array]
@@ -162,5 +161,5 @@ def within(calls: Sequence[Call], order: int) -> list[Call]:
     return [
         replace(call, parent=-1) if call.order == order else call
         for call in calls
-        if order in (call.order, *ancestors(call.order, parents))
+        if order in above(call.order, parents)
     ]

@@ -18,9 +18,8 @@ from parity.capture import taps
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_torch import kept_reference
 from parity.capture.torch import Method, invoke, target, to_numpy, unhook
-from parity.core.ancestors import ancestors
 from parity.core.arrays import Array
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
@@ -103,8 +102,8 @@ class _Run:
         self._idle = {m for m, path in self._paths.items() if path not in called}
         parents = {call.order: call.parent for call in calls}
         # what is around a wanted call is made too, and what writes to its arguments
-        made = {*wanted, *(call.order for call in calls if call.in_place)} - {-1}
-        self._wanted = {one for order in made for one in (order, *ancestors(order, parents))}
+        made = (*wanted, *(call.order for call in calls if call.in_place))
+        self._wanted = {one for order in made for one in above(order, parents)}
         self._running = [prefix]
 
     def __call__(self, method: Method, change: ChangedArguments) -> None:

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parity.core.ancestors import ancestors
+from parity.core.calls import above
 from parity.core.measurements import ChildInput
 from parity.core.problems import ProblemKind
 from parity.core.verdicts import Fault, Row
@@ -35,7 +35,7 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for one in found:
         if one.judged.blame:
             by_call[one.row.order].append(one)
-    around = {outer for order in by_call for outer in ancestors(order, parents)}
+    around = {outer for order in by_call for outer in above(parents[order], parents)}
     guilty: list[tuple[float, Found]] = []
     for order, candidates in by_call.items():
         own = [one for one in candidates if one.judged.blame == "exclusive"]

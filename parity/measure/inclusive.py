@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.capture.hooks_nnx import Observer, observed
-from parity.core.ancestors import ancestors
 from parity.core.arrays import Array, comparable, moved_back
-from parity.core.calls import Match
+from parity.core.calls import Match, above
 from parity.core.measurements import Error
 from parity.core.problems import Problem, not_measured
 from parity.core.store import Store, digest
@@ -74,7 +73,7 @@ def measure_inclusive(
     # the output of the code around a tap shows if that code makes up for it
     failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
     parents = {match.ref.order: match.parent for match in matches}
-    explained = frozenset(above for order in failing for above in ancestors(order, parents))
+    explained = frozenset(x for order in failing for x in above(parents[order], parents))
     with Background() as background:
         run = _Run(waiting, sides, store, limit, failing, explained, background, progress, found)
         for match in reversed(matches):

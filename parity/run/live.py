@@ -37,7 +37,7 @@ class Live:
         capture_torch.check_devices(root, (), {})
         self._root, self._seed = root, seed
 
-    def environment(self) -> dict[str, Any]:
+    def environment(self) -> Mapping[str, Any]:
         """This machine, with what PyTorch and JAX compute with."""
         return environment.describe(self._seed, self._root)
 

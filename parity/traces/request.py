@@ -1,4 +1,4 @@
-"""The index of a recording before anything ran: what was asked for, and of which model."""
+"""The index of a recording before anything ran: its request, and the model that it is of."""
 
 import hashlib
 import json

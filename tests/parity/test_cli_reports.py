@@ -14,6 +14,7 @@ COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 
 TINY = """
 import jax.numpy as jnp
+import numpy as np
 import torch
 from flax import nnx
 

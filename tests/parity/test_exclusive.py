@@ -12,6 +12,7 @@ from parity.core.calls import Call
 from parity.core.store import Store
 from parity.core.thread_pool import Background
 from parity.force.common import Recording, Turns
+from parity.force.float64 import TorchModules
 from parity.force.torch import force_reference
 from tests.parity.conftest import NnxBlock
 
@@ -174,6 +175,34 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
     in_place = {"block", "block.act", "blocks.0", "blocks.0.act"}
     assert computed == {"head", ""} | in_place
     assert heard["head", 0][""].dtype == torch.float64
+
+
+def test_a_recurrent_module_runs_in_float64():
+    class Root(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = torch.nn.LSTM(4, 3)
+
+        def forward(self, x):
+            return self.lstm(x)[0]
+
+    reference = Root()
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    heard = {}
+
+    def listen(match, received, outputs):
+        heard[match.ref.path] = outputs
+
+    with Store() as store:
+        trace = record(reference, "__call__", (x,), {}, store=store, layout={})
+        recording = Recording(_matches(trace.calls), trace.calls, store)
+        orders = {call.order for call in trace.calls}
+        assert force_reference(reference, "__call__", recording, listen, orders) == ""
+        whole = TorchModules({"": reference}, "__call__").whole(trace.calls[-1], store)
+    assert heard["lstm"]["0"].dtype == torch.float64
+    assert whole[""].dtype == np.float64
+    np.testing.assert_array_equal(whole[""], heard["lstm"]["0"].numpy())
+    assert {tensor.dtype for tensor in reference.lstm._flat_weights} == {torch.float32}
 
 
 def test_calls_inside_one_that_is_left_out_have_had_their_turn():

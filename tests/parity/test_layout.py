@@ -28,7 +28,7 @@ def test_the_last_matching_declaration_counts():
 
 
 def test_unknown_words_are_refused():
-    with pytest.raises(InputError, match="'nchw'; expected one of move, keep"):
+    with pytest.raises(InputError, match="'nchw'; expected one of channels_first, as_is"):
         check({"a": "nchw"})
 
 

@@ -15,10 +15,15 @@ def test_float64_run_on_the_recorded_inputs(pair, image):
         trace = record(reference, "__call__", (image,), {}, store=store, layout={})
         calls = {(call.path, call.number): call for call in trace.calls}
         second = calls["block", 1]  # its scale argument is a plain number
+        held = {
+            name: id(tensor) for name, tensor in reference.block.state_dict(keep_vars=True).items()
+        }
         found = TorchModules({"block": reference.block}, "__call__").whole(second, store)
         given = next(leaf for leaf in second.inputs if leaf.buffer)
         x = torch.from_numpy(np.moveaxis(store.get(given.buffer), -1, 1)).double()
-    assert reference.stem.weight.dtype == torch.float32  # the model is left alone
+    left = {name: id(tensor) for name, tensor in reference.block.state_dict(keep_vars=True).items()}
+    assert left == held
+    assert {tensor.dtype for tensor in reference.block.parameters()} == {torch.float32}
     with torch.no_grad():
         expected = reference.double().block(x, scale=0.5)
     assert found["0"].dtype == np.float64
