@@ -1,4 +1,4 @@
-"""Assertion of a test on a report, and its message where that is not met."""
+"""The assertion of a test on a report: its outcome, and the text of a failure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from itertools import chain
 
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
-from parity.core.verdicts import Fault, Row, Verdict
+from parity.core.verdicts import Coverage, Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
 from parity.report.faults import fault_place, fault_reason
@@ -22,7 +22,7 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """Outcome of an assertion, in plain values.
+    """Outcome of the assertion on a report, in plain values.
 
     `verdict` is the report's, or FAIL where only the grade is missed. `worst_r` is the largest R
     that was measured, NaN if none was. `first_fault` is the path of the first module at fault and
@@ -45,7 +45,7 @@ def check_grade(wanted: str | None) -> None:
 
 
 def assess(report: Contents, wanted: str | None = None) -> Outcome:
-    """Judge a report as a test does.
+    """Outcome of a test on a report.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
     `wanted`, every output of every call must have it or a better one. What counts is the MAE that
@@ -90,13 +90,12 @@ def _r(row: Row | None) -> float:
 
 
 def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
-    """First problem: a fault, else what keeps the report from passing, else the grade."""
+    """The first thing wrong: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
         return f"`{fault.name}`: {fault.cause or fault.evidence}"
-    lacking = _lacking(report)
-    if lacking:
-        return lacking
+    if not report.coverage.complete or not report.rows:
+        return _brief_coverage(report.coverage)
     if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
     reasons = (
@@ -107,14 +106,12 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
     return next(chain(reasons, report.notes), "")
 
 
-def _lacking(report: Contents) -> str:
-    """First thing without a counterpart."""
-    coverage = report.coverage
-    found = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
-    if found:
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-        return f"no counterpart: {found[0]}{more}"
-    return "" if coverage.matched and report.rows else "nothing was compared"
+def _brief_coverage(coverage: Coverage) -> str:
+    lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
+    if not lacking:
+        return "nothing was compared"
+    more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return f"no counterpart: {lacking[0]}{more}"
 
 
 def _output(row: Row) -> str:
