@@ -10,7 +10,7 @@ from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import join
 from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace, above
-from parity.core.globs import ROOT, named, renamed, why
+from parity.core.globs import named, path_name, renamed, why
 from parity.core.problems import (
     PORT_LACKS,
     REF_LACKS,
@@ -81,7 +81,7 @@ def align(
 
 
 def _unmatched(call: Call, other: str) -> str:
-    return f"{call.path or ROOT} call {call.number}: {other} made no such call"
+    return f"{path_name(call.path)} call {call.number}: {other} made no such call"
 
 
 class _Pairing:
@@ -142,8 +142,11 @@ class _Pairing:
         kept = {match.ref.order for match in self._matches}
         parents = {call.order: call.parent for call in calls}
         matches = (
-            replace(match, parent=next((x for x in above(match.parent, parents) if x in kept), -1))
+            replace(
+                match, parent=next(filter(kept.__contains__, above(parents[order], parents)), -1)
+            )
             for match in self._matches
+            for order in [match.ref.order]
         )
         # a tap in a part whose outermost call was not matched is in the code of no call
         return tuple(
@@ -255,7 +258,7 @@ def _by_order(matches: Iterable[Match]) -> tuple[str, ...]:
         pairs = [pair for pair in pairs if pair[0] != pair[1] and all(map(_has_key, pair))]
         if pairs:
             ref, port = (named(list(names)) for names in zip(*pairs, strict=True))
-            where = f"`{match.ref.path or ROOT}`"
+            where = f"`{path_name(match.ref.path)}`"
             found[f"{where} returns {ref}, the port {port}: compared in this order"] = None
     return tuple(found)
 

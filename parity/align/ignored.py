@@ -7,7 +7,7 @@ so a report names it, and does not pass.
 from collections.abc import Iterable, Mapping, Sequence
 
 from parity.core.calls import LeafMatch, Match, above
-from parity.core.globs import ROOT, named
+from parity.core.globs import named, path_name
 from parity.core.tensors import Weight
 
 WITHOUT = "judged without {}, which ignore= leaves out though both sides have it"
@@ -22,7 +22,7 @@ def left_out(matches: Iterable[Match]) -> tuple[str, ...]:
     """The paths whose outputs are left out, `path#leaf` where others of the call are judged."""
     found: dict[str, None] = {}
     for match in matches:
-        path = match.ref.path or ROOT
+        path = path_name(match.ref.path)
         leaves = [leaf.ref.name for leaf in match.outputs if chosen(leaf)]
         if leaves and len(leaves) == len(match.outputs):
             found[path] = None
@@ -48,7 +48,7 @@ def left_out_note(names: Sequence[str], weights: Sequence[Weight]) -> str:
     differ = [
         line.name
         for line in weights
-        if line.paired and line.finding and line.declared and (line.path or ROOT) not in known
+        if line.paired and line.finding and line.declared and path_name(line.path) not in known
     ]
     found = [*dict.fromkeys(names), *dict.fromkeys(differ)]
     if not found:

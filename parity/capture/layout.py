@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from parity.capture.taps import KIND
 from parity.core.calls import Call
 from parity.core.exceptions import InputError
-from parity.core.globs import ROOT
+from parity.core.globs import path_name
 
 CHANNEL_LAST = frozenset(
     {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
@@ -100,7 +100,7 @@ def hint(called: Call) -> Iterator[None]:
             error.add_note(
                 f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
                 " axis 1 is the channel, say so with"
-                f" layout={{{called.path or ROOT!r}: 'channels_first'}}"
+                f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
             )
         raise
 

@@ -12,7 +12,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from parity.core.exceptions import InputError, first_line, shown
 
@@ -39,27 +39,33 @@ def string(value: Any) -> str:
     return value
 
 
+class Form(NamedTuple):
+    """The form of a field in a file; `read` takes the place there as well."""
+
+    hint: Any
+    write: Callable[[Any], Any]
+    read: Callable[[Any, str], Any]
+
+
+@cache
+def forms(kind: Any) -> Mapping[str, Form]:
+    """The forms of a record's fields."""
+    hints = get_type_hints(kind)
+    return {field.name: _form(hints[field.name], field.metadata) for field in fields(kind)}
+
+
 def plain(value: Any) -> Any:
     """A record, or what holds records, as JSON has it."""
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else f"{value}"
     if is_dataclass(value):
-        return {
-            field.name: field.metadata.get("write", plain)(getattr(value, field.name))
-            for field in fields(value)
-        }
+        kind: Any = type(value)
+        return {name: form.write(getattr(value, name)) for name, form in forms(kind).items()}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
     return value
-
-
-@cache
-def hints(kind: Any) -> Mapping[str, Any]:
-    """The types of a record's fields."""
-    found = get_type_hints(kind)
-    return {field.name: found[field.name] for field in fields(kind)}
 
 
 def typed(value: Any, hint: Any, where: str) -> Any:
@@ -139,10 +145,10 @@ def _number(value: Any, where: str) -> float:
 def _tuple(value: Any, args: tuple[Any, ...], where: str) -> tuple[Any, ...]:
     if not isinstance(value, list):
         raise _unexpected("a list", value, where)
-    inner = [args[0]] * len(value) if args[-1] is Ellipsis else args
-    if len(inner) != len(value):
-        raise _unexpected(f"a list of {len(inner)}", value, where)
-    pairs = enumerate(zip(value, inner, strict=True))
+    hints = [args[0]] * len(value) if args[-1] is Ellipsis else args
+    if len(hints) != len(value):
+        raise _unexpected(f"a list of {len(hints)}", value, where)
+    pairs = enumerate(zip(value, hints, strict=True))
     return tuple(typed(one, hint, f"{where}[{number}]") for number, (one, hint) in pairs)
 
 
@@ -153,23 +159,26 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _record(value: Any, kind: Any, where: str) -> Any:
-    found, known = _object(value, where), hints(kind)
+    found, known = _object(value, where), forms(kind)
     for name in [*known, *found]:
         if name not in found or name not in known:
             problem = "unknown" if name in found else "missing"
             raise InputError(
                 f"{where}: {shown(name)} is {problem}; was it written by another version?"
             )
-    held = {}
-    for field in fields(kind):
-        name, place = field.name, f"{where}.{field.name}"
-        if "read" in field.metadata:
-            with _refusals(place):
-                held[name] = field.metadata["read"](found[name])
-        else:
-            held[name] = typed(found[name], known[name], place)
+    held = {name: form.read(found[name], f"{where}.{name}") for name, form in known.items()}
     with _refusals(where):
         return kind(**held)
+
+
+def _form(hint: Any, metadata: Mapping[str, Any]) -> Form:
+    def own(value: Any, where: str) -> Any:
+        with _refusals(where):
+            return metadata["read"](value)
+
+    if metadata:
+        return Form(hint, metadata["write"], own)
+    return Form(hint, plain, lambda value, where: typed(value, hint, where))
 
 
 @contextmanager
@@ -178,8 +187,7 @@ def _refusals(where: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, RecursionError) as error:
-        reason = error if isinstance(error, InputError) else first_line(error)
-        raise InputError(f"{where}: {reason}") from error
+        raise InputError(f"{where}: {error}") from error
 
 
 def _unexpected(expected: str, value: Any, where: str) -> InputError:

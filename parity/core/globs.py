@@ -17,6 +17,11 @@ SHOWN = 5
 """How many paths a note names."""
 
 
+def path_name(path: str) -> str:
+    """The path of a module in a text: the root has none."""
+    return path or ROOT
+
+
 def named(paths: Sequence[str]) -> str:
     """Some paths in a sentence."""
     more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""

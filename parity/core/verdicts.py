@@ -8,6 +8,7 @@ from typing import Literal
 from parity.core.codec import stored_as
 from parity.core.error_map import ErrorMap
 from parity.core.exceptions import escaped, shown
+from parity.core.globs import path_name
 from parity.core.measurements import Error, Metrics
 from parity.core.problems import Side
 
@@ -135,9 +136,18 @@ class Fault:
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
 
+    @property
+    def name(self) -> str:
+        """The path of the module in a text."""
+        return path_name(self.path)
+
+    @property
+    def where(self) -> str:
+        """The module and the call."""
+        return f"{self.name} ({self.kind}), call {self.call} of {self.case}"
+
     def __repr__(self) -> str:
-        where = f"{self.path or '<root>'} ({self.kind}), call {self.call} of {self.case}"
-        text = escaped(f"{where}: {self.cause or self.evidence}")
+        text = escaped(f"{self.where}: {self.cause or self.evidence}")
         return f"<Fault {text if len(text) <= LINE else f'{text[: LINE - 3]}...'}>"
 
 

@@ -35,7 +35,7 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for one in found:
         if one.judged.blame:
             by_call[one.row.order].append(one)
-    around = {x for order in by_call for x in above(parents[order], parents)}
+    around = {outer for order in by_call for outer in above(parents[order], parents)}
     guilty: list[tuple[float, Found]] = []
     for order, candidates in by_call.items():
         own = [one for one in candidates if one.judged.blame == "exclusive"]

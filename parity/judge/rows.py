@@ -55,7 +55,7 @@ def rows_of(
                 judged = downgraded(judged, returned, limit)
             if judged.verdict == "PASS" and order in without:
                 judged = Judgement("WARN", not_measured(WITHOUT.format(f"`{without[order]}`")))
-            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
+            row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
 
@@ -64,7 +64,7 @@ def _matters(error: Error, limit: float) -> bool:
     return error.fails(limit) or error.unsteady or error.problem is not None
 
 
-def _row(
+def row_of(
     case: Case,
     match: Match,
     leaf: LeafMatch,
@@ -73,6 +73,7 @@ def _row(
     rung: Rung | None,
     judged: Judgement,
 ) -> Row:
+    """The row of one output of a call."""
     buffer = leaf.ref.buffer
     figures = errors.inclusive or errors.exclusive or errors.free
     return Row(

@@ -1,13 +1,16 @@
-"""What a test demands of a report, and what it says where that is not met."""
+"""Assertion of a test on a report, and its message where that is not met."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.verdicts import Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
+from parity.report.faults import fault_place, fault_reason
 from parity.report.markdown import coverage_lines, number
 from parity.report.sections import doubt_lines
 
@@ -19,12 +22,12 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a report meets what was demanded, in plain values.
+    """Outcome of an assertion, in plain values.
 
     `verdict` is the report's, or FAIL where only the grade is missed. `worst_r` is the largest R
     that was measured, NaN if none was. `first_fault` is the path of the first module at fault and
     `cause` its cause, both `""` if none is. `brief` says in a few words what is wrong first, and
-    `failure` all that a failing test says, `""` if the demand is met.
+    `failure` all that a failing test says, `""` if the assertion holds.
     """
 
     verdict: Verdict
@@ -42,7 +45,7 @@ def check_grade(wanted: str | None) -> None:
 
 
 def assess(report: Contents, wanted: str | None = None) -> Outcome:
-    """What a test makes of a report.
+    """Judge a report as a test does.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
     `wanted`, every output of every call must have it or a better one. What counts is the MAE that
@@ -63,7 +66,7 @@ def assess(report: Contents, wanted: str | None = None) -> Outcome:
     return Outcome(
         verdict=verdict,
         worst_r=_r(_worst(report)),
-        first_fault=(fault.path or "<root>") if fault else "",
+        first_fault=fault.name if fault else "",
         cause=fault.cause if fault else "",
         brief=brief,
         failure="\n".join(lines),
@@ -87,27 +90,35 @@ def _r(row: Row | None) -> float:
 
 
 def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
-    """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
+    """First problem: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
-        return f"`{fault.path or '<root>'}`: {fault.cause or fault.evidence}"
-    coverage = report.coverage
-    lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
+        return f"`{fault.name}`: {fault.cause or fault.evidence}"
+    lacking = _lacking(report)
     if lacking:
-        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return f"no counterpart: {lacking[0]}{more}"
-    if not coverage.matched or not report.rows:
-        return "nothing was compared"
+        return lacking
     if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
-    for row in report.rows:
-        if row.verdict == report.verdict and row.reason and not row.one_sided:
-            return f"{_output(row)}: {row.reason}"
-    return report.notes[0] if report.notes else ""
+    reasons = (
+        f"{_output(row)}: {row.reason}"
+        for row in report.rows
+        if row.verdict == report.verdict and row.reason and not row.one_sided
+    )
+    return next(chain(reasons, report.notes), "")
+
+
+def _lacking(report: Contents) -> str:
+    """First thing without a counterpart."""
+    coverage = report.coverage
+    found = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
+    if found:
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        return f"no counterpart: {found[0]}{more}"
+    return "" if coverage.matched and report.rows else "nothing was compared"
 
 
 def _output(row: Row) -> str:
-    return f"`{row.path or '<root>'}{f'#{row.leaf}' if row.leaf else ''}`"
+    return f"`{path_name(row.path)}{f'#{row.leaf}' if row.leaf else ''}`"
 
 
 def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
@@ -131,10 +142,6 @@ def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Ite
 
 
 def _of_fault(fault: Fault) -> Iterator[str]:
-    segment = f", {fault.segment}" if fault.segment else ""
-    cause = f"{fault.cause}: " if fault.cause else ""
-    more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
-    where = f"`{fault.path or '<root>'}` ({fault.kind}), call {fault.call} of {fault.case}{more}"
-    yield f"fault: {where}{segment}: {cause}{fault.evidence}"
+    yield f"fault: {fault_place(fault)}: {fault_reason(fault)}"
     if fault.hint:
         yield f"hint: {fault.hint}"

@@ -5,10 +5,9 @@ A column is a field of `Row` or of one of its errors, whose prefix its name has.
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
-from parity.core.codec import hints, typed
+from parity.core.codec import forms, typed
 from parity.core.exceptions import InputError, shown
 from parity.core.measurements import Error, Metrics
 from parity.core.problems import PORT_LACKS
@@ -34,11 +33,7 @@ finite alike are null where that error was not measured."""
 ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
 """The errors of a row by its fields."""
 
-HINTS = {name: hints(kind) for name, kind in {"": Row, **ERRORS}.items()}
-FORMS = {
-    name: {one.name: one.metadata for one in fields(kind)}
-    for name, kind in {"": Row, **ERRORS}.items()
-}
+FORMS = {name: forms(kind) for name, kind in {"": Row, **ERRORS}.items()}
 
 MISSING = {float: math.nan, int: None, bool: False, str: ""}
 """What stands for a value of an error that was not measured, by its type; else it is `""`."""
@@ -57,7 +52,7 @@ def _place(column: str) -> tuple[str, str]:
     error = {"free": "metrics", "incl": "inclusive", "excl": "exclusive"}.get(prefix, "")
     if error:
         return error, "r" if rest == "R" else rest
-    return ("metrics" if column in HINTS["metrics"] else ""), column
+    return ("metrics" if column in FORMS["metrics"] else ""), column
 
 
 PLACES = {name: _place(name) for name in (*COLUMNS, *DETAILS) if name != "nonfinite"}
@@ -79,13 +74,13 @@ def cell(row: Row, column: str) -> Any:
         errors = (row.metrics, row.inclusive, row.exclusive)
         return max((error.nonfinite for error in errors if error), default=0)
     error, name = PLACES[column]
-    holder = getattr(row, error) if error else row
+    form, holder = FORMS[error][name], getattr(row, error) if error else row
     if holder is None:
-        return MISSING.get(HINTS[error][name], "")
+        return MISSING.get(form.hint, "")
     value = getattr(holder, name)
     if name in BETWEEN:
         return BETWEEN[name].join(map(str, value))
-    return FORMS[error][name].get("write", lambda plain: plain)(value)
+    return value if form.hint is float else form.write(value)  # a table has NaN
 
 
 def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
@@ -95,15 +90,15 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
         InputError: a value has another type; `where` is the row's place in its file.
     """
     typed(values["nonfinite"], int, f"{where}.nonfinite")
-    held: dict[str, dict[str, Any]] = {name: {} for name in HINTS}
+    held: dict[str, dict[str, Any]] = {name: {} for name in FORMS}
     for column, (error, name) in PLACES.items():
-        value, hint, place = values[column], HINTS[error][name], f"{where}.{column}"
+        value, form, place = values[column], FORMS[error][name], f"{where}.{column}"
         if name in BETWEEN:
             held[error][name] = _numbers(value, BETWEEN[name], place)
-        elif read := FORMS[error][name].get("read"):
-            held[error][name] = read(typed(value, bool if error == "" else str, place))
+        elif error and value is None and form.hint is int:
+            held[error][name] = None
         else:
-            held[error][name] = typed(value, int | None if error and hint is int else hint, place)
+            held[error][name] = form.read(value, place)
     if held[""]["call"] < 0:
         raise InputError(f"{where}.call: expected 0 or more, found {held['']['call']}")
     errors: dict[str, Any] = {

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
 from parity.report.markdown import number
@@ -63,7 +64,7 @@ def to_json(found: Diff, factor: float | None) -> str:
 
 def _cells(change: Change) -> Iterator[str | Text]:
     leaf = f"#{change.leaf}" if change.leaf else ""
-    where = f"{change.path or '<root>'}{leaf} call {change.call} of {change.case}"
+    where = f"{path_name(change.path)}{leaf} call {change.call} of {change.case}"
     yield Text(change.state, style=STYLES[change.state])
     yield Text(where)
     yield change.figure
@@ -79,6 +80,6 @@ def _ratchet(found: Diff, factor: float) -> Text:
         return Text(f"ratchet {factor:g}x: holds", style="green")
     why = "the verdict on the whole is worse"
     if failures:
-        first = f"{failures[0].path or '<root>'} of {failures[0].case}"
+        first = f"{path_name(failures[0].path)} of {failures[0].case}"
         why = f"{len(failures)} rows, the first {first}"
     return Text(f"ratchet {factor:g}x: FAIL: {why}", style="red")

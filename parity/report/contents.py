@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from parity.core.exceptions import escaped
+from parity.core.globs import path_name
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
 from parity.core.problems import Side
@@ -62,6 +64,10 @@ class Contents:
         """
         return self.verdict in ("PASS", "WARN")
 
+    def __repr__(self) -> str:
+        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
+        return f"<{type(self).__name__} {escaped(self.name)}: {self.verdict}, {found}>"
+
     @cached_property
     def verdict(self) -> Verdict:
         """FAIL if a row fails or something has no counterpart; PASS needs everything observed.
@@ -103,7 +109,7 @@ class Contents:
         found = [row for row in self.rows if row.one_sided == side]
         if not found:
             return ""
-        names = [f"{row.path or '<root>'}#{row.leaf}" for row in found[:5]]
+        names = [f"{path_name(row.path)}#{row.leaf}" for row in found[:5]]
         names += ["..."] if len(found) > 5 else []
         return f"only the {side} returns {len(found)} of the outputs: {', '.join(names)}"
 

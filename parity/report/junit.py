@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree as ET
 
+from parity.core.globs import path_name
 from parity.core.verdicts import Fault, Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
+from parity.report.faults import fault_place, fault_reason
 
 LISTED = 20
 """How many rows, or modules without a counterpart, a test case lists."""
@@ -48,7 +50,7 @@ def _modules(report: Contents) -> Iterator[ET.Element]:
         groups.setdefault((row.rung, row.path), []).append(row)
     faults = {fault.path: fault for fault in report.faults}
     for (rung, path), rows in groups.items():
-        case = _case(f"{report.name}.{rung}" if rung else report.name, path or "<root>")
+        case = _case(f"{report.name}.{rung}" if rung else report.name, path_name(path))
         failing = [row for row in rows if row.verdict == "FAIL"]
         fault = faults.get(path)
         if failing or fault is not None:
@@ -65,10 +67,8 @@ def _failure(fault: Fault | None, rows: Sequence[Row]) -> tuple[str, str, Iterab
     """Message, type and text."""
     if fault is None:
         return rows[0].reason, "FAIL", _rows(rows)
-    segment = (f"where: {fault.segment}",) if fault.segment else ()
-    text = (*segment, f"evidence: {fault.evidence}", f"hint: {fault.hint}", *_rows(rows))
-    cause = fault.cause or "unknown"
-    return f"{cause}: {fault.evidence}", cause, text
+    text = (f"{fault_place(fault)}: {fault_reason(fault)}", f"hint: {fault.hint}", *_rows(rows))
+    return fault_reason(fault), fault.cause or "unknown", text
 
 
 def _rows(rows: Sequence[Row]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.cells import record
 from parity.report.contents import Contents
+from parity.report.faults import fault_place, fault_reason
 from parity.report.sections import doubt_lines, nonfinite_lines, place, precision_lines
 from parity.report.table import RungSummary, by_kind, summarise
 from parity.report.weights import weight_lines
@@ -114,12 +115,7 @@ def _faults(report: Contents) -> list[str]:
         return []
     lines = ["## Faults", ""]
     for fault in report.faults:
-        where = f"`{fault.path or '<root>'}` ({fault.kind}), call {fault.call} of {fault.case}"
-        more = f", {fault.calls} calls in all" if fault.calls > 1 else ""
-        leaf = f", output `{fault.leaf}`" if fault.leaf else ""
-        segment = f", {fault.segment}" if fault.segment else ""
-        cause = f"**{fault.cause}**: " if fault.cause else ""
-        lines.append(f"1. {where}{leaf}{more}{segment}: {cause}{fault.evidence}. {fault.hint}")
+        lines.append(f"1. {fault_place(fault)}: {fault_reason(fault, '**')}. {fault.hint}")
     return [*lines, ""]
 
 

@@ -74,7 +74,7 @@ def write_repro(repro: Repro, folder: Path, make: str) -> list[Path]:
     Raises:
         InputError: the call cannot be written down, or `make` is not of that form.
     """
-    where = f"`{repro.fault.path or '<root>'}`, call {repro.fault.call}"
+    where = f"`{repro.fault.name}`, call {repro.fault.call}"
     if repro.problem:
         raise InputError(f"repro: {where} cannot be made again by itself: {repro.problem}")
     home, colon, name = make.partition(":")
@@ -101,8 +101,7 @@ def _script(repro: Repro, place: Path, home: str, name: str) -> str:
     torch = "torch.manual_seed" in repro.making
     reference = torch or "reference" in repro.making
     return SCRIPT.format(
-        title=f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}: "
-        f"{fault.cause or 'fault'}.",
+        title=f"{fault.where}: {fault.cause or 'fault'}.",
         home=home,
         name=name,
         script=place,

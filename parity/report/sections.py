@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from parity.core.globs import path_name
 from parity.core.measurements import Emulation, Loss, NonFinite
 from parity.core.verdicts import Row
 
@@ -24,7 +25,7 @@ def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
         more = f", {count} calls" if count > 1 else ""
         output = f" output `{leaf}`" if leaf else ""
         row = first[key]
-        where = f"`{path or '<root>'}`{output} call {row.call} of {row.case}{more}"
+        where = f"`{path_name(path)}`{output} call {row.call} of {row.case}{more}"
         yield f"- {verdict}: {where}: {row.reason}"
     if len(calls) > LISTED:
         yield f"- and {len(calls) - LISTED} more"
@@ -64,7 +65,7 @@ def place(loss: Loss) -> str:
     """The call, and which of its values."""
     leaf = f" `{loss.leaf}`" if loss.leaf else ""
     what = f"{leaf} handed to `{loss.to}`" if loss.to else leaf
-    return f"`{loss.path or '<root>'}` call {loss.call}{what}"
+    return f"`{path_name(loss.path)}` call {loss.call}{what}"
 
 
 def nonfinite_lines(found: Sequence[NonFinite]) -> Iterator[str]:
@@ -76,7 +77,7 @@ def nonfinite_lines(found: Sequence[NonFinite]) -> Iterator[str]:
         given = f", {one.given} entries of them not finite already" if one.given else ""
         alike = "; the other side has the same" if one.alike else ""
         yield (
-            f"not finite: the {one.side} first in `{one.path or '<root>'}` ({one.kind}), call "
+            f"not finite: the {one.side} first in `{path_name(one.path)}` ({one.kind}), call "
             f"{one.call} of {one.case}: {' and '.join(counts)} of {one.size} entries{leaf}; "
             f"its inputs reach {one.largest:.1e}{given}{alike}"
         )

@@ -1,10 +1,11 @@
 """Rows as a pandas table, and the summary of a ladder."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from parity.core.globs import path_name
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
 from parity.core.verdicts import Row, Verdict, of_gradient
@@ -118,7 +119,7 @@ def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
         limit=rung.limit,
         rows=len(rows),
         incl_mae=error,
-        worst=f"{worst.case} {worst.path or '<root>'}" if worst is not None else "",
+        worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
         free_mae=_largest(limited, "mae"),
         rel_l2=_largest(limited, "incl_rel_l2"),
         r=_largest(rows, "R"),
@@ -127,10 +128,13 @@ def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
     )
 
 
+def largest(values: Iterable[float], default: float = math.nan) -> float:
+    """The largest of the values that were measured, `default` if none was."""
+    return max((value for value in values if not math.isnan(value)), default=default)
+
+
 def _largest(rows: Sequence[Row], column: str) -> float:
-    """The largest value that was measured, -infinity if none was."""
-    values = [float(cell(row, column)) for row in rows]
-    return max((value for value in values if not math.isnan(value)), default=-math.inf)
+    return largest((float(cell(row, column)) for row in rows), -math.inf)
 
 
 def csv(table: "pd.DataFrame") -> str:

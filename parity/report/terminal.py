@@ -1,7 +1,7 @@
 """A report on a terminal, and progress while it is made."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from io import StringIO
@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.core.exceptions import escaped
-from parity.core.verdicts import Fault
 from parity.host.progress import Progress
 from parity.report.contents import Contents
+from parity.report.faults import fault_line
 from parity.report.markdown import coverage_lines, number
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import summarise
@@ -121,15 +121,6 @@ def show(report: Contents, console: Console) -> None:
 
 def show_verdict(report: Contents, console: Console) -> None:
     """Print the faults and the verdict."""
-    for line in fault_lines(report.faults):
-        console.print(line, soft_wrap=True)
+    for fault in report.faults:
+        console.print(Text(fault_line(fault), style="red"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))
-
-
-def fault_lines(faults: Sequence[Fault]) -> Iterator[Text]:
-    """A line for each fault: where, the cause, the evidence."""
-    for fault in faults:
-        where = f"{fault.path or '<root>'} ({fault.kind}), call {fault.call} of {fault.case}"
-        segment = f", {fault.segment}" if fault.segment else ""
-        cause = f"{fault.cause}: " if fault.cause else ""
-        yield Text(f"fault: {where}{segment}: {cause}{fault.evidence}", style="red")

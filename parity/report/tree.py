@@ -14,7 +14,7 @@ from parity.core.globs import ROOT, check_used, rooted
 from parity.core.verdicts import Row
 from parity.report.contents import Contents
 from parity.report.markdown import number
-from parity.report.table import worst_verdict
+from parity.report.table import largest, worst_verdict
 from parity.report.terminal import COLOURS, show_verdict
 
 CELLS, DECADES = 16, 8
@@ -63,15 +63,15 @@ def _figures(rows: Sequence[Row], folded: Sequence[Row], own: bool) -> Iterator[
         yield from ("", "", "", "", "")
     else:
         verdict = worst_verdict([row.verdict for row in rows])
-        r = _worst(row.exclusive.r for row in rows if row.exclusive)
+        r = largest(row.exclusive.r for row in rows if row.exclusive)
         if own:
-            error = _worst(row.exclusive.rel_l2 for row in rows if row.exclusive)
+            error = largest(row.exclusive.rel_l2 for row in rows if row.exclusive)
         else:
-            error = _worst(row.metrics.rel_l2 for row in rows if row.metrics)
+            error = largest(row.metrics.rel_l2 for row in rows if row.metrics)
         yield str(len({(row.case, row.call) for row in rows}))
         yield number(r)
         yield number(error)
-        whole = _worst(row.inclusive.rel_l2 for row in rows if row.inclusive)
+        whole = largest(row.inclusive.rel_l2 for row in rows if row.inclusive)
         yield number(whole) if own else ""
         yield Text(_bar(error), style=COLOURS[verdict])
         text.append(verdict, COLOURS[verdict])
@@ -87,10 +87,6 @@ def _bar(error: float) -> str:
         return ""
     decades = DECADES + (math.log10(error) if math.isfinite(error) else 0)
     return "━" * min(max(math.ceil(CELLS * decades / DECADES), 1), CELLS)
-
-
-def _worst(values: Iterable[float]) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def _with_ancestors(paths: Iterable[str]) -> Mapping[str, None]:

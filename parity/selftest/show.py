@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parity.core.files import write_text
+from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.table import csv
 from parity.selftest.trials import SelfTest, Trial, share
@@ -89,8 +90,8 @@ def _line(table: Table, name: str, trials: Sequence[Trial]) -> None:
 
 
 def _story(trial: Trial) -> str:
-    wrong = ", ".join(f"{path or '<root>'} ({'/'.join(w)})" for path, w in trial.expected.items())
-    named = ", ".join(f"{path or '<root>'} ({word})" for path, word in trial.found.items())
+    wrong = ", ".join(f"{path_name(path)} ({'/'.join(w)})" for path, w in trial.expected.items())
+    named = ", ".join(f"{path_name(path)} ({word})" for path, word in trial.found.items())
     what = " + ".join(trial.mistakes) or "no mistake"
     return (
         f"{what}, seed {trial.seed}, {trial.case}: expected {wrong or 'nothing'}; "
@@ -103,9 +104,9 @@ def _record(trial: Trial) -> dict[str, object]:
         "mistake": " + ".join(trial.mistakes),
         "seed": trial.seed,
         "case": trial.case,
-        "expected": " ".join(path or "<root>" for path in trial.expected),
+        "expected": " ".join(path_name(path) for path in trial.expected),
         "causes": " ".join("/".join(words) for words in trial.expected.values()),
-        "found": " ".join(path or "<root>" for path in trial.found),
+        "found": " ".join(path_name(path) for path in trial.found),
         "found_causes": " ".join(trial.found.values()),
         "verdict": trial.verdict,
         "killed": trial.killed,

@@ -4,6 +4,7 @@ A trace holds the difference from the recorded array, in float32: relative to th
 exact to about 2**-48 where the reference is off by rounding, so R is right to six digits.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -44,34 +45,32 @@ class RecordedFloat64:
     ) -> Mapping[int, str]:
         """Tell what was recorded, as far as the calls inside are those of the port.
 
-        A call all of whose inner calls the port makes has its own code in float64; one of whose
-        inner calls it makes none is code of its own with all that is inside it. Of others the
-        latter is further from the reference than their own code is: R in units of that may fail
-        them, and pass none.
+        Of a call the local computation counts if the port makes all calls inside it, and that with
+        all that is inside if it makes none. Of others the latter counts too, which is further from
+        the reference than their local computation: R in units of that may fail them, and pass none.
         """
         if self._case.problem:
             return {match.ref.order: self._case.problem for match in matches}
         matched = {match.ref.order for match in matches}
-        inside = {one.order: [c.order for c in calls if c.parent == one.order] for one in calls}
+        inside: dict[int, list[int]] = defaultdict(list)
+        for one in calls:
+            inside[one.parent].append(one.order)
         unknown: dict[int, str] = {}
         for match in matches:
             order, stored = match.ref.order, self._case.calls[match.ref.order]
-            handed: Arrays = {}
-            around = match.ref.parent
-            if around != -1 and around == match.parent and matched.issuperset(inside[around]):
-                handed = self._wider(stored.inputs, stored.passed)
-            outputs = self._wider(stored.outputs, stored.own)
-            if not matched.issuperset(inside[order]):
-                outputs = self._wider(stored.outputs, stored.whole)
-                if stored.problem or not matched.isdisjoint(_all_inside(order, inside)):
-                    lacking = next(child for child in inside[order] if child not in matched)
-                    path = self._case.calls[lacking].path
-                    unknown[order] = stored.problem or APART.format(f"`{path}`")
-            listener(match, handed, outputs if order in wanted else {})
+            above, unmatched = match.ref.parent, set(inside[order]) - matched
+            passed: Arrays = {}
+            if above != -1 and above == match.parent and matched.issuperset(inside[above]):
+                passed = self._wider(stored.inputs, stored.passed)
+            outputs = self._wider(stored.outputs, stored.whole if unmatched else stored.own)
+            if unmatched and (stored.problem or not matched.isdisjoint(_all_inside(order, inside))):
+                path = self._case.calls[min(unmatched)].path
+                unknown[order] = stored.problem or APART.format(f"`{path}`")
+            listener(match, passed, outputs if order in wanted else {})
         return unknown
 
     def whole(self, call: Call, store: Store) -> Arrays:
-        """As it was recorded; a call without others inside does nothing but its own code."""
+        """Recorded outputs; without calls inside they are those of the local computation."""
         stored = self._case.calls[call.order]
         if any(one.parent == call.order for one in self._case.calls):
             if stored.problem:

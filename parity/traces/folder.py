@@ -1,6 +1,6 @@
 """The folder of a trace while it is recorded.
 
-What a recording that was killed left whole there is kept, what it left in pieces is removed.
+Files that a killed recording left whole are kept, others are removed in the end.
 """
 
 import itertools
@@ -41,7 +41,7 @@ class Folder:
 
     @property
     def index(self) -> Index:
-        """What the folder holds, in the order of the cases."""
+        """Index of all that the folder holds, in the order of the cases."""
         return replace(self._index, cases=tuple(filter(None, self._cases.values())))
 
     def found(self, case: Case) -> StoredCase | None:
@@ -49,7 +49,7 @@ class Folder:
         return self._cases[case.name, case.path]
 
     def outputs(self, case: StoredCase) -> Mapping[str, Any]:
-        """What the called module returned in a case that is there."""
+        """Outputs of the called module in a case that is there."""
         with Store() as store:
             trace = adopted(case.calls, case.modules, Reader(self._path, case.shards), store)
             return root_outputs(trace.calls[-1], store)

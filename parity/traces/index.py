@@ -39,7 +39,7 @@ Wide = Mapping[str, Form | None]
 
 
 CALL = ("path", "kind", "method", "number", "parent")
-"""What a `StoredCall` has as its `Call` has it."""
+"""Fields that a `StoredCall` has in common with its `Call`."""
 
 
 @dataclass(frozen=True)

@@ -28,13 +28,13 @@ def locked(folder: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # whoever held it before has removed the file: another may have a new one by now
-            mine = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+            # who held it before has removed the file: another may have a new one by now
+            held = path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
         except BlockingIOError:
-            mine = False
+            held = False
         except OSError as error:
             raise InputError(f"{path}: cannot be locked ({error.strerror}); {CHOOSE}") from error
-        if not mine:
+        if not held:
             raise InputError(
                 f"{folder}: another recording writes to it; wait for its end, or {CHOOSE}"
             )

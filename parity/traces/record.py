@@ -72,9 +72,9 @@ def record_pair(
         capture_torch.check_devices(reference, (), {})
         live = Live(reference, seed)
         progress.stage("making the inputs")
-        scope = Options(only=tuple(only), depth=depth, rename=pair.rename)
-        check_choice(live.modules().keys(), scope)
-        cases = needed(only, live.modules().keys(), pair.cases(reference, options, seed))
+        scope, paths = Options(only=tuple(only), depth=depth, rename=pair.rename), [*live.modules()]
+        check_choice(paths, scope)
+        cases = needed(only, paths, pair.cases(reference, options, seed))
         _check_names(cases)
         progress.stage("writing the weights")
         index, arrays = requested(pair, reference, options, cases, scope, seed)
@@ -108,10 +108,12 @@ def _record_cases(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
-        scope = scope_of(
-            case, live.modules().keys(), (),
-            only=options.only, depth=options.depth, rename=options.rename or {},
-        )  # fmt: skip
+        rules: dict[str, Any] = {
+            "only": options.only,
+            "depth": options.depth,
+            "rename": options.rename or {},
+        }
+        scope = scope_of(case, live.modules().keys(), (), **rules)
         stored = place.found(case)
         if stored is not None:
             outputs[case.name] = place.outputs(stored)

@@ -22,22 +22,16 @@ from parity.run.part import Extent, extents
 from parity.traces.float64 import difference
 from parity.traces.index import CALL, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of
-from parity.traces.plain import encode
 from parity.traces.shards import Form, ToWrite
 
 
 def record_case(
-    case: Case,
-    live: Live,
-    pair: Pair,
-    choice: Scope,
-    store: Store,
-    progress: Progress,
+    case: Case, live: Live, pair: Pair, scope: Scope, store: Store, progress: Progress
 ) -> tuple[StoredCase, Mapping[str, Any], ToWrite]:
     """Case, outputs of the called module, and the arrays that are to be written.
 
     Runs the case, then once more in float64, then each call with others inside by itself.
-    Of a part of the model the outermost calls of the `choice` run in float64, one after another.
+    Of a part of the model the outermost calls of the `scope` run in float64, one after another.
 
     Raises:
         InputError: a check could not make this case.
@@ -45,12 +39,11 @@ def record_case(
     nnx = name_of(case.nnx, pair)
     shipped = None if case.shipped is None else name_of(case.shipped, pair)
     given = flatten(live.arguments(case, pair.layout))
-    encode(given.skeleton)  # refused before anything runs
     progress.stage("reference")
-    recorded = live.record(case, store, pair.layout, choice.ref)
+    recorded = live.record(case, store, pair.layout, scope.ref)
     trace, without = _without_taps(case, recorded)
     forms = _Forms(store)
-    added, problem = _in_float64(case, live, choice, trace, forms, progress)
+    added, problem = _in_float64(case, live, scope, trace, forms, progress)
     calls = tuple(
         StoredCall(
             **{name: getattr(call, name) for name in CALL},
@@ -77,8 +70,8 @@ def record_case(
 
 
 def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
-    """The calls of modules, and what a check cannot compare: with a tap's code apart, what a call
-    has in float64 would be of no use to a port that lacks the tap.
+    """The trace without taps, and a note of them: float64 values with a tap's code apart would be
+    of no use to a port that lacks the tap.
     """
     taps = list(dict.fromkeys(call.path for call in trace.calls if call.tapped))
     if not taps:
@@ -106,7 +99,7 @@ class _Forms:
         return StoredLeaf(leaf.name, form, leaf.value, leaf.moved, leaf.sure)
 
     def wide(self, leaves: Sequence[Leaf], arrays: Arrays) -> Wide:
-        """Differences of the leaves from these arrays, which are theirs in float64."""
+        """Differences between these `arrays`, the leaves in float64, and the leaves."""
         found: dict[str, Form | None] = {}
         for leaf in leaves:
             if leaf.buffer is None or leaf.buffer.dtype.kind not in "fcV":
@@ -120,16 +113,16 @@ class _Forms:
 
 
 def _in_float64(
-    case: Case, live: Live, choice: Scope, trace: Trace, forms: _Forms, progress: Progress
+    case: Case, live: Live, scope: Scope, trace: Trace, forms: _Forms, progress: Progress
 ) -> tuple[Mapping[int, Mapping[str, Any]], str]:
-    """By the `order` of calls, the fields of a `StoredCall` that tell what it does in float64, and
-    why the reference did not run with its calls apart, if it did not.
+    """Fields of a `StoredCall` that hold its float64 run, by `order`, and the reason why the
+    reference did not run with its calls apart, if it did not.
     """
-    shown = trace if choice.whole else opened(trace)
-    float64 = live.float64(case if choice.whole else replace(case, torch="__call__"))
+    shown = trace if scope.whole else opened(trace)
+    float64 = live.float64(case if scope.whole else replace(case, torch="__call__"))
     calls = (shown.calls, shown.calls)
     matches = tuple(map(_with_itself, shown.calls))
-    parts = (Extent(matches, calls),) if choice.whole else extents(matches, calls)
+    parts = (Extent(matches, calls),) if scope.whole else extents(matches, calls)
     added: dict[int, dict[str, Any]] = defaultdict(dict)
 
     def heard(match: Match, given: Arrays, outputs: Arrays) -> None:

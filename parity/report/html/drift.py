@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from parity.core.metrics import MANTISSA
 from parity.core.verdicts import Fault, Row
 from parity.report.html.svg import INKS, drawn, powers_of_ten
+from parity.report.table import largest
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -88,10 +89,10 @@ def _point(first: int, rows: Sequence[Row]) -> Point:
         rows[0].case,
         rows[0].path,
         rows[0].call,
-        _worst([row.metrics.rel_l2 for row in rows if row.metrics]),
-        _worst([row.inclusive.rel_l2 for row in rows if row.inclusive]),
-        _worst([row.own for row in rows]),
-        _worst([_floor(row) for row in rows]),
+        largest([row.metrics.rel_l2 for row in rows if row.metrics]),
+        largest([row.inclusive.rel_l2 for row in rows if row.inclusive]),
+        largest([row.own for row in rows]),
+        largest([_floor(row) for row in rows]),
         any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows),
     )
 
@@ -101,10 +102,6 @@ def _floor(row: Row) -> float:
     least = 4 * 2.0 ** -MANTISSA[name] if name in MANTISSA else math.nan
     found = row.exclusive.floor_rel_l2 if row.exclusive else math.nan
     return least if math.isnan(found) else max(found, least)
-
-
-def _worst(values: Sequence[float]) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def drift(rows: Sequence[Row], faults: Sequence[Fault]) -> Drift:

@@ -1,12 +1,12 @@
 """The modules of a report as a tree, with what each one's own code adds to the error."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parity.core.verdicts import Row, Verdict
 from parity.report.contents import Contents
-from parity.report.table import worst_verdict
+from parity.report.table import largest, worst_verdict
 
 DECADES = 8
 """Powers of ten up to 1 that colours tell apart."""
@@ -80,17 +80,17 @@ def _module(
     for row in own_rows:
         errors = by_call.setdefault((row.case, row.call), [])
         errors.append(row.own)
-    errors = [_worst(found) for found in by_call.values()]
+    errors = [largest(found) for found in by_call.values()]
     added = sum(min(error, 1.0) for error in errors if not math.isnan(error))
-    own = _worst(errors)
+    own = largest(errors)
     verdict: Verdict | str = "FAIL" if path in unmatched else ""
     return Module(
         path=path,
         kind=own_rows[0].kind if own_rows else "",
         calls=len(by_call),
         own=own,
-        whole=_worst(row.inclusive.rel_l2 for row in own_rows if row.inclusive),
-        r=_worst(row.exclusive.r for row in own_rows if row.exclusive),
+        whole=largest(row.inclusive.rel_l2 for row in own_rows if row.inclusive),
+        r=largest(row.exclusive.r for row in own_rows if row.exclusive),
         added=added + sum(module.added for module in inside),
         verdict=worst_verdict([row.verdict for row in own_rows]) if own_rows else verdict,
         fault=faults.get(path, 0),
@@ -105,7 +105,3 @@ def heat(error: float) -> int:
     if math.isnan(error) or error <= 0:
         return 0
     return round(min(max(math.floor(math.log10(min(error, 1.0))) + DECADES + 1, 0), DECADES))
-
-
-def _worst(values: Iterable[float]) -> float:
-    return max((value for value in values if not math.isnan(value)), default=math.nan)

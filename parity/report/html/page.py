@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from parity.core.globs import path_name
 from parity.report.contents import Contents
+from parity.report.faults import fault_place, fault_reason
 from parity.report.html.data import page_data
 from parity.report.html.drift import Point, drift
 from parity.report.html.error_maps import pictures
 from parity.report.html.modules import module_tree
-from parity.report.html.words import path_name, plain, words
+from parity.report.html.words import plain, words
 from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
 from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
 from parity.report.table import by_kind, summarise
@@ -34,6 +36,7 @@ def environment() -> "Environment":
     )
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
+    found.filters |= {"place": fault_place, "reason": fault_reason}
     return found
 
 

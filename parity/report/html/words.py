@@ -18,8 +18,3 @@ def plain(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {item}" for key, item in value.items())
     return str(value)
-
-
-def path_name(path: str) -> str:
-    """The path of a module; the root has none."""
-    return path or "<root>"
