@@ -1,1 +1,1 @@
-"""Why a call goes wrong, found by experiment, and where; some of these files need no torch."""
+"""The cause of a wrong call, found by experiment, and the location of its error."""

@@ -1,4 +1,4 @@
-"""Why a call goes wrong: what, changed in the reference, makes it do what the port does.
+"""The cause of a fault: the change of the reference that makes it do what the port does.
 
 Evidence is what was measured. Where nothing explains the error, the cause is `glue` for a container
 and `unknown` for anything else: no guess is made by name.
@@ -16,29 +16,36 @@ from parity.core.calls import Match
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
-from parity.diagnose import direct
-from parity.diagnose.evident import by_kind, by_repetition, suspected
+from parity.diagnose import array_probes
+from parity.diagnose.all_probes import PROBES
+from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.causes import EXPLAINED, HINTS
+from parity.diagnose.location import location
 from parity.diagnose.norm_probes import group_factors
-from parity.diagnose.probes import PROBES
 from parity.diagnose.replay import Array, Changed, Replayer, Result, in_torch_layout
-from parity.diagnose.scene import EXPLAINED, HINTS, Scene
-from parity.diagnose.where import where
+from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.float64 import TorchModules
 from parity.judge.faults import Found
 
 
-def diagnose(found: Found, scene: Scene, reference: TorchModules) -> Diagnosis:
+def diagnose(found: Found, record: CaseRecord, reference: TorchModules) -> Diagnosis:
     """The cause of a fault, and the evidence for it."""
-    match = next(m for m in scene.matches if m.ref.order == found.row.order)
+    match = next(m for m in record.matches if m.ref.order == found.row.order)
     # what a tap shows is the work of the call around it
     owner = match
     while owner.ref.tapped:
-        owner = next(m for m in scene.matches if m.ref.order == owner.parent)
-    for cause, evidence in chain(by_kind(found, match), by_repetition(owner, scene)):
+        owner = next(m for m in record.matches if m.ref.order == owner.parent)
+    for cause, evidence in chain(by_kind(found, match), by_repetition(owner, record)):
         return Diagnosis(cause, evidence, HINTS[cause])
-    investigation = _Investigation(found, owner, scene, reference)
+    investigation = _Investigation(found, owner, record, reference)
     cause, evidence = investigation.result()
     return Diagnosis(cause, evidence, HINTS[cause])
+
+
+Shown = tuple[float, str, str]
+"""The part of the error that is left, the cause, and what was changed."""
+
+NOTHING: Shown = (float("inf"), "", "")
 
 
 class _Investigation:
@@ -47,13 +54,15 @@ class _Investigation:
     That is the call at fault, or the one in whose code the tap at fault is.
     """
 
-    def __init__(self, found: Found, match: Match, scene: Scene, reference: TorchModules) -> None:
-        self._found, self._match, self._scene = found, match, scene
+    def __init__(
+        self, found: Found, match: Match, record: CaseRecord, reference: TorchModules
+    ) -> None:
+        self._found, self._match, self._record = found, match, record
         self._reference = reference
         module, method = reference.of(match.ref)
-        self._replayer = Replayer(module, method, match, scene.matches, scene.calls, scene.store)
+        self._replayer = Replayer(module, method, match, record.matches, record.calls, record.store)
         self._targets = dict(self._wrong(found.row.order))
-        self._lines = suspected(match, scene)
+        self._lines = suspected(match, record)
         self._tried_lines: list[Weight] = []
         self._tried = 0
         self._broken: list[str] = []
@@ -63,63 +72,63 @@ class _Investigation:
         fallback = "glue" if self._is_container() else "unknown"
         if not self._targets:
             return fallback, "no output could be compared"
-        plain = self._plain
-        place = self._place(plain)
-        error = self._error(plain)
+        place, error = self._place(), self._error(self._plain)
         if not np.isfinite(error) or error == 0.0:
             return fallback, place
+        left, cause, text = self._best(error)
+        if left <= EXPLAINED:
+            return cause, f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
+        untried = [line for line in self._lines if line not in self._tried_lines]
+        if untried:
+            return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
+        broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
+        text = f"none of {self._tried} changes of the reference explains it{broken}"
+        return fallback, f"{place}; {text}"
+
+    def _best(self, error: float) -> Shown:
+        """The change that leaves least of the error."""
+        best, careless = self._best_run(error)
+        if best[0] > EXPLAINED:
+            best = min(best, self._variance(error), key=lambda shown: shown[0])
+        if best[0] > EXPLAINED:
+            key, port = next(iter(self._targets.items()))
+            if key in self._plain:
+                best = min(best, array_probes.best(self._plain[key], port))
+        return best if best[0] <= EXPLAINED else min(best, careless)
+
+    def _best_run(self, error: float) -> tuple[Shown, Shown]:
+        """The best of all changed runs: by all arrays, and by those alone that are wrong in the
+        port, where a change may spoil what is right.
+        """
         enough = 20 * self._roundoff() / error
-        best: tuple[float, str, str] = (np.inf, "", "")
-        careless = best  # what explains the error and would spoil what the port has right
+        best = careless = NOTHING
         for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
             if best[0] <= min(enough, EXPLAINED) and cause != best[1]:
                 break  # of one cause the value that explains most counts, not the first
             self._tried += 1
             try:
                 result = run()
-                left, wrong = (
-                    self._error(result) / error,
-                    self._error(result, self._targets) / error,
-                )
+                left = self._error(result) / error
+                wrong = self._error(result, self._targets) / error
             except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
                 continue  # the change does not fit what the operation was given
-            if left < best[0] * 0.5:
-                best = (left, cause, text)
-            if wrong < careless[0] * 0.5:
-                careless = (wrong, cause, text)
-        if best[0] > EXPLAINED:
-            variance = self._variance(plain, error)
-            best = variance if variance[0] < best[0] else best
-        if best[0] > EXPLAINED:
-            key, port = next(iter(self._targets.items()))
-            if key in plain:
-                best = min(best, direct.best(plain[key], port))
-        best = best if best[0] <= EXPLAINED else min(best, careless)
-        untried = [line for line in self._lines if line not in self._tried_lines]
-        if best[0] > EXPLAINED and untried:
-            return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
-        if best[0] > EXPLAINED:
-            broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
-            return (
-                fallback,
-                f"{place}; none of {self._tried} changes of the reference explains it{broken}",
-            )
-        left, cause, text = best
-        return cause, f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
+            best = (left, cause, text) if left < best[0] * 0.5 else best
+            careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
+        return best, careless
 
     def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
-        """The port's arrays that are not the reference's: what was handed on, then outputs.
+        """The port's arrays that are not the reference's: child inputs, then outputs.
 
         Those out of their limit come first.
         """
-        exclusives, store = self._scene.exclusives, self._scene.store
-        for handed in self._found.handed:
-            key = (handed.child, handed.leaf)
+        exclusives, store = self._record.exclusives, self._record.store
+        for child in self._found.handed:
+            key = (child.child, child.leaf)
             yield key, store.get(exclusives.received[key])
         outputs = [key for key in exclusives.outputs if key[0] == order]
         for key in sorted(outputs, key=lambda key: -exclusives.errors[key].rel_l2):
             yield key, store.get(exclusives.outputs[key])
-        inside = {match.ref.order for match in self._scene.matches if match.parent == order}
+        inside = {match.ref.order for match in self._record.matches if match.parent == order}
         for key, buffer in exclusives.received.items():
             if key[0] in inside:
                 yield key, store.get(buffer)
@@ -140,32 +149,32 @@ class _Investigation:
         return float(total**0.5)
 
     def _roundoff(self) -> float:
-        """How far the reference itself is from float64, and at least four roundings."""
+        """Relative error of the reference itself, and at least four roundings."""
         floors = [4 * unit_roundoff(port.dtype) for port in self._targets.values()]
-        for (order, _), error in self._scene.exclusives.errors.items():
+        for (order, _), error in self._record.exclusives.errors.items():
             if order == self._found.row.order and error.floor_rel_l2 == error.floor_rel_l2:
                 floors.append(error.floor_rel_l2)
         return max(floors)
 
-    def _place(self, plain: Result) -> str:
+    def _place(self) -> str:
         key, port = next(iter(self._targets.items()))
-        ref = plain.get(key)
-        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._scene.matches)
-        return where(ref, port, named=named) if ref is not None else ""
+        ref = self._plain.get(key)
+        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._record.matches)
+        return location(ref, port, named=named) if ref is not None else ""
 
     @cached_property
     def _plain(self) -> Result:
-        """What the reference does in float64, unchanged."""
+        """The arrays of the unchanged reference in float64."""
         return self._replayer.run()
 
     def _is_container(self) -> bool:
-        return any(match.parent == self._match.ref.order for match in self._scene.matches)
+        return any(match.parent == self._match.ref.order for match in self._record.matches)
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
         tensors = {}
         for line in self._lines:
-            values = self._scene.sides.value(line.nnx_name)
+            values = self._record.sides.value(line.nnx_name)
             if values is not None and values.size == prod(line.shape):
                 module = self._reference.modules[line.path]
                 name = line.name.rpartition(".")[2]
@@ -180,7 +189,7 @@ class _Investigation:
         """Arguments left out, that came from an earlier call of the same module."""
         earlier = {
             leaf.buffer
-            for call in self._scene.calls
+            for call in self._record.calls
             if call.path == self._match.ref.path and call.number < self._match.ref.number
             for leaf in call.outputs
             if leaf.buffer
@@ -210,9 +219,9 @@ class _Investigation:
                 mode = Changed(trial.changes)
                 yield trial.cause, trial.text, partial(self._replayer.run, mode)
 
-    def _variance(self, plain: Result, error: float) -> tuple[float, str, str]:
-        """Whether the error is what a variance in one pass would make of these inputs."""
-        key, port = next(iter(self._targets.items()))
+    def _variance(self, error: float) -> Shown:
+        """The part of the error that a variance in one pass does not explain."""
+        (key, port), plain = next(iter(self._targets.items())), self._plain
         for operation in self._replayer.operations():
             found = group_factors(operation, plain[key], port) if key in plain else None
             if found is not None and error / 100 < found[1] < error * 100:
@@ -221,4 +230,4 @@ class _Investigation:
                     f"{found[1]:.1e} in PyTorch's order of summation, by {error:.1e} in the port),"
                 )
                 return found[0], "norm_variance", text
-        return float("inf"), "", ""
+        return NOTHING

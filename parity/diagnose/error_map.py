@@ -1,4 +1,4 @@
-"""Where in its array the error of a fault lies, small enough to be kept in a report."""
+"""Error maps: the error of a fault along the axes of its array, small enough for a report."""
 
 import numpy as np
 from jaxtyping import Float, Shaped
@@ -8,7 +8,7 @@ from parity.core.calls import LeafMatch, Match
 from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.core.metrics import BLOCK, rms
 from parity.core.store import Buffer
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import reference
 from parity.judge.faults import Found
 
@@ -22,27 +22,27 @@ CELLS = 64
 """Cells that are kept of each axis of an image."""
 
 
-def error_map_of(found: Found, scene: Scene) -> ErrorMap | None:
-    """What the call hands on or returns, given the reference's inputs, as far as it is at fault.
+def error_map_of(found: Found, record: CaseRecord) -> ErrorMap | None:
+    """Error map of a child input or an output of the call, given the reference's inputs.
 
-    Where only the error with all that is inside it tells, what it returns free-running. `None` for
-    arrays that cannot be subtracted.
+    Where only the inclusive error tells, of what it returns free-running. `None` for arrays that
+    cannot be subtracted.
     """
-    matches = {match.ref.order: match for match in scene.matches}
-    match, exclusives = matches[found.row.order], scene.exclusives
+    matches = {match.ref.order: match for match in record.matches}
+    match, exclusives = matches[found.row.order], record.exclusives
     leaf: LeafMatch | None
     if found.handed:
-        worst = max(found.handed, key=lambda handed: handed.error.rel_l2)
+        worst = max(found.handed, key=lambda child: child.error.rel_l2)
         leaf = _leaf(matches[worst.child], "inputs", worst.leaf)
         buffer = exclusives.received.get((worst.child, worst.leaf))
-        return _of(leaf, buffer, scene, to=worst.path)
+        return _of(leaf, buffer, record, to=worst.path)
     leaf = _leaf(match, "outputs", found.row.leaf)
     named = not match.ref.tapped or (leaf is not None and leaf.ref.moved)
     if found.judged.blame == "exclusive":
-        return _of(leaf, exclusives.outputs.get((found.row.order, found.row.leaf)), scene,
-                   named=named)  # fmt: skip
+        port = exclusives.outputs.get((found.row.order, found.row.leaf))
+        return _of(leaf, port, record, named=named)
     free = leaf.port.buffer if leaf is not None and leaf.port is not None else None
-    return _of(leaf, free, scene, free=True)
+    return _of(leaf, free, record, free=True)
 
 
 def _leaf(match: Match, side: str, name: str) -> LeafMatch | None:
@@ -53,15 +53,15 @@ def _leaf(match: Match, side: str, name: str) -> LeafMatch | None:
 def _of(
     leaf: LeafMatch | None,
     port: Buffer | None,
-    scene: Scene,
+    record: CaseRecord,
     to: str = "",
     free: bool = False,
     named: bool = True,
 ) -> ErrorMap | None:
     if leaf is None or port is None or leaf.ref.buffer is None:
         return None
-    ref = reference(leaf, scene.store)
-    return error_map(ref, scene.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
+    ref = reference(leaf, record.store)
+    return error_map(ref, record.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
 
 
 def error_map(

@@ -7,14 +7,13 @@ import numpy as np
 import torch
 from jaxtyping import Shaped
 
+from parity.diagnose.probe import NORMS, Trial, again, all_of, probe, together_and_alone
 from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import NORMS, Trial, again, all_of, probe, together_and_alone
 
 Array = Shaped[np.ndarray, "..."]
 
-EPSILONS = (
-    0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0,
-)  # fmt: skip
+SMALL = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5)
+EPSILONS = (*SMALL, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0)
 
 
 @probe
@@ -156,7 +155,7 @@ def _affine(op: Operation, y: torch.Tensor, shape: tuple[int, ...] | None) -> to
 
 
 def group_factors(op: Operation, plain: Array, port: Array) -> tuple[float, float] | None:
-    """How a wrong variance shows: every group of every sample is off by a factor of its own.
+    """Signature of a wrong variance: every group of every sample is off by a factor of its own.
 
     `plain` and `port` are the right and the port's output, channel-last. Returns what is left of
     the error if these factors are taken out, and the relative error that the variance in one pass

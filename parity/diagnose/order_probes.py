@@ -9,8 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import (
+from parity.diagnose.probe import (
     POOLS,
     Trial,
     again,
@@ -20,6 +19,7 @@ from parity.diagnose.trial import (
     probe,
     together_and_alone,
 )
+from parity.diagnose.replay import Change, Operation
 
 
 @probe
@@ -75,7 +75,7 @@ def _tiled_over(op: Operation, axes: int) -> Any:
 
 @probe
 def pooling(operations: Sequence[Operation]) -> Iterator[Trial]:
-    """What a mean divides by, another kind of pooling, or one entry instead of the mean."""
+    """The divisor of a mean, another kind of pooling, or one entry instead of the mean."""
     for group in together_and_alone(operations, POOLS):
         name, n = group[0].name, int(group[0].name[-2])
         other = name.replace("avg", "max") if "avg" in name else name.replace("max", "avg")
@@ -119,12 +119,7 @@ def slices(operations: Sequence[Operation]) -> Iterator[Trial]:
         index = operation.args[1] if len(operation.args) > 1 else None
         if operation.name != "getitem" or not isinstance(index, tuple) or ... in index:
             continue
-        ends = [
-            (axis, -part.start)
-            for axis, part in enumerate(index)
-            if isinstance(part, slice) and part.stop is None and (part.start or 0) < 0
-        ]
-        for axis, count in ends:
+        for axis, count in _ends(index):
             cause = "cache" if operation.subject.ndim == 5 and axis == 2 else "glue"
             for text, change in (
                 (f"the first {count} entries of axis {axis}", partial(_part, axis, 0, count)),
@@ -134,6 +129,13 @@ def slices(operations: Sequence[Operation]) -> Iterator[Trial]:
             ):
                 text = f"{text} instead of the last {count}"
                 yield Trial(cause, text, {operation.place: change})
+
+
+def _ends(index: tuple[Any, ...]) -> Iterator[tuple[int, int]]:
+    """Axes of which the last entries are taken, and how many."""
+    for axis, part in enumerate(index):
+        if isinstance(part, slice) and part.stop is None and (part.start or 0) < 0:
+            yield axis, -part.start
 
 
 def _part(axis: int, start: int, count: int, op: Operation) -> Any:

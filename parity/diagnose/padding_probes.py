@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Operation
-from parity.diagnose.trial import (
+from parity.diagnose.probe import (
     CONVOLUTIONS,
     POOLS,
     Trial,
@@ -19,6 +18,7 @@ from parity.diagnose.trial import (
     probe,
     together_and_alone,
 )
+from parity.diagnose.replay import Operation
 
 Pairs = list[tuple[int, int]]
 """Padding before and after each axis, the last axis first, as `F.pad` wants it."""
@@ -159,8 +159,8 @@ def in_front(operations: Sequence[Operation]) -> Iterator[Trial]:
         *fronts, x = operation.given["tensors"]
         timed = x.ndim == 5 and operation.given.get("dim", 0) == 2
         # what an array repeats of itself is its padding, what comes from elsewhere a cache
-        own = all(front.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-                  for front in fronts)  # fmt: skip
+        storage = x.untyped_storage().data_ptr()
+        own = all(front.untyped_storage().data_ptr() == storage for front in fronts)
         for text, make in _FRONTS.items():
             cause = "cache" if timed and not own else "padding"
             yield Trial(cause, f"{text} in front", {operation.place: partial(_cat, make=make)})
@@ -186,23 +186,26 @@ def _end(x: torch.Tensor, axis: int, count: int) -> torch.Tensor:
 _FRONTS: dict[str, Joined] = {
     "zeros": lambda front, x, axis: [torch.zeros_like(front), x],
     "the array's own first entry": lambda front, x, axis: [
-        _repeat(x, axis, 0, front.shape[axis]), x
+        _repeat(x, axis, 0, front.shape[axis]),
+        x,
     ],
     "the first entry of what is there": lambda front, x, axis: [
-        _repeat(front, axis, 0, front.shape[axis]), x
+        _repeat(front, axis, 0, front.shape[axis]),
+        x,
     ],
     "the same in opposite order": lambda front, x, axis: [front.flip(axis), x],
     "the array's own end": lambda front, x, axis: [_end(x, axis, front.shape[axis]), x],
-}  # fmt: skip
+}
 
 _BEHIND: dict[str, Joined] = {
     "joined in opposite order": lambda front, x, axis: [x, front],
     "the last entry repeated behind, nothing in front": lambda front, x, axis: [
-        x, _repeat(x, axis, -1, front.shape[axis])
+        x,
+        _repeat(x, axis, -1, front.shape[axis]),
     ],
     "one half in front, the last entry repeated behind": lambda front, x, axis: [
         _end(front, axis, -(-front.shape[axis] // 2)),
         x,
         _repeat(x, axis, -1, front.shape[axis] // 2),
     ],
-}  # fmt: skip
+}

@@ -1,4 +1,4 @@
-"""Which channels belong together: halves, or neighbours, as a rotary embedding pairs them."""
+"""Probes of channels that belong together, as a rotary embedding pairs them: halves, neighbours."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from parity.diagnose.probe import Trial, probe
 from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import Trial, probe
 
 
 @probe
@@ -24,7 +24,7 @@ def pairs(operations: Sequence[Operation]) -> Iterator[Trial]:
 
 
 def _neighbours(op: Operation) -> Change | None:
-    """What takes halves apart, or puts them together, does so with every other entry."""
+    """Every other entry, for an operation that takes halves apart or puts them together."""
     part = _last(op)
     if part is not None and part.step in (None, 1):
         size = op.subject.shape[-1]
@@ -39,7 +39,7 @@ def _neighbours(op: Operation) -> Change | None:
 
 
 def _halves(op: Operation) -> Change | None:
-    """What takes every other entry, or puts such together, does so with halves."""
+    """Halves, for an operation that takes every other entry or puts such together."""
     part = _last(op)
     if part is not None and part.step == 2 and part.start in (None, 0, 1) and part.stop is None:
         return partial(_half, second=bool(part.start))

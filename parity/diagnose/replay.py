@@ -1,6 +1,6 @@
 """A call of the reference made again in float64, with some of its operations changed.
 
-Only the module's own code runs: the calls inside it return what they returned before.
+Only the module's local code runs: the calls inside it return what they returned before.
 """
 
 import functools
@@ -23,9 +23,9 @@ from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference,
 
 Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]
-"""What a call returned, by (its order, leaf), and what it handed on, by (the child's, leaf).
+"""Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
 
-A tap in its code is a child to which it handed the tapped value."""
+A tap in its code is a child to which the tapped value is passed."""
 
 SIGNATURES = {
     **dict.fromkeys(("conv1d", "conv2d", "conv3d"),
@@ -54,7 +54,7 @@ SIGNATURES = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a module's own code: `place` counts them in the order of execution."""
+    """One operation of a module's local code: `place` counts them in the order of execution."""
 
     place: int
     name: str
@@ -71,12 +71,12 @@ class Operation:
 
     @property
     def subject(self) -> torch.Tensor:
-        """What it works on: its first argument."""
+        """The first argument: what it works on."""
         tensor: torch.Tensor = self.args[0] if self.args else next(iter(self.kwargs.values()))
         return tensor
 
     def result(self) -> Any:
-        """What it returns unchanged."""
+        """The result of the unchanged operation."""
         return self.function(*self.args, **self.kwargs)
 
     def again(self, **changes: Any) -> Any:
@@ -120,7 +120,7 @@ class Replayer:
         change: ChangedArguments = dict,
         tensors: Mapping[tuple[torch.nn.Module, str], Array] | None = None,
     ) -> Result:
-        """Outputs of the call, and what it hands to the calls inside it.
+        """Outputs of the call, and its child inputs.
 
         `tensors` stand in for parameters and buffers, by module and name.
 
@@ -130,11 +130,11 @@ class Replayer:
         found: dict[tuple[int, str], Array] = {}
         own = self.match.ref.order
 
-        def heard(match: Match, handed: Tensors, outputs: Tensors) -> None:
+        def heard(match: Match, passed: Tensors, outputs: Tensors) -> None:
             if match.ref.order == own:
                 found.update(_arrays(own, outputs, match.outputs))
             elif match.parent == own:
-                found.update(_arrays(match.ref.order, handed, match.inputs))
+                found.update(_arrays(match.ref.order, passed, match.inputs))
                 if match.ref.tapped:
                     found.update(_arrays(match.ref.order, outputs, match.outputs))
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from parity.diagnose.replay import Change, Operation
-from parity.diagnose.trial import (
+from parity.diagnose.probe import (
     NORMS,
     PRODUCTS,
     Trial,
@@ -18,6 +17,7 @@ from parity.diagnose.trial import (
     probe,
     together_and_alone,
 )
+from parity.diagnose.replay import Change, Operation
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -46,10 +46,9 @@ ACTIVATIONS: dict[str, Function] = {
     "softsign": F.softsign,
     "no activation": torch.clone,
 }
-ACTIVATION_NAMES = (
-    "silu", "gelu", "relu", "relu6", "leaky_relu", "elu", "selu", "celu", "mish", "softplus",
-    "hardswish", "hardsigmoid", "tanh", "sigmoid", "logsigmoid", "softsign", "prelu",
-)  # fmt: skip
+RAMPS = ("relu", "relu6", "leaky_relu", "prelu", "hardswish", "hardsigmoid")
+EXPONENTIAL = ("elu", "selu", "celu", "softplus", "mish", "tanh", "sigmoid", "logsigmoid")
+ACTIVATION_NAMES = ("silu", "gelu", "softsign", *RAMPS, *EXPONENTIAL)
 
 
 @probe

@@ -1,4 +1,4 @@
-"""Whether the table represents the port: what it returns when nobody watches, compiled."""
+"""The compiled run: the port as it is shipped, without recording, beside its recorded outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,21 +49,21 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Unobserved:
-    """What the run gave, as a fact; `note` is the warning if that is not what was recorded."""
+class CompiledRun:
+    """The result of the run as a fact; `note` is the warning if it is not the recorded one."""
 
     fact: str
     note: str = ""
 
 
-def compare_unobserved(
+def compare_compiled(
     match: Match,
     calls: Sequence[Call],
     shipped: Method,
     sides: Sides,
     rounding: Mapping[Key, float],
     store: Store,
-) -> Unobserved:
+) -> CompiledRun:
     """Run `shipped` on what the root call of the port was given, and compare the outputs.
 
     `calls` are all that the port made when it was recorded. `rounding` holds relative errors of
@@ -82,9 +82,9 @@ def compare_unobserved(
     except Exception as error:
         reason = first_line(error)
         if isinstance(shipped, Compiled):  # Python that looks at values is no mistake
-            return Unobserved(f"not compared: the port cannot be compiled ({reason})")
+            return CompiledRun(f"not compared: the port cannot be compiled ({reason})")
         text = f"the port as it is shipped fails ({reason})"
-        return Unobserved(text, f"{text}; the table does not represent it")
+        return CompiledRun(text, f"{text}; the table does not represent it")
     errors = _differences(call, {name: np.asarray(x) for name, x in output.arrays}, store)
     fact = f"rel_l2 {max(errors.values(), default=0.0):.1e} from the recorded output"
     noise, why = _noise(match, rounding), ""
@@ -95,7 +95,7 @@ def compare_unobserved(
             why = f" at least ({error})"
     size, name = _worst(errors, noise)
     if size <= FACTOR:
-        return Unobserved(fact)
+        return CompiledRun(fact)
     # once more, watched: the program's calls are not those that were recorded
     inside = None if len(calls) > 1 else ()
     with jax.disable_jit(False):
@@ -103,7 +103,7 @@ def compare_unobserved(
             module, shipped, args, kwargs, store=store, subtree=Subtree(call.path, inside)
         )
     where = _first_difference(calls, again.calls, FACTOR * noise[name], store)
-    return Unobserved(
+    return CompiledRun(
         fact,
         f"the uncaptured, jitted port returns something else: rel_l2 {errors[name]:.1e}"
         f"{f' in output `{name}`' if name else ''}, and the noise is {noise[name]:.1e}{why}"
@@ -125,8 +125,8 @@ def _differences(call: Call, others: Mapping[str, Array], store: Store) -> dict[
 
 def _noise(match: Match, errors: Mapping[Key, float]) -> dict[str, float]:
     """By output leaf of the port: the error of its counterpart, at least four roundings."""
-    noise = {leaf.name: 4 * unit_roundoff(leaf.buffer.dtype)
-             for leaf in match.port.outputs if leaf.buffer}  # fmt: skip
+    arrays = {leaf.name: leaf.buffer for leaf in match.port.outputs if leaf.buffer}
+    noise = {name: 4 * unit_roundoff(buffer.dtype) for name, buffer in arrays.items()}
     for leaf in match.outputs:
         if leaf.port and leaf.port.name in noise:
             error = errors.get((match.ref.order, leaf.ref.name), 0.0)
@@ -136,12 +136,12 @@ def _noise(match: Match, errors: Mapping[Key, float]) -> dict[str, float]:
 
 def _worst(errors: Mapping[str, float], noise: Mapping[str, float]) -> tuple[float, str]:
     """The largest error in units of the noise, and its leaf; of exact values any is infinite."""
-    return max(((ratio(error, noise[name]), name) for name, error in errors.items()),
-               default=(0.0, ""))  # fmt: skip
+    sizes = [(ratio(error, noise[name]), name) for name, error in errors.items()]
+    return max(sizes, default=(0.0, ""))
 
 
 def _floors(match: Match, sides: Sides, store: Store) -> dict[Key, float]:
-    """How far the reference's outputs are from its own float64 run."""
+    """Relative distance of the reference's outputs from its own float64 run."""
     wide = sides.reference.whole(match.ref, store)
     return {
         (match.ref.order, leaf.name): distance(wide[leaf.name], store.get(leaf.buffer))[1]

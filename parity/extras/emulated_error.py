@@ -1,25 +1,24 @@
-"""What hardware with coarser products would add to the error of a port.
+"""The error that hardware with coarser products would add to a port.
 
 The port runs again as on such hardware. What it makes of the same inputs then is measured against
 what it makes of them in float32, not against the reference: the difference is the hardware's.
 """
 
-from collections.abc import Sequence
-
 import numpy as np
 from jaxtyping import Shaped
 
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Emulation, Loss
 from parity.core.metrics import distance
 from parity.core.store import Buffer, Store
 from parity.core.thread_pool import Background
 from parity.core.tree import Flat, flatten
 from parity.extras.emulation import emulated
-from parity.force.common import Arrays, Sides, by_port_leaf, reference, unforced
+from parity.force.common import Arrays, Recording, Sides, by_port_leaf, reference, unforced
 from parity.force.nnx import force_port, repeat
 from parity.host.progress import Progress
-from parity.measure.exclusive import Exclusives, Limit
+from parity.judge.verdict import fail_limit
+from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free
 from parity.measure.masks import unmasked
 from parity.measure.noise import bounded
@@ -33,24 +32,20 @@ WORST = 20
 def measure_emulated(
     mode: str,
     case: str,
-    matches: Sequence[Match],
-    calls: Sequence[Call],
+    recording: Recording,
     sides: Sides,
     free: Free,
     exclusives: Exclusives,
-    store: Store,
-    limit: Limit,
     progress: Progress,
 ) -> Emulation:
     """Run the port so: on its own, and for each call on the reference's inputs.
 
-    `matches` end with the root's; `calls` are all that the port made. A call loses precision
-    if it differs from itself in float32 by more than the `limit` on R by kind of module leaves to
-    rounding.
+    `recording` holds the calls of the port. A call loses precision if it differs from itself in
+    float32 by more than the limit on R of its kind of module leaves to rounding.
     """
-    root = matches[-1]
+    root, matches, store = recording.root, recording.matches, recording.store
     progress.stage(f"emulating {mode}", len(matches))
-    work = _Work(matches, exclusives, store, limit, progress)
+    work = _Work(recording, exclusives, progress)
     with emulated(mode):
         given = [store.get(leaf.buffer) for leaf in root.port.inputs if leaf.buffer]
         output = repeat(sides.nnx_modules[root.port.path], sides.nnx_method, root.port, given)
@@ -59,9 +54,13 @@ def measure_emulated(
         if any(added for added, _ in outputs.values()):
             with Background() as background:
                 force_port(
-                    sides.nnx_modules, sides.nnx_method, matches, calls, store,
+                    sides.nnx_modules,
+                    sides.nnx_method,
+                    matches,
+                    recording.calls,
+                    store,
                     lambda *heard: background.submit(work.measure, *heard),
-                )  # fmt: skip
+                )
     losses = sorted(work.losses, key=lambda loss: -loss.rel_l2)
     return Emulation(
         mode, case, root.ref.path, outputs, tuple(losses[:WORST]), len(work.lossy), len(work.calls)
@@ -81,30 +80,23 @@ def _added(root: Match, output: Flat, free: Free, store: Store) -> dict[str, tup
 
 
 class _Work:
-    """What has been measured so far."""
+    """The losses measured so far."""
 
-    def __init__(
-        self,
-        matches: Sequence[Match],
-        exclusives: Exclusives,
-        store: Store,
-        limit: Limit,
-        progress: Progress,
-    ) -> None:
-        self._by_order = {match.ref.order: match for match in matches}
-        self._exclusives, self._store = exclusives, store
-        self._limit, self._progress = limit, progress
+    def __init__(self, recording: Recording, exclusives: Exclusives, progress: Progress) -> None:
+        self._by_order = {match.ref.order: match for match in recording.matches}
+        self._exclusives, self._store = exclusives, recording.store
+        self._progress = progress
         self.losses: list[Loss] = []
         self.lossy: set[int] = set()
         self.calls: set[int] = set()
 
     def measure(self, match: Match, received: Arrays, outputs: Arrays) -> None:
-        """Compare one call with the same call in float32, and what its parent handed to it."""
-        own, handed = self._exclusives.outputs, self._exclusives.received
+        """Compare one call with the same call in float32, and what its parent passed to it."""
+        own, passed = self._exclusives.outputs, self._exclusives.received
         parent = self._by_order.get(match.parent)
         if parent is not None:
             for name, leaf in by_port_leaf(match.inputs).items():
-                self._add(parent, leaf, handed.get(_key(match, leaf)), received.get(name), match)
+                self._add(parent, leaf, passed.get(_key(match, leaf)), received.get(name), match)
         if not unforced(match):
             self.calls.add(match.ref.order)
             for name, leaf in by_port_leaf(match.outputs).items():
@@ -125,7 +117,7 @@ class _Work:
         exact = self._store.get(plain) if plain else reference(leaf, self._store)
         exact, rounded = unmasked(exact, rounded)
         error, call = _distance(exact, rounded), match.ref
-        if error > 0 and not bounded(error, self._limit(call.kind), exact.dtype):
+        if error > 0 and not bounded(error, fail_limit(call.kind), exact.dtype):
             target = to.ref.path if to else ""
             self.losses.append(
                 Loss(call.path, call.kind, call.number, leaf.ref.name, target, error)

@@ -59,7 +59,7 @@ def emulated(mode: str) -> Iterator[None]:
 
 
 def asked(mode: str, precision: Any) -> Round:
-    """What becomes of the float32 operands of a product that asks for `precision`."""
+    """The rounding of the float32 operands of a product that asks for `precision`."""
     from jax import lax
 
     if mode == "bf16":
@@ -147,5 +147,5 @@ def _rounded(x: Any, bits: int) -> Any:
 
 
 def _rest(x: Any, bits: int) -> Any:
-    """What rounding took off, rounded."""
+    """The part that rounding took off, rounded."""
     return _rounded(x - _rounded(x, bits), bits)

@@ -1,5 +1,4 @@
-"""What the inputs and the weights of a comparison did not exercise: what is wrong there does not
-show.
+"""Coverage of a comparison by its inputs and weights: mistakes elsewhere do not show.
 
 Only what no case exercised is said, so that adding a case shortens the list.
 """
@@ -17,8 +16,8 @@ ALONG = ("frame", "row", "column", "position")
 
 
 @dataclass(frozen=True)
-class Exercised:
-    """What one case did.
+class InputCoverage:
+    """The sizes and arguments that one case exercised.
 
     `path` is the module that it called. `sizes` holds the sizes of the axes of this module's
     inputs by the axes' names, `images` their heights and widths. `given` and `left_out` hold the
@@ -32,8 +31,8 @@ class Exercised:
     left_out: frozenset[tuple[str, str]]
 
 
-def exercised(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) -> Exercised:
-    """What a case exercised, from the calls of the reference; the called module's is the last.
+def coverage_of(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) -> InputCoverage:
+    """The coverage of a case, from the calls of the reference; the called module's is the last.
 
     `optional` names by class the arguments that need not be given; the called module's are left
     out, as it may have been called through another function.
@@ -54,7 +53,7 @@ def exercised(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) ->
         for leaf in call.inputs:
             empty = leaf.buffer is None and leaf.value is None
             (left_out if empty else given).add((call.kind, leaf.name.split(".")[0]))
-    return Exercised(
+    return InputCoverage(
         calls[-1].path,
         {name: frozenset(found) for name, found in sizes.items()},
         frozenset(images),
@@ -63,7 +62,7 @@ def exercised(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) ->
     )
 
 
-def unexercised(cases: Sequence[Exercised]) -> tuple[str, ...]:
+def unexercised(cases: Sequence[InputCoverage]) -> tuple[str, ...]:
     """Short sentences about what no case exercised.
 
     Sizes are those of the outermost modules that were called: what a module inside them was given
@@ -71,17 +70,17 @@ def unexercised(cases: Sequence[Exercised]) -> tuple[str, ...]:
     """
     whole = _outermost(cases)
     names = dict.fromkeys(name for case in whole for name in case.sizes)
-    sizes = {name: sorted({n for case in whole for n in case.sizes.get(name, ())})
-             for name in names}  # fmt: skip
+    sizes = {
+        name: sorted({n for case in whole for n in case.sizes.get(name, ())}) for name in names
+    }
     images = sorted({image for case in whole for image in case.images})
     return (
         *_batch(sizes.get("item", [])),
-        *(f"1 {name} only: nothing along that axis shows" for name in ALONG
-          if sizes.get(name) == [1]),
+        *_single(sizes),
         *_squares(images),
         *_one_parity(sizes),
         *_left_out(cases),
-    )  # fmt: skip
+    )
 
 
 def all_zero(tensors: Iterable[Tensor]) -> tuple[str, ...]:
@@ -117,7 +116,7 @@ def _axes(leaf: Leaf) -> dict[str, int]:
     return dict(zip(AXES.get(len(shape), ()), shape, strict=False)) if known else {"item": shape[0]}
 
 
-def _outermost(cases: Sequence[Exercised]) -> list[Exercised]:
+def _outermost(cases: Sequence[InputCoverage]) -> list[InputCoverage]:
     paths = {case.path for case in cases}
 
     def inside(path: str) -> bool:
@@ -129,6 +128,12 @@ def _outermost(cases: Sequence[Exercised]) -> list[Exercised]:
 def _batch(sizes: Sequence[int]) -> Iterable[str]:
     if sizes == [1]:
         yield "a batch of 1 only: what mixes up the items of a batch does not show"
+
+
+def _single(sizes: Mapping[str, Sequence[int]]) -> Iterable[str]:
+    for name in ALONG:
+        if sizes.get(name) == [1]:
+            yield f"1 {name} only: nothing along that axis shows"
 
 
 def _squares(images: Sequence[tuple[int, int]]) -> Iterable[str]:
@@ -151,7 +156,7 @@ def _one_parity(sizes: Mapping[str, Sequence[int]]) -> Iterable[str]:
         yield f"{', '.join(clauses)}: what a remainder changes does not show"
 
 
-def _left_out(cases: Sequence[Exercised]) -> Iterable[str]:
+def _left_out(cases: Sequence[InputCoverage]) -> Iterable[str]:
     given = {pair for case in cases for pair in case.given}
     kinds: dict[str, list[str]] = {}
     for kind, argument in sorted({pair for case in cases for pair in case.left_out} - given):

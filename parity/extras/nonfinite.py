@@ -1,4 +1,4 @@
-"""Where each side first leaves the finite numbers, and from what values."""
+"""The first call of each side that leaves the finite numbers, and from what values."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -35,9 +35,10 @@ def first_nonfinite(
         (key, (match.port.order, leaf.port.name))
         for match in matches
         for leaf in match.outputs
-        if leaf.port and (key := (match.ref.order, leaf.ref.name)) in free.errors
-        and not free.errors[key].nonfinite
-    ]  # fmt: skip
+        if leaf.port
+        if (key := (match.ref.order, leaf.ref.name)) in free.errors
+        if not free.errors[key].nonfinite
+    ]
     sides: tuple[tuple[Side, set[Key]], ...] = (
         ("reference", {ref for ref, _ in alike}),
         ("port", {port for _, port in alike}),
@@ -78,5 +79,8 @@ def _first(
 
 
 def _floats(leaves: Sequence[Leaf], store: Store) -> list[tuple[Leaf, Array]]:
-    return [(leaf, store.get(leaf.buffer)) for leaf in leaves
-            if leaf.buffer is not None and leaf.buffer.dtype.kind in "fcV"]  # fmt: skip
+    return [
+        (leaf, store.get(leaf.buffer))
+        for leaf in leaves
+        if leaf.buffer is not None and leaf.buffer.dtype.kind in "fcV"
+    ]

@@ -1,10 +1,10 @@
-"""Why a gradient is wrong, by what it is beside the reference's."""
+"""The cause of a wrong gradient, by comparison of both sides' arrays."""
 
 import numpy as np
 
 from parity.core.metrics import ratio, rms, unit_roundoff
 from parity.core.tensors import Array
-from parity.diagnose.scene import EXPLAINED
+from parity.diagnose.causes import EXPLAINED
 from parity.gradients.noise import Subject
 
 ROUNDINGS = 64
@@ -45,7 +45,7 @@ def cause_of(subject: Subject, *, container: bool) -> tuple[str, str, str]:
 
 
 def _only_at(given: Array | None, ref: Array, port: Array) -> str:
-    """Whether the two differ only where the input has one value, and where."""
+    """The values of the input where alone the two differ, as a phrase; `""` if elsewhere too."""
     if given is None or given.shape != ref.shape:
         return ""
     near = ROUNDINGS * unit_roundoff(given.dtype) * float(np.abs(ref).max())

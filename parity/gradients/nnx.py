@@ -1,6 +1,6 @@
 """The backward pass of the port, call by call: each with the reference's inputs and gradients.
 
-The port runs once, every call forced as in `force_nnx`. Beside it the own code of each call is
+The port runs once, every call forced as in `force.nnx`. The local code of each call is
 differentiated by itself: calls inside it are not made then, but return what the reference's
 returned, as if that were given. So a gradient that one call stops or spoils is none in another.
 """
@@ -22,13 +22,13 @@ from parity.capture.nnx import Method, aliased, named_tensors, target, trace_sta
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.arrays import Array, read
-from parity.core.calls import Call, Match
+from parity.core.calls import Match
 from parity.core.exceptions import first_line
-from parity.core.store import Buffer, Store
+from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
-from parity.force.common import NotMeasured, Turns, by_port_leaf, values
+from parity.force.common import NotMeasured, Recording, Turns, by_port_leaf, values
 from parity.force.nnx import replaced
-from parity.gradients.protocol import Gradients, Side
+from parity.gradients.protocol import Gradients, Key, Side
 
 NO_GRADIENT = "not measured: the port has no gradient"
 
@@ -36,33 +36,23 @@ Made = Callable[[nnx.Module], Callable[..., Any]]
 """What is called on a module, as a function of its arguments alone."""
 
 
-@dataclass(frozen=True)
-class PortGradients:
-    """What one call of the port makes of the gradients at its outputs.
-
-    `inputs` are by name, `handed` is what goes back to outputs of the calls inside it, by the
-    `order` of the reference's; `tensors` are by full name.
-    """
-
-    inputs: Mapping[str, Buffer]
-    handed: Mapping[tuple[int, str], Buffer]
-    tensors: Mapping[str, Buffer]
-
-
 @dataclass
 class PortRun:
-    """What was measured: of the own code of calls, and of all that is inside those that have more
-    inside, by the `order` of the reference's.
+    """Gradients of the port at the boundaries of its calls, by the `order` of the reference's.
 
-    `tensors` are sums over the own code of all calls. `problems` say why calls have no gradients.
-    Calls that are `hidden` are made under a JAX transformation: their code counts with that of the
-    call around them. `outputs` are what calls returned by themselves. `aliases` maps all names of
-    a variable, which modules may share, to the one under which its gradient is here.
+    `local` are those of the local code of calls: of its inputs and tensors, and of the outputs of
+    the calls inside it. `whole` are those of calls that have others inside, with all of that.
+    Leaves have the port's names, tensors their full name. `done` are the calls that have any,
+    `problems` say why others have none. Calls that are `hidden` are made under a JAX
+    transformation: their code counts with that of the call around them. `outputs` are what calls
+    returned by themselves. `aliases` maps all names of a variable, which modules may share, to the
+    one used here.
     """
 
-    own: dict[int, PortGradients] = field(default_factory=dict)
-    whole: dict[int, PortGradients] = field(default_factory=dict)
-    tensors: dict[str, Array] = field(default_factory=dict)
+    local: dict[Key, Buffer] = field(default_factory=dict)
+    whole: dict[Key, Buffer] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    containers: set[int] = field(default_factory=set)
     problems: dict[int, str] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
     outputs: dict[tuple[int, str], Buffer] = field(default_factory=dict)
@@ -70,31 +60,25 @@ class PortRun:
 
 
 def differentiate_port(
-    modules: Mapping[str, nnx.Module],
-    method: Method,
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    store: Store,
-    recorded: Gradients,
+    modules: Mapping[str, nnx.Module], method: Method, recording: Recording, recorded: Gradients
 ) -> PortRun:
-    """Run the root of `matches`, and each of them backward from what was `recorded`.
+    """Run the root, and each matched call backward from the `recorded` gradients.
 
-    `calls` are all that the port made when it was recorded. What it compiles by itself runs
-    operation by operation, as in `force_nnx`.
+    What the port compiles by itself runs operation by operation, as in `force.nnx`.
 
     Raises:
         NotMeasured: the port does not run so.
     """
-    root = matches[-1]
+    root, matches = recording.root, recording.matches
     inner = {match.port.path for match in matches[:-1]}
     watched = {p: m for p, m in modules.items() if p in inner and not isinstance(m, Part)}
     module = modules[root.port.path]
     if root.port.arguments is None:
         raise NotMeasured(f"{NO_GRADIENT}: its arguments were not kept")
-    given = flatten(rebuild(root.port.arguments, list(map(aliased, values(root, store)))))
-    run = _Differentiating(modules, matches, calls, store, recorded)
+    given = flatten(rebuild(root.port.arguments, list(map(aliased, values(root, recording.store)))))
+    run = _Differentiating(modules, recording, recorded)
     objects = [value for _, value in given.statics]
-    eager = jax.disable_jit() if any(call.traced for call in calls) else nullcontext()
+    eager = jax.disable_jit() if any(call.traced for call in recording.calls) else nullcontext()
     try:
         with eager, kept_port(module, *objects), observed(watched, run):
             run.call(root, module, lambda one: target(one, method), given)
@@ -114,14 +98,14 @@ class _Inner:
 
 @dataclass
 class _Replay:
-    """A call that is being differentiated: `inner` are the calls that it makes, in order, and
-    `given` are the arrays that these return.
+    """A call that is being differentiated: `inner` are the calls that it makes, in order, `given`
+    the arrays that these return, and `passed` the inputs that they get.
     """
 
     inner: Sequence[_Inner]
-    given: Mapping[tuple[int, str], Any]
+    given: Mapping[Key, Any]
     state: Any
-    handed: dict[tuple[int, str], Any] = field(default_factory=dict)
+    passed: dict[Key, Any] = field(default_factory=dict)
     at: int = 0
 
 
@@ -129,17 +113,13 @@ class _Differentiating(Observer):
     """Differentiates each matched call when it has been made."""
 
     def __init__(
-        self,
-        modules: Mapping[str, nnx.Module],
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        recorded: Gradients,
+        self, modules: Mapping[str, nnx.Module], recording: Recording, recorded: Gradients
     ) -> None:
         super().__init__()
-        self._turns = Turns({match.port.order: match for match in matches[:-1]}, calls)
-        self._modules, self._store, self._recorded = modules, store, recorded
-        root = matches[-1].port.path
+        inner = {match.port.order: match for match in recording.matches[:-1]}
+        self._turns = Turns(inner, recording.calls)
+        self._modules, self._store, self._recorded = modules, recording.store, recorded
+        root = recording.root.port.path
         held = [(one.identity, join(root, one.full_name)) for one in named_tensors(modules[root])]
         self._names = dict(reversed(held))
         self._open: list[list[_Inner]] = []
@@ -183,16 +163,17 @@ class _Differentiating(Observer):
         for name, array in output.arrays:
             self.found.outputs[order, name] = self._store.put(np.asarray(array))
         try:
-            own = self._gradients(match, before, made, given, inner)
-            if any(one.match is not None for one in inner):
-                self.found.whole[order] = self._gradients(match, before, made, given, None)
+            local = self._gradients(match, before, made, given, inner)
+            container = any(one.match is not None for one in inner)
+            whole = self._gradients(match, before, made, given, None) if container else {}
         except Exception as error:  # code without a gradient fails in ways of its own
             self.found.problems[order] = f"{NO_GRADIENT}: {first_line(error)}"
             return output
-        self.found.own[order] = own
-        for name, buffer in own.tensors.items():
-            array = self._store.get(buffer).astype(np.promote_types(buffer.dtype, np.float64))
-            self.found.tensors[name] = self.found.tensors.get(name, 0) + array
+        self.found.local |= local
+        self.found.whole |= whole
+        self.found.done.add(order)
+        if container:
+            self.found.containers.add(order)
         return output
 
     def _gradients(
@@ -202,54 +183,57 @@ class _Differentiating(Observer):
         made: Made,
         given: Flat,
         inner: Sequence[_Inner] | None,
-    ) -> PortGradients:
+    ) -> dict[Key, Buffer]:
         """Run a call backward; without `inner` with all that is inside it."""
         graph, state = before
         variables = nnx.to_flat_state(state)
         weights = {i: v.get_value() for i, (_, v) in enumerate(variables) if _smooth(v.get_value())}
         inputs = {name: array for name, array in given.arrays if _smooth(array)}
-        returned = {
-            (one.match.ref.order, name): array
+        children = {
+            one.match.ref.order: (one.match, one.returned.arrays)
             for one in inner or ()
             if one.match is not None and one.returned is not None
-            for name, array in one.returned.arrays
+        }
+        returned: dict[Key, Any] = {
+            (order, "output", name): array
+            for order, (_, arrays) in children.items()
+            for name, array in arrays
             if _smooth(array)
         }
 
         def function(weights: Any, inputs: Any, returned: Any) -> Any:
-            held = [(path, v.replace(weights[i]) if i in weights else v.replace(v.get_value()))
-                    for i, (path, v) in enumerate(variables)]  # fmt: skip
+            values = [weights.get(i, v.get_value()) for i, (_, v) in enumerate(variables)]
+            both = zip(variables, values, strict=True)
+            held = [(path, variable.replace(value)) for (path, variable), value in both]
             module = nnx.merge(graph, nnx.from_flat_state(held))
-            replay = None if inner is None else _Replay(inner, returned, trace_state())
-            self._replay, self._apart = replay, True
+            replay = _Replay(inner or (), returned, trace_state())
+            self._replay, self._apart = None if inner is None else replay, True
             try:
                 arrays = [inputs.get(name, array) for name, array in given.arrays]
                 output = flatten(_called(made(module), given, arrays))
             finally:
                 self._replay, self._apart = None, False
-            own = {name: array for name, array in output.arrays if _smooth(array)}
-            return own, {} if replay is None else replay.handed
+            return {name: array for name, array in output.arrays if _smooth(array)}, replay.passed
 
-        out, back = jax.vjp(function, weights, inputs, returned)
-        by_order = {one.match.ref.order: one.match for one in inner or () if one.match is not None}
-        starts = (
-            {name: self._start("output", match, name, array) for name, array in out[0].items()},
-            {
-                (order, name): self._start("input", by_order[order], name, array)
-                for (order, name), array in out[1].items()
-            },
+        (outputs, passed), back = jax.vjp(function, weights, inputs, returned)
+        of_weights, of_inputs, of_returned = back(
+            (
+                {
+                    name: self._start("output", match, name, array)
+                    for name, array in outputs.items()
+                },
+                {
+                    key: self._start("input", children[key[0]][0], key[2], array)
+                    for key, array in passed.items()
+                },
+            )
         )
-        of_weights, of_inputs, of_returned = back(starts)
-        names = self._variable_names(match.port.path)
-        return PortGradients(
-            {name: self._put(array) for name, array in of_inputs.items()},
-            {key: self._put(array) for key, array in of_returned.items()},
-            {
-                names[variables[i][0]]: self._put(array)
-                for i, array in of_weights.items()
-                if variables[i][0] in names
-            },
-        )
+        order, names = match.ref.order, self._variable_names(match.port.path)
+        found: dict[Key, Any] = {(order, "input", name): one for name, one in of_inputs.items()}
+        for i, one in of_weights.items():
+            if variables[i][0] in names:
+                found[order, "tensor", names[variables[i][0]]] = one
+        return {key: self._put(one) for key, one in (found | of_returned).items()}
 
     def _again(
         self, replay: _Replay, path: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -266,8 +250,9 @@ class _Differentiating(Observer):
         order = inner.match.ref.order
         for name, array in flatten(bind(function, args, kwargs)).arrays:
             if _smooth(array):
-                replay.handed[order, name] = array
-        arrays = [replay.given.get((order, name), array) for name, array in inner.returned.arrays]
+                replay.passed[order, "input", name] = array
+        given, returned = replay.given, inner.returned.arrays
+        arrays = [given.get((order, "output", name), array) for name, array in returned]
         return rebuild(inner.returned.skeleton, arrays)
 
     def _start(self, side: Side, match: Match, name: str, own: Any) -> Any:
@@ -275,7 +260,7 @@ class _Differentiating(Observer):
         leaf = by_port_leaf(match.inputs if side == "input" else match.outputs).get(name)
         buffer = None
         if leaf is not None:
-            buffer = self._recorded.leaves.get((match.ref.order, side, leaf.ref.name))
+            buffer = self._recorded.of.get((match.ref.order, side, leaf.ref.name))
         if leaf is None or buffer is None:
             return jnp.zeros(own.shape, own.dtype)
         return jnp.asarray(conjugate(read(self._store, buffer, leaf.undo)), own.dtype)
@@ -303,6 +288,6 @@ def _called(function: Callable[..., Any], given: Flat, arrays: Sequence[Any]) ->
 
 
 def _smooth(value: Any) -> bool:
-    """Whether it is an array that has a gradient."""
+    """True for an array that has a gradient."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))

@@ -4,9 +4,9 @@ At the boundary of each call its arrays are copied, which is the identity to aut
 gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
+import functools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from parity.capture.recorder import bind, join, unbind
+from parity.capture.recorder import bind, join
 from parity.capture.torch import Method, invoke, target
 from parity.core.arrays import Array
 from parity.core.calls import Leaf, Match
@@ -23,9 +23,7 @@ from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, Turns, by_ref_leaf
 from parity.force.torch import Forward, Replaced, replaced_forwards, to_array, widen
-from parity.gradients.graph_torch import leads_to
 from parity.gradients.protocol import (
-    Asked,
     Gradients,
     Key,
     Side,
@@ -33,27 +31,13 @@ from parity.gradients.protocol import (
     WideGradients,
     differentiable,
     owner,
+    total,
 )
-from parity.gradients.spread_torch import Jitter, spreads_of
+from parity.gradients.roundings_torch import Jitter, Shake, leads_to, spreads_of
 
 NO_GRADIENT = "not measured: the reference has no gradient"
 
-
-class Shake:
-    """Changes numbers by a few roundings, as it is asked; if it is not, not at all."""
-
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
-        # what lies near a kink is on one side of it
-        self._by = asked.by if asked.shaken % 2 else -asked.by
-        self._draw = torch.Generator().manual_seed((asked.shaken + 1) // 2)
-
-    def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """The tensor, shaken by roundings of a type."""
-        if not self.asked.shaken:
-            return tensor
-        drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
-        return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
+Tensors = Sequence[torch.Tensor | None]
 
 
 class Pass:
@@ -70,14 +54,21 @@ class Pass:
         """Make a matched call."""
         raise NotImplementedError
 
-    def run(self, method: Method, arrays: Sequence[torch.Tensor]) -> Flat:
-        """What the root makes of these arrays in the place of those that it was given."""
+    def run(self, method: Method, tensor: Callable[[Array, bool], torch.Tensor]) -> Flat:
+        """Make the root call on a `tensor` of each recorded input, which may have been moved."""
+        function, call = target(self.root, method), self.match.ref
+        inputs = [(self.store.get(leaf.buffer), leaf.moved) for leaf in call.inputs if leaf.buffer]
+        assert call.arguments is not None
+        # copies: the call may write to them
+        given = flatten(rebuild(call.arguments, [tensor(*one).clone() for one in inputs]))
+
+        @functools.wraps(function)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            return invoke(self.root, method, args, kwargs)
+
         inner = [module for module in self._paths if module is not self.root]
         with replaced_forwards(inner, self._call):
-            assert self.match.ref.arguments is not None
-            given = rebuild(self.match.ref.arguments, arrays)
-            args, kwargs = unbind(target(self.root, method), given)
-            return flatten(invoke(self.root, method, args, kwargs))
+            return flatten(self.around(self.match, forward, given))
 
     def _call(
         self, module: torch.nn.Module, forward: Forward, called: bool, args: Any, kwargs: Any
@@ -95,46 +86,37 @@ class Natural(Pass):
         """Those of all boundaries and parameters."""
         self._found: dict[Key, Buffer] = {}
         self._leaves: list[torch.Tensor] = []
-        order = self.match.ref.order
-        arrays, inputs = [], []
-        for leaf in self.match.ref.inputs:
-            if leaf.buffer is not None:
-                tensor = as_tensor(self.store.get(leaf.buffer), leaf.moved)
-                if _has_gradient(tensor):
-                    inputs.append((leaf, tensor.requires_grad_(True)))
-                    tensor = tensor.clone()
-                arrays.append(tensor)
-        output = self.run(method, arrays)
-        draw = np.random.default_rng(seed)
+        roots, given = self._start(self.run(method, as_tensor), np.random.default_rng(seed))
+        named = dict(self.root.named_parameters())
+        wanted = {name: one for name, one in named.items() if one.is_floating_point()}
+        ends = [*wanted.values(), *self._leaves]
+        values = torch.autograd.grad(roots, ends, given, allow_unused=True)
+        for name, value in zip(wanted, values, strict=False):
+            if value is not None:
+                self._found[total(join(self.prefix, name))] = self.store.put(to_array(value, False))
+        first = {id(one): name for name, one in named.items()}
+        every = self.root.named_parameters(remove_duplicate=False)
+        shared = {join(self.prefix, name): join(self.prefix, first[id(one)]) for name, one in every}
+        return Gradients(self._found, shared)
+
+    def _start(
+        self, output: Flat, draw: np.random.Generator
+    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """The outputs with a gradient, and the gradient drawn for each of them."""
         roots, given = [], []
-        leaves = {leaf.name: leaf for leaf in self.match.ref.outputs}
+        moved = {leaf.name: leaf.moved for leaf in self.match.ref.outputs}
         for name, tensor in output.arrays:
             if not isinstance(tensor, torch.Tensor) or not _has_gradient(tensor):
                 continue
-            one = _normal(draw, tensor)
-            self._found[order, "output", name] = self._put(leaves[name], one)
+            drawn = _normal(draw, tensor)
+            key: Key = (self.match.ref.order, "output", name)
+            self._found[key] = self.store.put(to_array(drawn, moved[name]))
             if tensor.requires_grad:
                 roots.append(tensor)
-                given.append(one)
+                given.append(drawn)
         if not roots:
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
-        named = {n: p for n, p in self.root.named_parameters() if p.is_floating_point()}
-        ends = [*(tensor for _, tensor in inputs), *named.values(), *self._leaves]
-        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
-            roots, ends, given, allow_unused=True
-        )
-        for (leaf, _), gradient in zip(inputs, found, strict=False):
-            if gradient is not None:
-                self._found[order, "input", leaf.name] = self._put(leaf, gradient)
-        tensors = {
-            join(self.prefix, name): self.store.put(to_array(one, False))
-            for name, one in zip(named, found[len(inputs) :], strict=False)
-            if one is not None
-        }
-        first = {id(one): name for name, one in self.root.named_parameters()}
-        every = self.root.named_parameters(remove_duplicate=False)
-        shared = {join(self.prefix, name): join(self.prefix, first[id(one)]) for name, one in every}
-        return Gradients(self._found, tensors, shared)
+        return roots, given
 
     def around(self, match: Match, forward: Forward, given: Flat) -> Any:
         """Make it between copies of what goes in and out."""
@@ -158,17 +140,15 @@ class Natural(Pass):
         leaf = next((leaf for leaf in leaves if leaf.name == name), None)
         if leaf is not None:
             key: Key = (match.ref.order, side, name)
-            copy.register_hook(lambda one: self._found.update({key: self._put(leaf, one)}))
+            put, moved = self.store.put, leaf.moved
+            copy.register_hook(lambda one: self._found.update({key: put(to_array(one, moved))}))
         return copy
-
-    def _put(self, leaf: Leaf, one: torch.Tensor) -> Buffer:
-        return self.store.put(to_array(one, leaf.moved))
 
 
 @dataclass
 class _Frame:
-    """The own code of one open call: from where gradients start, with the `order` of the call at
-    whose boundary that is, and to where they go.
+    """The local code of one open call: where gradients start, with the `order` of the call at whose
+    boundary that is, and where they end.
     """
 
     match: Match
@@ -180,53 +160,31 @@ class Forced(Pass):
     """In float64, with what was recorded at every boundary, on either side of it."""
 
     def __init__(
-        self,
-        root: torch.nn.Module,
-        recording: Recording,
-        recorded: Gradients,
-        shake: Shake,
+        self, root: torch.nn.Module, recording: Recording, recorded: Gradients, shake: Shake
     ) -> None:
         super().__init__(root, recording)
         self._recorded, self._shake = recorded, shake
         self._frames: list[_Frame] = []
         self._found: dict[Key, Wide] = {}
         self._flows: defaultdict[Key, list[int]] = defaultdict(list)
-        self._sums: dict[str, torch.Tensor] = {}
-        self._spreads: dict[str, torch.Tensor] = {}
-        self._users: dict[tuple[int, str], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._sums: dict[Key, tuple[torch.Tensor, torch.Tensor]] = {}
         self._called = {match.ref.path for match in recording.matches}
         self._draw = torch.Generator().manual_seed(0)
-        self._jitter = Jitter() if shake.asked.inside else None
+        self._jitter = Jitter()
 
     def gradients(
         self, method: Method, weights: Mapping[str, Sequence[torch.Tensor]]
     ) -> WideGradients:
         """Those of all boundaries, and of the float64 copies of parameters, by name."""
         self._weights = [(name, one) for name, copies in weights.items() for one in copies]
-        frame = _Frame(self.match)
-        self._frames.append(frame)
-        order = self.match.ref.order
-        known = by_ref_leaf(self.match.inputs)
-        arrays = []
-        for leaf in self.match.ref.inputs:
-            if leaf.buffer is not None:
-                tensor = self._value(leaf, leaf.buffer)
-                if leaf.name in known and differentiable(leaf):
-                    tensor = _end(frame, (order, "input", leaf.name), leaf.moved, tensor)
-                arrays.append(tensor)
-        with nullcontext() if self._jitter is None else self._jitter.keeping():
-            output = self.run(method, arrays)
-        self._start(self.match, frame, output)
-        self._finish(self._frames.pop())
-        tensors = {
-            name: Wide(self._put64(one), rms(to_array(self._spreads[name], False)))
-            for name, one in self._sums.items()
-        }
-        users = {
-            key: Wide(self._put64(one), rms(to_array(spread, False)))
-            for key, (one, spread) in self._users.items()
-        }
-        return WideGradients(self._found, tensors, users, self._flows)
+        for name, one in self._weights:
+            self._add(total(name), torch.zeros_like(one), None)
+        self._frames.append(_Frame(self.match))  # of the caller, which is not differentiated
+        with self._jitter.keeping():
+            self.run(method, widen)
+        for key, (value, spread) in self._sums.items():
+            self._put(key, False, value, spread)
+        return WideGradients(self._found, self._flows)
 
     def around(self, match: Match, forward: Forward, given: Flat) -> Any:
         """Make it on what was recorded, run it backward, and return what was recorded."""
@@ -234,7 +192,7 @@ class Forced(Pass):
         leaves = by_ref_leaf(match.inputs)
         for name, own in given.arrays:
             if name in leaves and own.requires_grad:
-                start = self._recorded.leaves.get((order, "input", name))
+                start = self._recorded.of.get((order, "input", name))
                 parent.roots.append((own.clone(), start, leaves[name].moved, order))
         passed = Replaced(given, self._forced(frame, "input", match, given))
         self._frames.append(frame)
@@ -247,7 +205,7 @@ class Forced(Pass):
         return passed.result(output, self._forced(parent, "output", match, output))
 
     def _forced(self, frame: _Frame, side: Side, match: Match, flat: Flat) -> list[Any]:
-        """What was recorded, in float64, where gradients of the code of `frame` end."""
+        """Recorded arrays in float64, at which gradients of the code of `frame` end."""
         leaves = by_ref_leaf(match.inputs if side == "input" else match.outputs)
         arrays = []
         for name, own in flat.arrays:
@@ -263,7 +221,7 @@ class Forced(Pass):
         return arrays
 
     def _value(self, leaf: Leaf, buffer: Buffer) -> torch.Tensor:
-        """What was recorded, in float64."""
+        """A recorded array in float64."""
         array = self.store.get(buffer)
         value = widen(array, leaf.moved)
         if not differentiable(leaf):
@@ -271,55 +229,60 @@ class Forced(Pass):
         return self._shake(value, as_tensor(array[:0] if array.ndim else array, False).dtype)
 
     def _start(self, match: Match, frame: _Frame, output: Flat) -> None:
-        """What arrives at the outputs of a call."""
+        """Start gradients at the outputs of a call."""
         leaves = by_ref_leaf(match.outputs)
         for name, own in output.arrays:
             if name in leaves and own.requires_grad:
-                start = self._recorded.leaves.get((match.ref.order, "output", name))
+                start = self._recorded.of.get((match.ref.order, "output", name))
                 frame.roots.append((own, start, leaves[name].moved, match.ref.order))
 
     def _finish(self, frame: _Frame) -> None:
-        """Run the own code of a call backward: nothing else hangs on it."""
+        """Run the local code of a call backward: nothing else hangs on it."""
+        self._note_flows(frame)
+        values, spreads = self._backward(frame)
+        for (key, moved, end), value, spread in zip(frame.ends, values, spreads, strict=False):
+            self._put(key, moved, torch.zeros_like(end) if value is None else value, spread)
+        rest, call = len(frame.ends), frame.match.ref
+        for (name, _), value, spread in zip(
+            self._weights, values[rest:], spreads[rest:], strict=True
+        ):
+            if value is not None:
+                self._add(total(name), value, spread)
+                if owner(name, self._called) != call.path:
+                    self._add((call.order, "tensor", name), value, spread)
+
+    def _note_flows(self, frame: _Frame) -> None:
         for root, _, _, to in frame.roots:
             led = leads_to(root, [end for _, _, end in frame.ends])
             for (key, _, _), does in zip(frame.ends, led, strict=True):
                 if does and to not in self._flows[key]:
                     self._flows[key].append(to)
-        roots = [(root, start, moved) for root, start, moved, _ in frame.roots if start is not None]
-        ends = [*(end for _, _, end in frame.ends), *(one for _, one in self._weights)]
-        values: Sequence[torch.Tensor | None] = [None] * len(ends)
-        spreads = values
-        asked = self._shake.asked
-        if roots and ends:
-            outputs = [root for root, _, _ in roots]
-            given = [widen(self.store.get(start), moved) for _, start, moved in roots]
-            values = torch.autograd.grad(
-                outputs, ends, given, allow_unused=True, retain_graph=not asked.shaken
-            )
-            if not asked.shaken:
-                spreads = spreads_of(outputs, ends, given, values, self._draw, self._jitter)
-        for (key, moved, end), value, spread in zip(frame.ends, values, spreads, strict=False):
-            array = to_array(torch.zeros_like(end) if value is None else value, moved)
-            size = 0.0 if spread is None else rms(to_array(spread, False))
-            self._found[key] = Wide(self.store.put(array), size)
-        rest = len(frame.ends)
-        for (name, one), value, spread in zip(
-            self._weights, values[rest:], spreads[rest:], strict=True
-        ):
-            if name not in self._sums:
-                self._sums[name] = torch.zeros_like(one, requires_grad=False)
-                self._spreads[name] = torch.zeros_like(one, requires_grad=False)
-            if value is not None:
-                spread = torch.zeros_like(value) if spread is None else spread
-                self._sums[name] += value
-                self._spreads[name] += spread
-                if owner(name, self._called) != frame.match.ref.path:
-                    share = (frame.match.ref.order, name)
-                    before = self._users.get(share, (torch.zeros_like(value),) * 2)
-                    self._users[share] = (before[0] + value, before[1] + spread)
 
-    def _put64(self, one: torch.Tensor) -> Buffer:
-        return self.store.put(to_array(one, False))
+    def _backward(self, frame: _Frame) -> tuple[Tensors, Tensors]:
+        """Gradients at the ends of a frame and of all parameters, and their roundings."""
+        ends = [*(end for _, _, end in frame.ends), *(one for _, one in self._weights)]
+        roots = [(root, start, moved) for root, start, moved, _ in frame.roots if start is not None]
+        none = [None] * len(ends)
+        if not roots or not ends:
+            return none, none
+        outputs = [root for root, _, _ in roots]
+        given = [widen(self.store.get(start), moved) for _, start, moved in roots]
+        plain = not self._shake.number
+        values = torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=plain)
+        if not plain:
+            return values, none
+        return values, spreads_of(outputs, ends, given, values, self._draw, self._jitter)
+
+    def _add(self, key: Key, value: torch.Tensor, spread: torch.Tensor | None) -> None:
+        spread = torch.zeros_like(value) if spread is None else spread
+        before = self._sums.get(key)
+        self._sums[key] = (
+            (value, spread) if before is None else (before[0] + value, before[1] + spread)
+        )
+
+    def _put(self, key: Key, moved: bool, value: torch.Tensor, spread: torch.Tensor | None) -> None:
+        size = 0.0 if spread is None else rms(to_array(spread, False))
+        self._found[key] = Wide(self.store.put(to_array(value, moved)), size)
 
 
 def _end(frame: _Frame, key: Key, moved: bool, value: torch.Tensor) -> torch.Tensor:

@@ -1,45 +1,42 @@
-"""What the backward pass of a reference gives: a gradient at every boundary of every call."""
+"""Gradients of a reference: the records of a backward pass, and the protocol of what runs it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-import numpy as np
-from jaxtyping import Shaped
-
 from parity.core.arrays import comparable
-from parity.core.calls import Call, Leaf, LeafMatch, Match
-from parity.core.store import Buffer, Store
+from parity.core.calls import Leaf, LeafMatch
+from parity.core.store import Buffer
+from parity.force.common import Recording
 
-Array = Shaped[np.ndarray, "..."]
-
-Side = Literal["input", "output"]
+Side = Literal["input", "output", "tensor"]
 
 Key = tuple[int, Side, str]
-"""The `order` of a call of the reference, and which of its leaves, by the reference's name."""
+"""The `order` of a call of the reference, and one of its leaves or a tensor, by name."""
+
+
+def total(name: str) -> Key:
+    """The key of a tensor's gradient summed over all calls."""
+    return -1, "tensor", name
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """Gradients of one run of the reference, in the port's layout, those of tensors in its own.
+    """Gradients of one run of the reference: of leaves in the port's layout, of tensors in its own.
 
-    At an input of a call: what this call alone contributes to it. At an output: what arrives there,
-    from all that use it. What is missing is zero: no gradient gets there. `tensors` are by full
-    name, summed over all calls; `shared` maps further names of a tensor that modules share to that
-    under which it is here.
+    At an input of a call: the contribution of this call alone. At an output: the sum over all that
+    use it. A missing gradient is zero. Tensors have their full name and are summed over all calls;
+    `shared` maps further names of a tensor that modules share to the one used here.
     """
 
-    leaves: Mapping[Key, Buffer]
-    tensors: Mapping[str, Buffer]
+    of: Mapping[Key, Buffer]
     shared: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Wide:
-    """A gradient in float64, and the root mean square of what roundings of what it is summed from
-    come to, in units of one rounding.
-
-    That is more than a rounding of the sum where its terms cancel.
+    """A gradient in float64, and the root mean square of the roundings of its terms, in units of
+    one rounding. That is more than a rounding of the sum where terms cancel.
     """
 
     value: Buffer
@@ -48,41 +45,22 @@ class Wide:
 
 @dataclass(frozen=True)
 class WideGradients:
-    """As `Gradients`, in float64: every call with the recorded inputs and gradients.
+    """Gradients in float64, every call with the recorded inputs and gradients.
 
-    At an output it is what the call around it hands back, with its own code alone. `users` are the
-    shares of calls, by `order`, in tensors that are not their module's own (see `owner`). `flows`
-    are the calls that what comes in goes on to, by the own code of the call around, or that call
-    itself if it is returned.
+    At an output: the gradient that the local code of the parent passes back to the call. Tensors
+    are summed over all calls; the share of a call is given too where a tensor is not its module's
+    own (see `owner`). `flows` are the calls that use an input or output in the local code around
+    it, by `order`; that of the parent if it is returned.
     """
 
-    leaves: Mapping[Key, Wide]
-    tensors: Mapping[str, Wide]
-    users: Mapping[tuple[int, str], Wide] = field(default_factory=dict)
+    of: Mapping[Key, Wide]
     flows: Mapping[Key, Sequence[int]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a run in float64 is to tell.
-
-    With a number for `shaken`, inputs of calls and parameters are changed by so many roundings, in
-    a way that it gives: of interest are the gradients alone, and spreads are 0. `inside` counts the
-    roundings between the operations of a call too, where a gradient cancels there.
-    """
-
-    shaken: int = 0
-    by: float = 0.0
-    inside: bool = False
-
-
-PLAIN = Asked()
 
 
 class Backward(Protocol):
     """The backward pass of the reference, from gradients at its outputs that a seed gives."""
 
-    def record(self, matches: Sequence[Match], calls: Sequence[Call], store: Store) -> Gradients:
+    def record(self, recording: Recording) -> Gradients:
         """Run it once, in the reference's own type.
 
         Raises:
@@ -90,31 +68,14 @@ class Backward(Protocol):
         """
         ...
 
-    def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        recorded: Gradients,
-        asked: Asked = PLAIN,
+    def in_float64(
+        self, recording: Recording, recorded: Gradients, shaken: int = 0
     ) -> WideGradients:
-        """Run it in float64, every call by itself: what comes in, forward and backward, is what
-        was recorded.
+        """Run it in float64, every matched call by itself: its inputs and the gradients at its
+        outputs are the recorded ones.
 
-        Raises:
-            NotMeasured: it does not run in float64.
-        """
-        ...
-
-    def whole(
-        self,
-        match: Match,
-        calls: Sequence[Call],
-        store: Store,
-        recorded: Gradients,
-        asked: Asked = PLAIN,
-    ) -> WideGradients:
-        """One call with all that is inside it, in float64.
+        With a number for `shaken`, inputs of calls and parameters are changed by a few roundings,
+        drawn from that number; spreads are 0 then.
 
         Raises:
             NotMeasured: it does not run in float64.
@@ -133,7 +94,7 @@ def owner(name: str, paths: Collection[str]) -> str:
 
 
 def differentiable(leaf: Leaf) -> bool:
-    """Whether the leaf is an array that has a gradient."""
+    """True if the leaf is an array that has a gradient."""
     return leaf.buffer is not None and leaf.buffer.dtype.kind in "fcV"
 
 

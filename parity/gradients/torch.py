@@ -13,21 +13,20 @@ import torch
 from parity.capture.recorder import join
 from parity.capture.restore_torch import kept_reference
 from parity.capture.torch import Method
-from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
-from parity.core.store import Store
 from parity.core.undo import undone
-from parity.force.common import NotMeasured, Recording, within
+from parity.force.common import NotMeasured, Recording
 from parity.force.torch import widened_modules
-from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural, Shake
-from parity.gradients.protocol import PLAIN, Asked, Gradients, WideGradients
+from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural
+from parity.gradients.protocol import Gradients, WideGradients
+from parity.gradients.roundings_torch import Shake
 
 NOT_WIDE = "not measured: the reference's gradients cannot be computed in float64"
 
 
 @dataclass(frozen=True)
 class TorchBackward:
-    """The reference's modules by path, what was called on the root of them, and the seed of the
+    """The reference's modules by path, the method called on the root of them, and the seed of the
     gradients at its outputs: a `Backward`.
     """
 
@@ -35,11 +34,10 @@ class TorchBackward:
     method: Method
     seed: int
 
-    def record(self, matches: Sequence[Match], calls: Sequence[Call], store: Store) -> Gradients:
+    def record(self, recording: Recording) -> Gradients:
         """Run it once, with autograd on."""
-        root = matches[-1].ref
-        module = self.modules[root.path]
-        run = Natural(module, Recording(matches, calls, store))
+        module = self.modules[recording.root.ref.path]
+        run = Natural(module, recording)
         try:
             with torch.enable_grad(), kept_reference(module), _all_required(module):
                 return run.gradients(self.method, self.seed)
@@ -48,37 +46,20 @@ class TorchBackward:
         except Exception as error:  # code that autograd refuses fails in ways of its own
             raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
 
-    def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        recorded: Gradients,
-        asked: Asked = PLAIN,
+    def in_float64(
+        self, recording: Recording, recorded: Gradients, shaken: int = 0
     ) -> WideGradients:
         """Widen all of it, and run it once."""
-        root = matches[-1].ref
+        root = recording.root.ref
         method = self.method if root.parent == -1 else "__call__"
-        module = self.modules[root.path]
-        shake = Shake(asked)
-        run = Forced(module, Recording(matches, calls, store), recorded, shake)
+        module, shake = self.modules[root.path], Shake(shaken)
+        run = Forced(module, recording, recorded, shake)
         widened = _widened(module, root.path, shake)
         try:
             with torch.enable_grad(), kept_reference(module), widened as copies:
                 return run.gradients(method, copies)
         except Exception as error:  # code written for float32 fails in ways of its own
             raise NotMeasured(f"{NOT_WIDE}: {first_line(error)}") from error
-
-    def whole(
-        self,
-        match: Match,
-        calls: Sequence[Call],
-        store: Store,
-        recorded: Gradients,
-        asked: Asked = PLAIN,
-    ) -> WideGradients:
-        """The same of its module, where no call inside is replaced."""
-        return self.own([match], within(calls, match.ref.order), store, recorded, asked)
 
 
 @contextmanager
@@ -105,9 +86,9 @@ def _widened(
     A parameter that modules share has one name, and a copy in each of them.
     """
     names = {id(one): join(prefix, name) for name, one in module.named_parameters()}
-    with widened_modules(module.modules()) as undo:
+    with widened_modules(module.modules()) as widened:
         copies: dict[str, list[torch.Tensor]] = defaultdict(list)
-        for one in undo:
+        for one in widened:
             if id(one.own) in names and one.wide.is_floating_point():
                 with torch.no_grad():
                     one.wide.copy_(shake(one.wide, one.own.dtype))

@@ -1,4 +1,4 @@
-"""What a figure depends on besides the code: recorded in every report."""
+"""The environment that a figure depends on besides the code: recorded in every report."""
 
 import importlib.metadata
 import itertools
@@ -23,9 +23,13 @@ PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "s
 FRAMEWORKS = ("jax", "torch")
 
 VARIABLES = (
-    "CUDA_VISIBLE_DEVICES", "JAX_PLATFORMS", "LIBTPU_INIT_ARGS", "NVIDIA_TF32_OVERRIDE",
-    "OMP_NUM_THREADS", "XLA_FLAGS",
-)  # fmt: skip
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_PLATFORMS",
+    "LIBTPU_INIT_ARGS",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "XLA_FLAGS",
+)
 """What is set outside the program and changes figures; other settings show in what follows."""
 
 
@@ -55,8 +59,8 @@ def _command() -> str:
 
 
 def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
-    """What of it holds for whatever runs here with these frameworks. Settings of one that is not
-    installed are left out.
+    """The environment of any run here with these frameworks, without settings of one that is not
+    installed.
     """
     precision = effective_precision(frameworks)
     # Both start processes. An interrupt is raised on the main thread, where `subprocess.run` may
@@ -110,7 +114,7 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def effective_precision(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, str]:
-    """What a product of float32 arrays at default settings really is, measured, by each of these
+    """The measured precision of a product of float32 arrays at default settings, by each of these
     frameworks that is installed.
     """
     probes = {"jax": probe.of_jax, "torch": probe.of_torch}

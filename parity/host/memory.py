@@ -1,4 +1,4 @@
-"""How much memory this process holds, and which stage of a run needed most."""
+"""The memory that this process holds, and the stage of a run that needed most."""
 
 import ctypes
 import resource
@@ -31,7 +31,7 @@ def _linux(name: str) -> int:
 
 
 def give_back() -> None:
-    """Hand freed memory back to the system, where the allocator (glibc's) keeps it until asked."""
+    """Give freed memory back to the system, where the allocator (glibc's) keeps it until asked."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -1,4 +1,4 @@
-"""What precision a product in float32 really has on this machine, measured on one product."""
+"""The real precision of a product in float32 on this machine, measured on one product."""
 
 from typing import Any
 

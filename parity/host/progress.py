@@ -1,4 +1,4 @@
-"""How far a long run is: told to whoever listens; nobody by default."""
+"""The progress of a long run, told to whoever listens; nobody by default."""
 
 import threading
 import time
@@ -42,7 +42,7 @@ class Progress:
         return {name: round(value, 1) for name, value in self._seconds.items() if name}
 
     def facts(self) -> Mapping[str, Any]:
-        """What a report says of the stages: their seconds, the slowest and the largest one."""
+        """Facts for a report: the seconds of each stage, the slowest and the largest one."""
         largest, stages = self.largest(), self.seconds()
         slowest = max(stages, key=lambda name: stages[name])
         share = 100 * stages[slowest] / (sum(stages.values()) or 1)

@@ -54,7 +54,7 @@ def rows_of(
                 returned = [error for (one, _), error in inclusive.items() if one == match.parent]
                 judged = downgraded(judged, returned, limit)
             judged = _with_note(judged, without.get(order))
-            row = _row(case, match, leaf, errors, free.gain(key), rung, judged)
+            row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
 
@@ -70,7 +70,7 @@ def _matters(error: Error, limit: float) -> bool:
     return error.fails(limit) or error.unsteady or error.problem is not None
 
 
-def _row(
+def row_of(
     case: Case,
     match: Match,
     leaf: LeafMatch,
@@ -79,6 +79,7 @@ def _row(
     rung: Rung | None,
     judged: Judgement,
 ) -> Row:
+    """The row of one output of a call."""
     buffer = leaf.ref.buffer
     figures = errors.inclusive or errors.exclusive or errors.free
     return Row(

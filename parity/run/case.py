@@ -13,7 +13,7 @@ from parity.core.repro import Repro
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
-from parity.extras.input_coverage import Exercised
+from parity.extras.input_coverage import InputCoverage
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.options.scope import with_deeper
@@ -37,7 +37,7 @@ class Outcome:
     faults: tuple[Fault, ...]
     coverage: Coverage
     outputs: Mapping[str, Any]
-    exercised: Exercised
+    exercised: InputCoverage
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)

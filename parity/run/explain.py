@@ -6,8 +6,9 @@ from dataclasses import replace
 from parity.core.error_map import ErrorMap
 from parity.core.exceptions import first_line
 from parity.core.verdicts import Diagnosis, Fault
+from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.causes import HINTS
 from parity.diagnose.error_map import error_map_of
-from parity.diagnose.scene import HINTS, Scene
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
@@ -20,12 +21,12 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 """Causes that make no fault of a doubtful R: it is there to measure rounding."""
 
 
-Diagnose = Callable[[Found, Scene], Diagnosis]
+Diagnose = Callable[[Found, CaseRecord], Diagnosis]
 """Finds the cause of what one call gets wrong."""
 
 
 def resolved(
-    found: Sequence[Found], scene: Scene, diagnose: Diagnose, progress: Progress
+    found: Sequence[Found], scene: CaseRecord, diagnose: Diagnose, progress: Progress
 ) -> list[Found]:
     """Rows in which a doubtful call fails if one change of the reference explains all its error.
 
@@ -84,7 +85,7 @@ def _explained(
     )
 
 
-def _error_map(found: Found, scene: Scene) -> tuple[ErrorMap | None, str]:
+def _error_map(found: Found, scene: CaseRecord) -> tuple[ErrorMap | None, str]:
     """Where the error lies, or why that is not known."""
     try:
         return error_map_of(found, scene), ""
@@ -92,7 +93,7 @@ def _error_map(found: Found, scene: Scene) -> tuple[ErrorMap | None, str]:
         return None, f"where in the array is not known: {first_line(error)}"
 
 
-def _cause(found: Found, scene: Scene, diagnose: Diagnose) -> Diagnosis:
+def _cause(found: Found, scene: CaseRecord, diagnose: Diagnose) -> Diagnosis:
     try:
         return diagnose(found, scene)
     except Exception as error:

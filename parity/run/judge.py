@@ -8,7 +8,7 @@ from flax import nnx
 from parity.capture import nnx as capture_nnx
 from parity.capture.recorder import join
 from parity.core.globs import renamed
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides
 from parity.judge.rows import rows_of
 from parity.judge.verdict import fail_limit
@@ -53,6 +53,6 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     if not any(one.judged.blame or one.judged.doubtful for one in found):
         return Part(extent, found, exclusives, None)
-    scene = Scene(matches, calls[0], sides, exclusives, context.weights, store)
+    scene = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store)
     found = resolved(found, scene, context.reference.diagnose, progress)
     return Part(extent, found, exclusives, scene)

@@ -19,8 +19,8 @@ from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
 from parity.core.tree import mapped
 from parity.core.verdicts import Diagnosis
+from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.diagnose import diagnose
-from parity.diagnose.scene import Scene
 from parity.force.float64 import TorchModules
 from parity.host import environment
 from parity.judge.faults import Found
@@ -88,7 +88,7 @@ class Live:
         modules = {join(case.path, path): module for path, module in named}
         return TorchBackward(modules, case.torch, self._seed)
 
-    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """Cause by experiment: a change of the reference that makes it do what the port does."""
         reference = scene.sides.reference
         assert isinstance(reference, TorchModules)  # `float64` made it

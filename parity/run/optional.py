@@ -7,7 +7,7 @@ from parity.core.calls import Match
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.repro import Repro
 from parity.core.verdicts import Fault, Row
-from parity.judge.verdict import fail_limit
+from parity.force.common import Recording
 from parity.run.inputs import root_outputs
 from parity.run.protocols import Context
 from parity.run.records import Compared, Judged
@@ -79,13 +79,13 @@ def _compiled(
     case = context.case
     if root is None or case.shipped is None or not compared.recording.scope.whole:
         return {}, ()
-    from parity.extras.compiled_run import compare_unobserved
+    from parity.extras.compiled_run import compare_compiled
 
     context.progress.stage("the port as it is shipped")
     passed = all(one.row.verdict == "PASS" for one in judged.found)
     errors = compared.free.errors if passed else {}
     rounding = {key: error.rel_l2 for key, error in errors.items()}
-    run = compare_unobserved(
+    run = compare_compiled(
         root, compared.recording.port.calls, case.shipped, judged.sides, rounding, context.store
     )
     return {case.name: run.fact}, (run.note,) if run.note else ()
@@ -99,11 +99,16 @@ def _emulation(
         return None
     from parity.extras.emulated_error import measure_emulated
 
+    matches, calls = compared.alignment.matches, compared.recording.port.calls
     return measure_emulated(
-        mode, context.case.name, compared.alignment.matches, compared.recording.port.calls,
-        judged.sides, compared.free, judged.parts[-1].exclusives, context.store, fail_limit,
+        mode,
+        context.case.name,
+        Recording(matches, calls, context.store),
+        judged.sides,
+        compared.free,
+        judged.parts[-1].exclusives,
         context.progress,
-    )  # fmt: skip
+    )
 
 
 def _nonfinite(context: Context, compared: Compared) -> tuple[NonFinite, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from parity.core.calls import Call, Match
 from parity.core.verdicts import Fault
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import within
 from parity.judge.faults import Found
 from parity.measure.exclusive import Exclusives
@@ -32,7 +32,7 @@ class Part:
     extent: Extent
     found: Sequence[Found]
     exclusives: Exclusives
-    scene: Scene | None
+    scene: CaseRecord | None
 
 
 def extents(matches: Sequence[Match], calls: Calls) -> tuple[Extent, ...]:

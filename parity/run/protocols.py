@@ -15,7 +15,7 @@ from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
 from parity.core.verdicts import Diagnosis
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Float64
 from parity.host.progress import Progress
 from parity.judge.faults import Found
@@ -71,7 +71,7 @@ class Reference(Protocol):
         """The backward pass of the case, of a reference that runs."""
         ...
 
-    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """The cause of what one call gets wrong, as far as the reference can tell."""
         ...
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from parity.capture import layout as layout_rules
 from parity.core.calls import Trace
 from parity.core.globs import Pending
-from parity.extras.input_coverage import exercised
+from parity.extras.input_coverage import coverage_of
 from parity.options.scope import opened, scope_of
 from parity.run.protocols import Context
 from parity.run.records import Recording
@@ -24,7 +24,7 @@ def record(context: Context) -> Recording:
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
-    done = exercised(ref.calls, reference.optional(case))
+    done = coverage_of(ref.calls, reference.optional(case))
     trace = Trace((), {})
     if scope.whole or len(ref.calls) > 1:
         progress.stage("port")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from parity.align.calls import Alignment
 from parity.core.calls import Call, Trace
-from parity.extras.input_coverage import Exercised
+from parity.extras.input_coverage import InputCoverage
 from parity.force.common import Sides
 from parity.judge.faults import Found
 from parity.measure.free import Free
@@ -26,7 +26,7 @@ class Recording:
     port: Trace
     ref_root: Call
     port_root: Call | None
-    exercised: Exercised
+    exercised: InputCoverage
 
     @property
     def calls(self) -> tuple[Sequence[Call], Sequence[Call]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
 from parity.core.verdicts import Coverage
-from parity.extras.input_coverage import Exercised
+from parity.extras.input_coverage import InputCoverage
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.report import Report
@@ -118,5 +118,5 @@ def _missing(case: StoredCase, why: str) -> Outcome:
         matched_calls=0,
         unmatched_calls=(why,),
     )
-    nothing = Exercised(case.path, {}, frozenset(), frozenset(), frozenset())
+    nothing = InputCoverage(case.path, {}, frozenset(), frozenset(), frozenset())
     return Outcome((), (), coverage, {}, nothing)

@@ -15,10 +15,11 @@ from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.core.verdicts import Diagnosis
-from parity.diagnose import direct
-from parity.diagnose.evident import by_kind, by_repetition, suspected
-from parity.diagnose.scene import EXPLAINED, HINTS, Scene
-from parity.diagnose.where import where
+from parity.diagnose import array_probes
+from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.causes import EXPLAINED, HINTS
+from parity.diagnose.location import location
+from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 from parity.traces.float64 import RecordedFloat64
@@ -82,18 +83,18 @@ class Recorded:
         """
         raise InputError(f"{self._golden.folder}: a trace holds no gradients; compare without")
 
-    def diagnose(self, found: Found, scene: Scene) -> Diagnosis:
+    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
         match = next(m for m in scene.matches if m.ref.order == found.row.order)
         for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
             return Diagnosis(cause, evidence, HINTS[cause])
         arrays = next(_wrong(found, match, scene), None)
-        place = where(*arrays) if arrays else ""
+        place = location(*arrays) if arrays else ""
         lines = suspected(match, scene)
         if lines:
             evidence = "; ".join([*(line.text for line in lines[:3]), *filter(None, [place])])
             return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
-        left, cause, text = direct.best(*arrays) if arrays else (math.inf, "", "")
+        left, cause, text = array_probes.best(*arrays) if arrays else (math.inf, "", "")
         if left <= EXPLAINED:
             evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
             return Diagnosis(cause, evidence, HINTS[cause])
@@ -112,7 +113,7 @@ class Recorded:
         return self._cases[case.name, case.path]
 
 
-def _wrong(found: Found, match: Match, scene: Scene) -> Iterator[tuple[Array, Array]]:
+def _wrong(found: Found, match: Match, scene: CaseRecord) -> Iterator[tuple[Array, Array]]:
     """The reference in float64 and the port, where the call goes wrong: what it hands on first."""
     float64 = scene.sides.reference
     assert isinstance(float64, RecordedFloat64)  # `Recorded.float64` made it

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from parity.core.calls import Trace
 from parity.core.tensors import Tensor, Weight
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides
 from parity.options.options import Options
 from parity.options.scope import Scope
@@ -57,7 +57,7 @@ class SecondTrace:
         found, exclusives = judge_apart(
             context.case, matches, calls[0], float64, compared.free, store, context.progress
         )
-        scene = Scene(matches, calls[0], sides, exclusives, context.weights, store)
+        scene = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store)
         return Judged([Part(Extent(matches, calls), found, exclusives, scene)], sides)
 
     def notes(self, trace: Trace) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from flax import nnx
 import parity
 from parity.core.calls import Call, Leaf
 from parity.core.store import Buffer
-from parity.extras.input_coverage import exercised, unexercised
+from parity.extras.input_coverage import coverage_of, unexercised
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 
@@ -20,7 +20,7 @@ def call(*inputs, path="", kind="Net", parent=-1):
 
 
 def gaps(*cases):
-    return unexercised([exercised(calls, {"Block": ["mask"]}) for calls in cases])
+    return unexercised([coverage_of(calls, {"Block": ["mask"]}) for calls in cases])
 
 
 BATCH = "a batch of 1 only: what mixes up the items of a batch does not show"

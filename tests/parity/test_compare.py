@@ -116,7 +116,7 @@ def test_a_jitted_port_gives_the_same_verdict(pair, image):
 
 def test_a_named_method(pair, image):
     report = compare(*pair, (image,), torch_method="features", nnx_method="features")
-    assert report
+    assert report.holds
     assert set(report.table.case) == {"features"}
     idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
     assert idle == ["blocks.0", "blocks.0.norm", "blocks.0.conv", "blocks.0.act", "head"]

@@ -8,7 +8,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.diagnose import trial
+from parity.diagnose.probe import PROBES
 
 X = np.random.default_rng(3).standard_normal((2, 6, 7, 5)).astype(np.float32)
 NOISE = np.random.default_rng(5).standard_normal((2, 7, 5, 6)).astype(np.float32)
@@ -179,11 +179,11 @@ def test_a_broken_probe_is_said_and_does_no_harm():
         raise KeyError("lost")
         yield
 
-    trial.PROBES.insert(0, broken)
+    PROBES.insert(0, broken)
     try:
         fault = compare(torch.sin, lambda x: jnp.cos(3 * x))
     finally:
-        trial.PROBES.remove(broken)
+        PROBES.remove(broken)
     assert "broken probes: broken (KeyError('lost'))" in fault.evidence
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parity.diagnose.where import where
+from parity.diagnose.location import location
 
 REF = np.random.default_rng(0).standard_normal((2, 8, 9, 10, 6))
 
@@ -32,5 +32,5 @@ RING[:, :, :, [0, -1]] += 1
     ids=["row", "frame", "channels", "border", "two rows", "everywhere", "order", "equal", "shape"],
 )
 def test_where(port, text):
-    found = where(REF, port)
+    found = location(REF, port)
     assert found.startswith(text) if text else found == ""

@@ -1,4 +1,4 @@
-"""What a probe is: it changes operations of the reference as a port may have changed them.
+"""The definition of a probe: it changes operations of the reference as a port may have.
 
 A probe is a function of the operations that a call makes by itself. It yields trials; one that
 makes the reference's float64 run give what the port gave explains the error. Adding a probe is one
@@ -14,10 +14,9 @@ from parity.diagnose.replay import Change, Operation
 NORMS = ("group_norm", "layer_norm", "batch_norm", "instance_norm", "rms_norm", "normalize")
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 POOLS = ("avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")
-PRODUCTS = (
-    *CONVOLUTIONS, "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear", "matmul",
-    "rmatmul", "bmm", "mm", "addmm", "baddbmm", "einsum", "scaled_dot_product_attention",
-)  # fmt: skip
+TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+MATRIX = ("linear", "matmul", "rmatmul", "bmm", "mm", "addmm", "baddbmm", "einsum")
+PRODUCTS = (*CONVOLUTIONS, *TRANSPOSED, *MATRIX, "scaled_dot_product_attention")
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def again(**arguments: Any) -> Change:
 
 
 def first_argument(operation: Operation) -> Any:
-    """What the operation was given, instead of what it makes of that."""
+    """The first argument of the operation in the place of its result."""
     return operation.subject.clone()
 
 

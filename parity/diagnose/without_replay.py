@@ -1,4 +1,4 @@
-"""Causes that show without any change of the reference."""
+"""Causes that show without a replay of the reference: form, weights, repetition."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,7 @@ from parity.core.metrics import unit_roundoff
 from parity.core.problems import ProblemKind
 from parity.core.tensors import Weight
 from parity.core.tree import flatten
-from parity.diagnose.scene import Scene
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import values
 from parity.force.nnx import repeat
 from parity.judge.faults import Found
@@ -34,28 +34,28 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     if problem is not None and problem.kind in CAUSES:
         yield CAUSES[problem.kind], problem.text
     for leaf in match.outputs:
-        theirs, ours = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
-        if theirs and ours and unit_roundoff(ours.dtype) > unit_roundoff(theirs.dtype) > 0:
-            yield "dtype", f"the port returns {ours.dtype.name}, the reference {theirs.dtype.name}"
+        ref, port = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:
+            yield "dtype", f"the port returns {port.dtype.name}, the reference {ref.dtype.name}"
 
 
-def suspected(match: Match, scene: Scene) -> Sequence[Weight]:
+def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:
     """Tensors that this call reads and that are not the reference's."""
-    inside = _inside(match, scene)
+    inside = _inside(match, record)
     return [
         line
-        for line in scene.weights
+        for line in record.weights
         # an unusual order of axes alone proves nothing: the port may read its weights so
         if line.cause and not line.transform
         if line.path == match.ref.path or (line.nnx_name and line.path in inside)
     ]
 
 
-def _inside(match: Match, scene: Scene) -> set[str]:
+def _inside(match: Match, record: CaseRecord) -> set[str]:
     """Modules that ran inside a call and were not compared: what they do counts with it."""
-    compared = {one.ref.path for one in scene.matches}
+    compared = {one.ref.path for one in record.matches}
     found: set[str] = set()
-    for path in {call.path for call in scene.calls} - compared:
+    for path in {call.path for call in record.calls} - compared:
         above = path
         while above and above not in compared:
             above = above.rpartition(".")[0]
@@ -64,12 +64,12 @@ def _inside(match: Match, scene: Scene) -> set[str]:
     return found
 
 
-def by_repetition(match: Match, scene: Scene) -> Iterator[Shown]:
+def by_repetition(match: Match, record: CaseRecord) -> Iterator[Shown]:
     """A call that returns something else the second time."""
     if match.port.arguments is None:
         return
-    method = scene.sides.nnx_method if match.ref.parent == -1 else "__call__"
-    module, given = scene.sides.nnx_modules[match.port.path], values(match, scene.store)
+    method = record.sides.nnx_method if match.ref.parent == -1 else "__call__"
+    module, given = record.sides.nnx_modules[match.port.path], values(match, record.store)
     # a counter or a cache starts alike in both: what differs is random
     with kept_port(module):
         outputs = [repeat(module, method, match.port, given, streams=False) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Where in an array an error lives: at a border, in some frames, channels, rows, or everywhere."""
+"""The location of an error in an array: a border, some frames, channels, rows, or everywhere."""
 
 import numpy as np
 from jaxtyping import Shaped
@@ -11,7 +11,7 @@ SHARE = 0.999
 """A part of an array holds the error if this much of its square is there."""
 
 
-def where(ref: Array, port: Array, *, named: bool = True) -> str:
+def location(ref: Array, port: Array, *, named: bool = True) -> str:
     """A phrase such as "only in row 15 of 16", for channel-last arrays; "" if none fits.
 
     Of other arrays axes are not `named` but numbered.

@@ -1,4 +1,4 @@
-"""What the two arrays alone show: a factor, limits on the values, a rounding, another order."""
+"""Changes of the reference's result alone: a factor, limits, a rounding, another order."""
 
 import itertools
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ Shown = tuple[float, str, str]
 
 
 def best(ref: Array, port: Array) -> Shown:
-    """What explains the error best; `ref` is the reference's array in float64."""
+    """The change that explains the error best; `ref` is the reference's array in float64."""
     nothing = (float("inf"), "", "")
     if ref.shape != port.shape or ref.dtype != np.float64 or ref.size < 16:
         return nothing
@@ -51,8 +51,8 @@ def _limits(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
     low, high = float(port.min()), float(port.max())
     at = [value for value in (low, high) if np.count_nonzero(port == value) > 1]
     if at and (low > ref.min() or high < ref.max()):
-        words = [word for word, value in ((f"at least {low:g}", low), (f"at most {high:g}", high))
-                 if value in at]  # fmt: skip
+        named = {f"at least {low:g}": low, f"at most {high:g}": high}
+        words = [word for word, value in named.items() if value in at]
         yield "clamp", f"a limit to values of {' and '.join(words)}", np.clip(ref, low, high)
 
 

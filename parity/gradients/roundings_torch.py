@@ -1,4 +1,4 @@
-"""What roundings come to in a gradient, of the terms that it is a sum of."""
+"""Size of rounding in a gradient, in float64: of the terms of its sum, and by changed numbers."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -9,22 +9,31 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from parity.core.metrics import rms
 from parity.force.torch import to_array
-from parity.gradients.graph_torch import nodes
+from parity.gradients.noise import AS_MUCH, CANCELS, SHAKEN, STEPS
 
-STEPS = (2.0**-20, 2.0**-24)
-"""By how much each number is changed, relatively: in float64 all else is less."""
-
-AS_MUCH = 2.0
-"""What the smaller change comes to, in its units, may be so many times what the larger does: more
-is a mask or a maximum that takes the other side."""
-
-CANCELS = 4.0
-"""A gradient that roundings inside the pass move so many times their own size has cancelled there:
-the terms that arrive do not show it."""
+ACCUMULATES = "torch::autograd::AccumulateGrad"
+"""The operation that a leaf of the graph has."""
 
 WIDE = (torch.float64, torch.complex128)
 
 Gradients = Sequence[torch.Tensor | None]
+
+
+class Shake:
+    """Changes numbers by a few roundings, drawn from a `number`; of 0 not at all."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        # what lies near a kink is on one side of it
+        self._by = SHAKEN if number % 2 else -SHAKEN
+        self._draw = torch.Generator().manual_seed((number + 1) // 2)
+
+    def __call__(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """The tensor, shaken by roundings of a type."""
+        if not self.number:
+            return tensor
+        drawn = torch.randn(tensor.shape, generator=self._draw, dtype=torch.float64)
+        return tensor * (1 + self._by * torch.finfo(dtype).eps / 2 * drawn)
 
 
 class Jitter:
@@ -71,29 +80,23 @@ def spreads_of(
     given: Sequence[torch.Tensor],
     values: Gradients,
     draw: torch.Generator,
-    jitter: Jitter | None,
+    jitter: Jitter,
 ) -> Gradients:
-    """What roundings of the terms of each gradient in `values` come to, in units of one rounding.
+    """Roundings of the terms of each gradient in `values`, in units of one rounding.
 
-    The terms are what arrives at the outputs. Where a gradient cancels on the way (the bias of a
-    key, in attention as a whole) they are, with a `jitter`, all that is between two operations. The
-    graph is freed.
+    The terms are those that arrive at the outputs. Where a gradient cancels on the way (the bias of
+    a key, in attention as a whole) they are all that pass between two operations. The graph stays.
     """
-    signed = [one * signs(one, draw) for one in given]
-    found: Gradients = torch.autograd.grad(
-        outputs, ends, signed, allow_unused=True, retain_graph=jitter is not None
-    )
-    if jitter is None:
-        return found
+
+    def run(given: Sequence[torch.Tensor]) -> Gradients:
+        return torch.autograd.grad(outputs, ends, given, allow_unused=True, retain_graph=True)
+
+    arriving = run([one * signs(one, draw) for one in given])
     moved: list[Gradients] = []
     for step in STEPS:
         with jitter.on(outputs, step):
-            moved.append(
-                torch.autograd.grad(
-                    outputs, ends, given, allow_unused=True, retain_graph=step != STEPS[-1]
-                )
-            )
-    return [_larger(*each) for each in zip(values, found, *moved, strict=True)]
+            moved.append(run(given))
+    return [_larger(*each) for each in zip(values, arriving, *moved, strict=True)]
 
 
 def _larger(
@@ -117,3 +120,22 @@ def signs(like: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
 
 def _size(one: torch.Tensor) -> float:
     return rms(to_array(one, False))
+
+
+def nodes(outputs: Sequence[torch.Tensor]) -> Sequence[Any]:
+    """The operations of the backward pass from some arrays, each once."""
+    found: dict[Any, None] = {}
+    rest: list[Any] = [one.grad_fn for one in outputs]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in found:
+            found[node] = None
+            rest.extend(after for after, _ in node.next_functions)
+    return list(found)
+
+
+def leads_to(output: torch.Tensor, leaves: Sequence[torch.Tensor]) -> list[bool]:
+    """True for each of the `leaves` of its graph that an array is computed from."""
+    found = (node for node in nodes([output]) if node.name() == ACCUMULATES)
+    ends = {id(node.variable) for node in found}
+    return [id(leaf) in ends for leaf in leaves]

@@ -1,16 +1,7 @@
-"""What is known of the case in which something goes wrong, and what to do about each cause."""
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-from parity.core.calls import Call, Match
-from parity.core.store import Store
-from parity.core.tensors import Weight
-from parity.force.common import Sides
-from parity.measure.exclusive import Exclusives
+"""The causes of a fault: a closed vocabulary, each with what to do about it."""
 
 EXPLAINED = 0.1
-"""What makes the error is the cause if it leaves at most this part of it."""
+"""A change is the cause if it leaves at most this part of the error."""
 
 HINTS = {
     "padding": "compare amount, side and mode of the padding with the reference's",
@@ -28,7 +19,7 @@ HINTS = {
     "resize": "check method, antialias and where pixel centres lie",
     "pooling": "check what the mean divides by, and which entries are pooled together",
     "reshape_order": "transpose before the reshape: the port's arrays are channel-last",
-    "cache": "check what is handed from one chunk to the next",
+    "cache": "check what is passed from one chunk to the next",
     "clamp": "limit the values as the reference does",
     "dropout": "call .eval() on the port, or make the random layer deterministic",
     "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
@@ -36,18 +27,6 @@ HINTS = {
     "dtype": "compute in the reference's type",
     "nonfinite": "look at the first call whose output is not finite",
     "shape": "compare sizes, strides and padding",
-    "glue": "look at the module's own code in the segment named",
-    "unknown": "look at the module's own code",
+    "glue": "look at the module's local code in the segment named",
+    "unknown": "look at the module's local code",
 }
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One case with everything that was recorded in it."""
-
-    matches: Sequence[Match]
-    calls: Sequence[Call]
-    sides: Sides
-    exclusives: Exclusives
-    weights: Sequence[Weight]
-    store: Store
