@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from parity.core.exceptions import InputError, escaped
+from parity.core.exceptions import InputError
 from parity.core.files import write_text
 from parity.core.verdicts import of_gradient
 from parity.report.contents import Contents
@@ -19,10 +19,6 @@ class Report(Contents):
         from parity.report.terminal import as_text
 
         return as_text(self)
-
-    def __repr__(self) -> str:
-        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
-        return f"<Report {escaped(self.name)}: {self.verdict}, {found}>"
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""

@@ -201,7 +201,7 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 def test_how_a_pair_makes_its_port():
     repro = Repro(Fault("a", 0, "", "forward", "Conv", ""))
     assert made_by_pair(repro, {"size": (8, 8), "config": None}, 7).making == (
-        "options = {'size': (8, 8,), 'config': None}\n"
+        "options = {'size': (8, 8), 'config': None}\n"
         "reference = {name}.make_torch(options, 7)\n"
         "port = {name}.make_nnx(options, reference)"
     )

@@ -385,7 +385,7 @@ def test_fused_in_another_order_is_the_cause():
         (Fused("to_q.weight", into="qkv.kernel", axis=2), r"qkv.kernel` \(4, 12\) has no axis 2"),
         (
             Fused("to_x.*", into="qkv.kernel"),
-            "weights: 'to_x.*' matches no tensor of",
+            "fused: 'to_x.*' matches no tensor of",
         ),
         (FUSED[0], r"to_q.weight is in Fused\("),
         ("to_q.weight", "expected parity.Fused or parity.Stacked, found a str"),
