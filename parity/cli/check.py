@@ -43,8 +43,9 @@ def check(
     profile_folder = writable(Path(profile), "--profile") if profile else None
     from parity.traces.index import read_index
 
+    asked = find_pair(pair) if pair else None
     index = read_index(trace)
-    chosen = find_pair(pair or index.pair)
+    chosen = asked or find_pair(index.pair)
 
     from parity.host.precision import of_jax
     from parity.host.profile import profiled

@@ -1,12 +1,13 @@
-"""What a test demands of a report, and what it says where that is not met."""
+"""The assertion of a test on a report: its outcome, and the text of a failure."""
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
-from parity.core.verdicts import Fault, Row, Verdict
+from parity.core.verdicts import Coverage, Fault, Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
 from parity.report.faults import fault_place, fault_reason
@@ -21,12 +22,12 @@ LISTED = 5
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a report meets what was demanded, in plain values.
+    """Outcome of the assertion on a report, in plain values.
 
     `verdict` is the report's, or FAIL where only the grade is missed. `worst_r` is the largest R
     that was measured, NaN if none was. `first_fault` is the path of the first module at fault and
     `cause` its cause, both `""` if none is. `brief` says in a few words what is wrong first, and
-    `failure` all that a failing test says, `""` if the demand is met.
+    `failure` all that a failing test says, `""` if the assertion holds.
     """
 
     verdict: Verdict
@@ -44,7 +45,7 @@ def check_grade(wanted: str | None) -> None:
 
 
 def assess(report: Contents, wanted: str | None = None) -> Outcome:
-    """What a test makes of a report.
+    """Outcome of a test on a report.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
     `wanted`, every output of every call must have it or a better one. What counts is the MAE that
@@ -89,23 +90,28 @@ def _r(row: Row | None) -> float:
 
 
 def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
-    """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
+    """The first thing wrong: a fault, else what keeps the report from passing, else the grade."""
     fault = report.first_fault
     if fault is not None:
         return f"`{fault.name}`: {fault.cause or fault.evidence}"
-    coverage = report.coverage
-    lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
-    if lacking:
-        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return f"no counterpart: {lacking[0]}{more}"
-    if not coverage.matched or not report.rows:
-        return "nothing was compared"
+    if not report.coverage.complete or not report.rows:
+        return _brief_coverage(report.coverage)
     if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
-    for row in report.rows:
-        if row.verdict == report.verdict and row.reason and not row.one_sided:
-            return f"{_output(row)}: {row.reason}"
-    return report.notes[0] if report.notes else ""
+    reasons = (
+        f"{_output(row)}: {row.reason}"
+        for row in report.rows
+        if row.verdict == report.verdict and row.reason and not row.one_sided
+    )
+    return next(chain(reasons, report.notes), "")
+
+
+def _brief_coverage(coverage: Coverage) -> str:
+    lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
+    if not lacking:
+        return "nothing was compared"
+    more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    return f"no counterpart: {lacking[0]}{more}"
 
 
 def _output(row: Row) -> str:

@@ -82,7 +82,7 @@ class Contents:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know before trusting a PASS."""
+        """Sentences that a reader should know before trusting a PASS."""
         idle = self.coverage.idle
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference"), self._lacking("port"))
@@ -93,7 +93,7 @@ class Contents:
 
     @property
     def _compared(self) -> bool:
-        """Whether there was a value to compare: that of an empty batch is equal to anything."""
+        """True if there was a value to compare: that of an empty batch is equal to anything."""
         return any(0 not in row.shape for row in self.rows)
 
     def _missing(self) -> str:

@@ -64,13 +64,13 @@ def rung_table(lines: Sequence[RungSummary]) -> str:
 
 
 def coverage_lines(report: Contents) -> list[str]:
-    """What was compared and what was not, and why."""
+    """Lines on what was compared and what was not, and why."""
     left = [f"- {word}, {why}: {', '.join(paths)}" for word, why, paths in left_out(report)]
     return [*count_lines(report), *left, *unmatched_lines(report)]
 
 
 def count_lines(report: Contents) -> list[str]:
-    """How much was compared."""
+    """Counts of what was compared."""
     c = report.coverage
     elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
     dissolved = f" + {elsewhere} dissolved" if elsewhere else ""
@@ -84,7 +84,7 @@ def count_lines(report: Contents) -> list[str]:
 
 
 def left_out(report: Contents) -> list[tuple[str, str, list[str]]]:
-    """What needs no counterpart: "declared" or "dissolved", the reason, the paths."""
+    """Modules that need no counterpart: "declared" or "dissolved", the reason, the paths."""
     c = report.coverage
     found: dict[tuple[str, str], list[str]] = {}
     for word, reasons in (("declared", c.declared), ("dissolved", c.dissolved)):
@@ -94,7 +94,7 @@ def left_out(report: Contents) -> list[tuple[str, str, list[str]]]:
 
 
 def unmatched_lines(report: Contents) -> list[str]:
-    """What lacks a counterpart, which fails."""
+    """Lines on what lacks a counterpart, which fails."""
     c = report.coverage
     hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
     lines = [f"- **unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched]

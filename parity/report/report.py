@@ -5,11 +5,10 @@ from dataclasses import fields
 from pathlib import Path
 
 from parity.core.exceptions import InputError, escaped
-from parity.core.files import write_all, write_text
+from parity.core.files import write_text
 from parity.core.verdicts import of_gradient
 from parity.report.contents import Contents
 from parity.report.table import csv
-from parity.report.weights import to_weight_frame
 
 
 class Report(Contents):
@@ -75,23 +74,9 @@ class Report(Contents):
         """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md`,
         `report.html` and `junit.xml`.
         """
-        from parity.report.as_json import as_json
-        from parity.report.html import as_html
-        from parity.report.junit import as_junit
-        from parity.report.markdown import as_markdown
+        from parity.report.folder import write_folder
 
-        files = {"layers.csv": csv(self.table)}
-        for rung in self.rungs:
-            files[f"{rung.name}.csv"] = csv(self.table[self.table["rung"] == rung.name])
-        files["weights.csv"] = csv(to_weight_frame(self.weights))
-        files["report.md"] = as_markdown(self)
-        files["report.json"] = as_json(self)
-        files["junit.xml"] = as_junit(self)
-        try:
-            files["report.html"] = as_html(self)
-        finally:  # a picture that cannot be drawn loses no figure
-            write_all(Path(folder), files)
-        return [Path(folder) / name for name in files]
+        return write_folder(self, Path(folder))
 
     def write_repro(self, folder: str | Path, make: str) -> Sequence[Path]:
         """Write the call of the first fault as arrays and a script that shows the deviation.

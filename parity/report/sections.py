@@ -17,7 +17,7 @@ LISTED = 20
 
 
 def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Why rows are WARN or UNKNOWN, the calls of one module together."""
+    """Reasons of rows that are WARN or UNKNOWN, the calls of one module together."""
     calls = Counter((row.verdict, row.path, row.leaf, _plain(row.reason)) for row in rows)
     first = {(row.verdict, row.path, row.leaf, _plain(row.reason)): row for row in reversed(rows)}
     for key, count in list(calls.items())[:LISTED]:
@@ -37,7 +37,7 @@ def _plain(reason: str) -> str:
 
 
 def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
-    """What emulated hardware adds at each output, and where, of the cases that call the whole."""
+    """Errors that emulated hardware adds at each output, of the cases that call the whole."""
     for one in emulations:
         if one.path:
             continue
@@ -64,12 +64,12 @@ def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
 def place(loss: Loss) -> str:
     """The call, and which of its values."""
     leaf = f" `{loss.leaf}`" if loss.leaf else ""
-    what = f"{leaf} handed to `{loss.to}`" if loss.to else leaf
+    what = f"{leaf} passed to `{loss.to}`" if loss.to else leaf
     return f"`{path_name(loss.path)}` call {loss.call}{what}"
 
 
 def nonfinite_lines(found: Sequence[NonFinite]) -> Iterator[str]:
-    """Where each side leaves the finite numbers."""
+    """Places where each side leaves the finite numbers."""
     for one in found:
         counts = [f"{count} {name}" for count, name in ((one.nan, "NaN"), (one.inf, "infinite"))
                   if count]  # fmt: skip

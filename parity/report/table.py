@@ -54,8 +54,8 @@ def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, 
 
 @dataclass(frozen=True)
 class KindSummary:
-    """How far from float64 the calls of one class of modules are, or their gradients, in units of
-    PyTorch's distance.
+    """Distances from float64 of the calls of one class of modules, or of their gradients, in units
+    of PyTorch's distance.
 
     `measured` counts the output leaves whose R was measured, `bounded` those whose relative error
     alone shows that R is harmless. `median`, `p95` and `largest` are of the measured ones, NaN if

@@ -73,7 +73,7 @@ def shown_progress(console: Console) -> Iterator[Progress]:
 
 
 class _Times(ProgressColumn):
-    """How long the stage will take yet, once that can be told, and how long all took so far."""
+    """Time that the stage will take yet, once that can be told, and that all took so far."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,7 +33,7 @@ def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":
 
 
 def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
-    """How many of the reference's tensors the port holds, and what is wrong with the others.
+    """Counts of the reference's tensors that the port holds, and findings on the others.
 
     Those that make the coverage incomplete are listed there.
     """
@@ -69,7 +69,7 @@ def weight_notes(
 
 
 def _told(line: Weight, fault: Fault) -> bool:
-    """Whether a fault is of this module, or of one around it and for this reason."""
+    """True if a fault is of this module, or of one around it and for this reason."""
     around = not fault.path or line.path.startswith(f"{fault.path}.")
     return fault.path == line.path or (around and fault.cause == line.cause)
 

@@ -1,4 +1,4 @@
-"""What the page's script gets: rows, calls and modules as plain values."""
+"""Data of the page's script: rows, calls and modules as plain values."""
 
 import math
 from collections.abc import Iterator

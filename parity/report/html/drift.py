@@ -1,4 +1,4 @@
-"""How the error grows along the network: four lines over the calls in the order of execution."""
+"""Growth of the error along the network: four lines over the calls in the order of execution."""
 
 import math
 from collections.abc import Sequence

@@ -76,7 +76,7 @@ def as_html(report: Contents) -> str:
 
 
 def _is_of(point: Point, report: Contents) -> bool:
-    """Whether a call is that of the first fault."""
+    """True for the call of the first fault."""
     first = report.first_fault
     return first is not None and (
         (point.case, point.path, point.call) == (first.case, first.path, first.call)
@@ -90,7 +90,7 @@ def _source(env: "Environment", name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """What the page's policy knows its script by: no other runs."""
+    """Hash by which the page's policy knows its script: no other runs."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

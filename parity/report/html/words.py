@@ -1,4 +1,4 @@
-"""How the templates write text and numbers: everything is escaped."""
+"""Text and numbers as the templates write them: everything is escaped."""
 
 import re
 from typing import Any
