@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections import OrderedDict
 from pathlib import Path
 
@@ -23,9 +22,10 @@ from parity.cli import cli
 from parity.cli.dtype import cast
 from parity.cli.making import arguments, find_function
 from parity.core.exceptions import InputError
+from tests.commands import COMMAND, parity, refused
 from tests.docs.documents import blocks, difference
+from tests.nets import nnx_of, ported
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SOURCE = """
@@ -121,13 +121,6 @@ LADDER = parity.Pair("ladder", None, None, None, ())
 """
 
 
-def parity(*words, cwd, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
@@ -154,10 +147,7 @@ def home(tmp_path_factory):
     ],
 )
 def test_wrong_usage(words, part, home):
-    done = parity("compare", *words, cwd=home)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert part in done.stderr.strip().splitlines()[-1]
+    refused(parity("compare", *words, cwd=home), part)
 
 
 @pytest.fixture
@@ -223,21 +213,13 @@ def test_the_options_on_another_device(home):
     assert "the report has no fault" in done.stderr
 
 
-class LinearPort(nnx.Module):
-    def __init__(self, reference, dtype=None):
-        self.linear = nnx.Linear(4, 4, rngs=nnx.Rngs(0), dtype=dtype)
-        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
-        self.steps = nnx.Variable(jnp.zeros((), jnp.int32))
-
-    def __call__(self, input):
-        return self.linear(input)
-
-
 def linear(dtype=None):
     reference = torch.nn.Sequential(OrderedDict(linear=torch.nn.Linear(4, 4)))
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    return {"torch_module": reference, "nnx_module": LinearPort(reference, dtype),
+    steps = nnx.Variable(jnp.zeros((), jnp.int32))
+    linear = ported(reference.linear, dtype=dtype)
+    port = nnx_of(lambda self, input: self.linear(input), linear=linear, steps=steps)
+    return {"torch_module": reference, "nnx_module": port,
             "torch_args": (x,), "nnx_args": (jnp.asarray(x),)}  # fmt: skip
 
 
