@@ -19,6 +19,7 @@ from rich.console import Console
 import parity
 from parity.core.verdicts import Fault
 from parity.report.terminal import show
+from tests.reports import compare
 
 FRAMEWORKS = ("torch", "jax", "flax", "numpy", "pandas", "matplotlib")
 
@@ -110,7 +111,7 @@ def test_an_argument_that_there_is_not_is_pythons_own_error(name):
 
 
 def test_only_a_pass_is_true(pair, image, report):
-    healthy = parity.compare(*pair, (image,), check_compiled=False)
+    healthy = compare(*pair, (image,))
     assert bool(healthy) is healthy.holds is True
     assert bool(report) is report.holds is False
     warned = replace(healthy, partial="a part only")

@@ -4,7 +4,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import jsonschema
@@ -24,9 +23,9 @@ from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
-from tests.nets import nnx_of, torch_of
-
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import SCHEMA
 
 
 def test_json_follows_the_published_schema(report):
