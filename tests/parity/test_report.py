@@ -1,8 +1,6 @@
 import io
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import jax.numpy as jnp
@@ -23,6 +21,7 @@ from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
+from tests.commands import python
 from tests.nets import torch_of
 from tests.ports import nnx_of
 from tests.reports import SCHEMA
@@ -199,5 +198,4 @@ def test_what_cannot_be_written_is_said_with_its_place(report, tmp_path):
 def test_importing_parity_is_cheap():
     heavy = ("torch", "jax", "pandas")
     code = f"import sys, parity, parity.cli; print(any(m in sys.modules for m in {heavy}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert python("-c", code).strip() == "False"
