@@ -24,7 +24,8 @@ from parity.cli.making import arguments, find_function
 from parity.core.exceptions import InputError
 from tests.commands import COMMAND, parity, refused
 from tests.docs.documents import blocks, difference
-from tests.nets import nnx_of, ported
+from tests.nets import ported
+from tests.ports import nnx_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -1,7 +1,5 @@
 """`parity.compare` end to end on a small pair: correct, and with one thing wrong at a time."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,10 +8,9 @@ from flax import nnx
 
 import parity
 from parity import InputError
-from tests.nets import nnx_of, ported, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
-"""Without the port as one program, which takes longer to compile than all the rest."""
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 
 def replaced(port, path, function):

@@ -15,7 +15,9 @@ from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
 from parity.run.port import RunningPort
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 
@@ -144,7 +146,7 @@ def test_another_result_in_a_program_is_said_and_where(reference):
     assert note.startswith("__call__: the uncaptured, jitted port returns something else: rel_l2 ")
     assert "the first call that differs is `cell.linear`, call 1;" in note
     assert note.endswith("the table does not represent it")
-    quiet = parity.compare(reference, Watched(reference), (X,), check_compiled=False)
+    quiet = compare(reference, Watched(reference), (X,))
     assert quiet.verdict == "PASS"
     assert "uncaptured" not in quiet.facts
 

@@ -1,7 +1,6 @@
 """Products as other hardware makes them: which are rounded, how, and what the report says."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +21,10 @@ from parity.host import precision as probe
 from parity.options.emulate import check_emulate
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from tests.nets import nnx_of, ported
+from tests.nets import ported
+from tests.ports import nnx_of
+from tests.reports import SCHEMA, compare
 
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 LHS, RHS = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
 
 
@@ -242,11 +242,11 @@ def mix():
 
 @pytest.fixture(scope="module")
 def emulated(mix):
-    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", check_compiled=False)
+    return compare(mix, Mix(mix), (LHS,), emulate="tpu-default")
 
 
 def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
-    plain = parity.compare(mix, Mix(mix), (LHS,), check_compiled=False)
+    plain = compare(mix, Mix(mix), (LHS,))
     assert emulated.verdict == plain.verdict == "PASS"
     assert emulated.table.equals(plain.table)
     assert plain.emulations == ()
@@ -261,9 +261,7 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
 
 
 def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
-    wrong = parity.compare(
-        mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", check_compiled=False
-    )
+    wrong = compare(mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default")
     assert [fault.path for fault in wrong.faults] == [""]
     (one,), (right,) = wrong.emulations, emulated.emulations
     assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
@@ -273,7 +271,7 @@ def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
 
 def test_a_port_that_asks_for_more_is_left_alone(mix):
     port = Mix(mix, precision="highest")
-    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", check_compiled=False)
+    report = compare(mix, port, (LHS,), emulate="tpu-default")
     (one,) = report.emulations
     assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
     assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)

@@ -1,12 +1,9 @@
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from flax import nnx
 
-import parity
 from parity.capture.torch import record
 from parity.core.calls import Call
 from parity.core.store import Store
@@ -14,16 +11,14 @@ from parity.core.thread_pool import Background
 from parity.force.common import Recording, Turns
 from parity.force.float64 import TorchModules
 from parity.force.torch import force_reference
-from tests.nets import nnx_of, torch_of
-from tests.parity.conftest import NnxBlock
-
-compare = partial(parity.compare, check_compiled=False)
-"""Without the port as one program, which takes longer to compile than all the rest."""
+from tests.nets import torch_of
+from tests.ports import Block, nnx_of
+from tests.reports import compare
 
 VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
 
 
-class Changed(NnxBlock):
+class Changed(Block):
     """The block of the small pair with a mistake of its own."""
 
     def __init__(self, right, glue=lambda y: y, handed=lambda y: y):

@@ -8,7 +8,8 @@ from flax import nnx
 
 import parity
 from parity.core.exceptions import InputError
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(8).standard_normal((2, 3, 8, 5)).astype(np.float32)
 ROWS = np.random.default_rng(9).standard_normal((4, 6)).astype(np.float32)

@@ -16,8 +16,9 @@ from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
 from parity.gradients.noise import scored
 from parity.weights.weight_map import in_order_of_ref, make_weight_map
-from tests.nets import nnx_of, torch_of
-from tests.weights import copy_weights
+from tests.nets import torch_of
+from tests.ports import copy_weights, nnx_of
+from tests.reports import places
 
 compare = partial(parity.compare, gradients=True, check_compiled=False)
 stop = jax.lax.stop_gradient
@@ -176,10 +177,6 @@ def rows(report):
     return report.table[report.table.case == "__call__/grad"]
 
 
-def found(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
-
-
 def test_a_correct_port_passes(report):
     assert report.verdict == "PASS"
     assert not report.faults
@@ -335,7 +332,7 @@ def test_a_mistake_of_the_forward_code_is_named_once():
 def test_what_the_reference_detaches_the_port_must_stop():
     assert compare(*small(torch.detach, stop), (X,)).verdict == "PASS"
     report = compare(*small(torch.detach), (X,))
-    assert found(report) == [("", "after `first`", "glue")]
+    assert places(report) == [("", "after `first`", "glue")]
     assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
 
 
@@ -536,9 +533,9 @@ def test_a_port_that_compiles_or_computes_again():
         assert set(rows(report).verdict) == {"PASS"}
         assert report.table.leaf.str.contains("weight").sum() == 2
     report = compare(reference, Compiled(reference, stop), (X,))
-    assert found(report)[0][:2] == ("", "between `first` and the input of `second`")
+    assert places(report)[0][:2] == ("", "between `first` and the input of `second`")
     report = compare(reference, Checkpointed(reference, stop), (X,))
-    assert [path for path, *_ in found(report)] == [""]  # what is inside counts with the root
+    assert [path for path, *_ in places(report)] == [""]  # what is inside counts with the root
 
 
 def test_a_module_that_the_port_has_as_a_function():

@@ -6,8 +6,8 @@ import pytest
 import torch
 from flax import nnx
 
-import parity
 from tests.nets import torch_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 
@@ -35,9 +35,7 @@ class Port(nnx.Module):
 def compared(*ignore, factor=2.0):
     torch.manual_seed(0)
     reference = make_reference().eval()
-    return parity.compare(
-        reference, Port(reference, factor), (X,), ignore=ignore, check_compiled=False
-    )
+    return compare(reference, Port(reference, factor), (X,), ignore=ignore)
 
 
 def test_a_wrong_module_that_is_ignored_does_not_pass():
@@ -72,5 +70,5 @@ def test_what_has_no_counterpart_passes_as_before():
     port = Port(reference, 1.0)
     del port.idle
     port.spare = nnx.Param(jnp.ones(3))
-    report = parity.compare(reference, port, (X,), ignore=["idle", "spare"], check_compiled=False)
+    report = compare(reference, port, (X,), ignore=["idle", "spare"])
     assert (report.verdict, report.partial) == ("PASS", "")

@@ -5,10 +5,10 @@ import pytest
 import torch
 from flax import nnx
 
-import parity
 from parity.core.problems import Problem
 from tests.faultzoo.zoo import CASES, nets
 from tests.nets import torch_of
+from tests.reports import compare
 
 
 class Port(nnx.Module):
@@ -63,7 +63,7 @@ def found(make):
     """All that a program would read of a report."""
     reference, port, x = make()
     layout = {"*": "channels_first"} if x.ndim == 3 else None
-    report = parity.compare(reference, port, (x,), layout=layout, check_compiled=False)
+    report = compare(reference, port, (x,), layout=layout)
     coverage = report.coverage
     return (
         report.verdict,
@@ -93,6 +93,6 @@ def test_the_messages_are_replaced_indeed(monkeypatch):
     keys = property(lambda self: self.kind.name, lambda self, text: None)
     monkeypatch.setattr(Problem, "text", keys, raising=False)
     reference, port, x = small("shape")
-    report = parity.compare(reference, port, (x,), check_compiled=False)
+    report = compare(reference, port, (x,))
     assert [row.reason for row in report.rows if row.verdict == "FAIL"] == ["SHAPE"]
     assert report.first_fault.cause == "shape"

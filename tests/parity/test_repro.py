@@ -6,7 +6,6 @@ The walk-through of the examples runs one in a process of its own: `test_cli_com
 import re
 import runpy
 import sys
-from functools import partial
 from importlib import import_module
 
 import jax
@@ -24,9 +23,8 @@ from parity.core.repro import Repro
 from parity.core.verdicts import Fault
 from parity.report.repro import write_repro
 from parity.run.repro import Unshowable, _access, made_by_pair
-from tests.nets import nnx_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.ports import nnx_of
+from tests.reports import compare
 
 SOURCE = """
 import jax.numpy as jnp

@@ -18,7 +18,8 @@ from parity import InputError
 from parity.core import store
 from parity.core.exceptions import first_line
 from parity.measure import free as measure
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3

@@ -21,9 +21,9 @@ from parity.capture import torch as capture_torch
 from parity.core.store import Store
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
-from tests.nets import nnx_of, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare, places
 
 WIDTH, HEADS = 8, 2
 X = np.random.default_rng(0).standard_normal((3, 5, WIDTH)).astype(np.float32)
@@ -117,10 +117,6 @@ def make_block(attention=Attention, **mistakes):
     return reference, port
 
 
-def faults(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
-
-
 @pytest.fixture(scope="module")
 def healthy():
     return compare(*make_block(), (X,), emulate="bf16")
@@ -184,7 +180,7 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
 )
 def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
     report = compare(*make_block(**mistakes), (X,), keep_repro=True)
-    assert faults(report) == expected
+    assert places(report) == expected
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"

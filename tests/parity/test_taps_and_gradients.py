@@ -1,16 +1,14 @@
 """What one comparison is asked for at once: taps and gradients."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
 
 import parity
-from tests.nets import nnx_of, ported, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 

@@ -22,7 +22,9 @@ from parity.weights.axis_order import fingerprint, regroups, same_values
 from parity.weights.module_map import Folding
 from parity.weights.suggest import how
 from parity.weights.weight_map import make_weight_map
-from tests.nets import nnx_of, ported
+from tests.nets import ported
+from tests.ports import nnx_of
+from tests.reports import compare
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)
@@ -592,7 +594,7 @@ def test_a_parametrized_weight_says_what_to_do_first():
     port = nnx_of(lambda self, x: self.fc(x), fc=ported(reference.fc))
 
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    report = parity.compare(reference, port, (x,), check_compiled=False)
+    report = compare(reference, port, (x,))
     assert report.verdict == "FAIL"
     call = "parametrize.remove_parametrizations(reference.get_submodule('fc'), 'weight')"
     assert report.coverage.unmatched_tensors[0].endswith(f"first call torch.nn.utils.{call}")
@@ -600,4 +602,4 @@ def test_a_parametrized_weight_says_what_to_do_first():
     assert not any("rename" in text for text in report.coverage.unmatched_tensors)
     parametrize = torch.nn.utils.parametrize
     parametrize.remove_parametrizations(reference.get_submodule("fc"), "weight")
-    assert parity.compare(reference, port, (x,), check_compiled=False).verdict == "PASS"
+    assert compare(reference, port, (x,)).verdict == "PASS"
