@@ -18,9 +18,9 @@ from parity.capture import torch as capture_torch
 from parity.core.tensors import Tensor
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
+from parity.weights.axis_order import fingerprint, regroups, same_values
 from parity.weights.module_map import Folding
 from parity.weights.suggest import how
-from parity.weights.transform import fingerprint, regroups, same_values
 from parity.weights.weight_map import make_weight_map
 from tests.nets import ported, torch_of
 from tests.parity.conftest import renamed
