@@ -292,31 +292,21 @@ def test_two_mistakes_are_both_named_the_last_first():
     assert set(outputs.verdict) == {"PASS"}
 
 
-class TorchSmall(torch.nn.Module):
-    def __init__(self, between=lambda y: y):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-        self.between = between
-
-    def forward(self, x):
-        return self.second(self.between(self.first(x))) + x
+def plain(self, x):
+    """The code of both sides."""
+    return self.second(self.between(self.first(x))) + x
 
 
-class Small(nnx.Module):
-    def __init__(self, reference, between=lambda y: y):
-        self.first, self.second = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
-        self.between = between
-        copy_weights(reference, self)
-
-    def __call__(self, x):
-        return self.second(self.between(self.first(x))) + x
+def same(y):
+    return y
 
 
-def small(between=lambda y: y, ours=None):
+def small(between=same, ours=same, forward=plain, call=plain):
     """A reference with something between its two layers, and its port."""
     torch.manual_seed(0)
-    reference = TorchSmall(between).eval()
-    return reference, Small(reference, ours or (lambda y: y))
+    first, second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+    reference = torch_of(forward, first=first, second=second, between=between).eval()
+    return reference, port_of(reference, call, between=ours)
 
 
 def test_a_mistake_of_the_forward_code_is_named_once():
@@ -348,9 +338,9 @@ def inferred(y):
 @pytest.mark.parametrize(
     ("theirs", "ours", "text"),
     [
-        (lambda y: y, loop, "the port has no gradient: ValueError: Reverse-mode"),
-        (inferred, lambda y: y, "the reference has no gradient: RuntimeError"),
-        (lambda y: torch.nn.functional.dropout(y, 0.5, True), lambda y: y, "random"),
+        (same, loop, "the port has no gradient: ValueError: Reverse-mode"),
+        (inferred, same, "the reference has no gradient: RuntimeError"),
+        (lambda y: torch.nn.functional.dropout(y, 0.5, True), same, "random"),
     ],
 )
 def test_what_has_no_gradient_is_unknown(theirs, ours, text):
@@ -361,7 +351,7 @@ def test_what_has_no_gradient_is_unknown(theirs, ours, text):
 
 
 def test_without_any_gradient():
-    report = compare(*small(), (X,), torch_method=torch.no_grad()(TorchSmall.forward))
+    report = compare(*small(), (X,), torch_method=torch.no_grad()(plain))
     assert report.verdict == "UNKNOWN"
     assert "none of its outputs depends on anything" in report.doubts[0].reason
 
@@ -480,46 +470,43 @@ def test_complex_numbers():
 
 
 def test_complex_outputs():
-    same = nnx_of(lambda _, input: input)
+    inner = nnx_of(lambda _, input: input)
     report = compare(
-        torch_of(lambda self, x: self.same(torch.fft.fft(x)) * (1 + 2j), same=torch.nn.Identity()),
-        nnx_of(lambda self, x: self.same(jnp.fft.fft(x)) * (1 + 2j), same=same),
+        torch_of(
+            lambda self, x: self.inner(torch.fft.fft(x)) * (1 + 2j), inner=torch.nn.Identity()
+        ),
+        nnx_of(lambda self, x: self.inner(jnp.fft.fft(x)) * (1 + 2j), inner=inner),
         (X,),
     )
     assert report.verdict == "PASS"
     assert rows(report).dtype.tolist() == ["complex64", "float32"]
 
 
-class Compiled(Small):
-    def __call__(self, x):
-        return nnx.jit(lambda self, x: Small.__call__(self, x))(self, x)
+def compiled(self, x):
+    return nnx.jit(plain)(self, x)
 
 
-class Checkpointed(Small):
-    def __call__(self, x):
-        return nnx.remat(lambda self, x: Small.__call__(self, x))(self, x)
+def checkpointed(self, x):
+    return nnx.remat(plain)(self, x)
 
 
 def test_a_port_that_compiles_or_computes_again():
-    reference, _ = small()
-    for port in (Compiled(reference), Checkpointed(reference)):
-        report = compare(reference, port, (X,))
+    for call in (compiled, checkpointed):
+        report = compare(*small(call=call), (X,))
         assert set(rows(report).verdict) == {"PASS"}
         assert report.table.leaf.str.contains("weight").sum() == 2
-    report = compare(reference, Compiled(reference, stop), (X,))
+    report = compare(*small(ours=stop, call=compiled), (X,))
     assert places(report)[0][:2] == ("", "between `first` and the input of `second`")
-    report = compare(reference, Checkpointed(reference, stop), (X,))
+    report = compare(*small(ours=stop, call=checkpointed), (X,))
     assert [path for path, *_ in places(report)] == [""]  # what is inside counts with the root
 
 
 def test_a_module_that_the_port_has_as_a_function():
-    class Inlined(Small):
-        def __call__(self, x):
-            y = self.between(self.first(x))
-            return y @ self.second.kernel[...] + row(self.second.bias) + x
+    def inlined(self, x):
+        y = self.between(self.first(x))
+        return y @ self.second.kernel[...] + row(self.second.bias) + x
 
-    reference, _ = small()
-    report = compare(reference, Inlined(reference), (X,))
+    report = compare(*small(call=inlined), (X,))
     assert report.verdict == "PASS"
     assert {"grad(second.weight)", "grad(second.bias)"} < set(report.table.leaf)
 
@@ -603,49 +590,38 @@ def test_a_module_that_cannot_be_widened_is_left_as_it_was(monkeypatch):
     assert {p.dtype for p in reference.parameters()} == {torch.float32}
 
 
-class TorchDirect(TorchSmall):
+def test_a_forward_that_is_called_directly_is_no_call():
     def forward(self, x):
         return self.second(self.first.forward(x)) + self.first(torch.sin(x))
 
-
-class Direct(Small):
-    def __call__(self, x):
+    def call(self, x):
         y = x @ self.first.kernel[...] + row(self.first.bias)
         return self.second(y) + self.first(jnp.sin(x))
 
-
-def test_a_forward_that_is_called_directly_is_no_call():
-    reference = TorchDirect().eval()
-    assert compare(reference, Direct(reference), (X,)).verdict == "PASS"
+    reference, port = small(forward=forward, call=call)
+    assert compare(reference, port, (X,)).verdict == "PASS"
     assert [set(vars(m)) & {"forward"} for m in reference.modules()] == [set()] * 3
     assert not any(m._forward_pre_hooks for m in reference.modules())
 
 
-class TorchTied(TorchSmall):
+def test_a_tied_weight_is_judged_where_it_is_used():
     def forward(self, x):
         return self.second(self.first(x)) @ self.first.weight
 
-
-class Tied(Small):
-    def __call__(self, x):
+    def tied(self, x):
         return self.between(self.second(self.first(x)) @ self.first.kernel[...].T)
 
-
-class TiedStopped(Small):
-    def __call__(self, x):
+    def tied_stopped(self, x):
         return self.second(self.first(x)) @ stop(self.first.kernel[...]).T
 
-
-def test_a_tied_weight_is_judged_where_it_is_used():
-    reference = TorchTied().eval()
-    report = compare(reference, Tied(reference), (X,))
+    report = compare(*small(forward=forward, call=tied), (X,))
     assert report.verdict == "PASS"
     shares = rows(report)[rows(report).leaf.str.contains("weight")]
     assert next(zip(shares.path, shares.leaf, strict=True)) == ("first", "grad(weight)")
     assert ("", "grad(first.weight)") in list(zip(shares.path, shares.leaf, strict=True))
-    stopped = compare(reference, TiedStopped(reference), (X,))
+    stopped = compare(*small(forward=forward, call=tied_stopped), (X,))
     assert [fault.path for fault in stopped.faults] == [""]
-    unknown = compare(reference, Tied(reference, loop), (X,))
+    unknown = compare(*small(forward=forward, ours=loop, call=tied), (X,))
     assert {row.path for row in unknown.rows if row.verdict != "PASS"} == {""}
 
 
