@@ -8,7 +8,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.diagnose.probe import PROBES
+from parity.diagnose.all_probes import PROBES
 from tests.nets import torch_of
 from tests.ports import nnx_of
 
