@@ -396,7 +396,7 @@ def test_a_module_that_one_side_has_as_a_function():
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
         ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
-        ({"torch_method": "encode"}, "torch_method: TorchLinear has no method 'encode'"),
+        ({"torch_method": "encode"}, "torch_method: Net has no method 'encode'"),
     ],
 )
 def test_misuse_is_explained(change, message):

@@ -22,7 +22,7 @@ from parity.weights.axis_order import fingerprint, regroups, same_values
 from parity.weights.module_map import Folding
 from parity.weights.suggest import how
 from parity.weights.weight_map import make_weight_map
-from tests.nets import ported, torch_of
+from tests.nets import port_of, ported, torch_of
 from tests.parity.conftest import renamed
 from tests.ports import copy_weights, nnx_of
 from tests.reports import compare
@@ -545,10 +545,8 @@ def test_a_parametrized_weight_says_what_to_do_first():
     torch.manual_seed(0)
     reference = torch.nn.Sequential()
     reference.add_module("fc", torch.nn.Linear(4, 4))
+    port = port_of(reference, lambda self, x: self.fc(x))
     torch.nn.utils.parametrizations.weight_norm(reference.fc)
-
-    port = nnx_of(lambda self, x: self.fc(x), fc=ported(reference.fc))
-
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = compare(reference, port, (x,))
     assert report.verdict == "FAIL"
