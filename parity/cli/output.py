@@ -40,7 +40,7 @@ FOLDERS = ("out", "repro", "profile")
 
 @dataclass(frozen=True)
 class Output:
-    """What a command was asked to write and print."""
+    """Options of a command on what to write and to print."""
 
     quiet: bool
     as_json: bool

@@ -35,7 +35,7 @@ class Module:
 
     @property
     def calls(self) -> int:
-        """How many of its calls have rows."""
+        """Number of its calls that have rows."""
         return len({(row.case, row.call) for row in self.rows})
 
     @property
@@ -60,7 +60,7 @@ class Module:
 
     @property
     def faults(self) -> int:
-        """How many faults are inside it, its own left out."""
+        """Number of faults inside it, its own left out."""
         return sum(bool(module.fault) for module in self.below())
 
     def below(self) -> Iterator["Module"]:

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from parity.core.globs import check_used, rooted
 from parity.report.contents import Contents
-from parity.report.markdown import number
 from parity.report.modules import Module, module_tree
-from parity.report.table import worst_verdict
-from parity.report.terminal import COLOURS, show_verdict
+from parity.report.sections import number
+from parity.report.table import COLOURS, worst_verdict
+from parity.report.terminal import show_verdict
 
 CELLS, DECADES = 16, 8
 """Length of a bar, and how many powers of ten up to 1 it spans."""

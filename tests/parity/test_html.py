@@ -99,7 +99,7 @@ def test_the_page_says_what_the_report_says(faulty, page):
     assert first.hint in text
     assert faulty.environment["command"] in text
     assert faulty.environment["versions"]["torch"] in text
-    assert "What it hands to blocks.0.norm, argument input, given the reference's inputs" in text
+    assert "What it passes to blocks.0.norm, argument input, given the reference's inputs" in text
     for weight in faulty.weights:
         assert weight.name in text
 

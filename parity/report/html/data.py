@@ -8,16 +8,16 @@ from parity.report.contents import Contents
 from parity.report.html.drift import Drift
 
 SHOWN = (
-    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",
-    "incl_mae", "grade", "verdict",
-)  # fmt: skip
+    *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed"),
+    *("R", "incl_mae", "grade", "verdict"),
+)
 """The columns of the page's table; the others show for a row that is opened. `handed` is there only
-if some call hands on something wrong."""
+if the child inputs of some call are wrong."""
 
 TEXT = frozenset(
-    ("rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype", "grade", "verdict",
-     "worst_index")
-)  # fmt: skip
+    {"rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"}
+    | {"grade", "verdict", "worst_index"}
+)
 """The columns that hold no numbers."""
 
 
