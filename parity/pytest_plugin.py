@@ -34,7 +34,7 @@ _LINES = pytest.StashKey[list[dict[str, str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where reports go, and what is demanded where a test names no grade."""
+    """Add the folder of reports, and the grade asserted where a test names none."""
     group = parser.getgroup("parity", "numerical parity of PyTorch modules and their NNX ports")
     group.addoption(
         "--parity-report",
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--parity-grade",
         metavar="NAME",
-        help="grade (perfect, excellent, good, ...) that assert_parity demands of every output, "
+        help="grade (perfect, excellent, good, ...) that every output of assert_parity must have, "
         "where neither the test nor its marker names one",
     )
 
@@ -111,7 +111,7 @@ class AssertParity:
             torch_module: the reference.
             nnx_module: the port.
             torch_args: the arguments, channel-first.
-            grade: also demand that every output of every call has this grade or a better one, by
+            grade: assert too that every output of every call has this grade or a better one, by
                 its inclusive MAE; by default what the marker names, else `--parity-grade`.
             name: what this comparison is called in the summary, in the properties and in the name
                 of its folder; by default all but the first of a test are numbered.

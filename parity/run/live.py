@@ -14,7 +14,7 @@ from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import path_name
-from parity.core.pair import Case
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
 from parity.core.tree import mapped
@@ -22,12 +22,26 @@ from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.diagnose import diagnose
 from parity.force.float64 import TorchModules
-from parity.host import environment
+from parity.host import environment, memory
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 
 if TYPE_CHECKING:
     from parity.gradients.torch import TorchBackward
+
+
+def facts(
+    pair: Pair, reference: torch.nn.Module, cases: Sequence[Case], options: PairOptions, seed: int
+) -> dict[str, Any]:
+    """Inputs, size of the reference, and what the pair states of itself."""
+    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
+    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
+    return {
+        "input": sources or f"made by the pair{given and f' ({given})'}",
+        **pair.facts(options, seed),
+        "parameters": sum(p.numel() for p in reference.parameters()),
+        "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
+    }
 
 
 class Live:

@@ -5,12 +5,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import parity
 from parity.core.pair import Pair, Rung
+from tests.weights import fill
 
 
 class Block(nnx.Module):
@@ -52,21 +51,6 @@ class Net(nnx.Module):
         return {"logits": self.head(stats["mean"]), "h": h}
 
 
-def filled(port, tensors):
-    """The port with the reference's tensors, by name."""
-    for name in tensors:
-        module = port
-        *path, own = name.split(".")
-        for part in path:
-            module = getattr(module, part)
-        array = tensors[name]
-        if array.ndim > 1:
-            array = array.transpose(*range(2, array.ndim), 1, 0)
-        theirs = "bias" if own == "bias" else "kernel" if array.ndim > 1 else "scale"
-        getattr(module, theirs)[...] = jnp.asarray(np.ascontiguousarray(array))
-    return port
-
-
 def forward(model, x):
     return model(x)
 
@@ -91,7 +75,7 @@ def pair(make=Net, change=lambda port: None):
     """The pair with a port that `make` makes and `change` changes once it has its weights."""
 
     def made(tensors):
-        port = filled(make(), tensors)
+        port = fill(make(), tensors)
         change(port)
         return port
 

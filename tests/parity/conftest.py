@@ -1,12 +1,12 @@
 """A small pair with what makes capture hard: chunks, caches, shared modules, in-place writes."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from flax import nnx
 
 import parity
+from tests.weights import copy_weights
 
 
 class TorchBlock(torch.nn.Module):
@@ -77,20 +77,6 @@ class NnxNet(nnx.Module):
         return self.block(self.stem(x))[0]
 
 
-def copy_weights(reference, port):
-    """Every tensor of the reference into the module of the same path of the port."""
-    for path, module in reference.named_modules():
-        partner = port
-        for part in [part for part in path.split(".") if part]:
-            partner = partner[int(part)] if part.isdigit() else getattr(partner, part)
-        for name, value in module.named_parameters(recurse=False):
-            array = value.detach().numpy()
-            if array.ndim > 1:
-                array = array.transpose(*range(2, array.ndim), 1, 0)
-            ours = "bias" if name == "bias" else "kernel" if array.ndim > 1 else "scale"
-            getattr(partner, ours)[...] = jnp.asarray(np.ascontiguousarray(array))
-
-
 def make_pair(seed=0):
     torch.manual_seed(seed)
     reference = TorchNet().eval()
@@ -98,8 +84,7 @@ def make_pair(seed=0):
         for name, value in reference.named_parameters():
             if value.ndim == 1:
                 value.normal_().mul_(0.3).add_(float("norm.weight" in name))
-    port = NnxNet(nnx.Rngs(0))
-    copy_weights(reference, port)
+    port = copy_weights(reference, NnxNet(nnx.Rngs(0)))
     port.eval()
     return reference, port
 

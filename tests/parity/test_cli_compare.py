@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pandas as pd
@@ -16,9 +15,9 @@ from click.testing import CliRunner
 from parity.cli import cli
 from parity.cli.making import arguments, find_function
 from parity.core.exceptions import InputError
+from tests.commands import COMMAND, parity, refused
 from tests.docs.documents import blocks, difference
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SOURCE = """
@@ -114,13 +113,6 @@ LADDER = parity.Pair("ladder", None, None, None, ())
 """
 
 
-def parity(*words, cwd, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
@@ -145,10 +137,7 @@ def home(tmp_path_factory):
     ],
 )
 def test_wrong_usage(words, part, home):
-    done = parity("compare", *words, cwd=home)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert part in done.stderr.strip().splitlines()[-1]
+    refused(parity("compare", *words, cwd=home), part)
 
 
 @pytest.fixture

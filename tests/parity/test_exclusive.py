@@ -14,6 +14,7 @@ from parity.core.thread_pool import Background
 from parity.force.common import Recording, Turns
 from parity.force.float64 import TorchModules
 from parity.force.torch import force_reference
+from tests.nets import nnx_of, torch_of
 from tests.parity.conftest import NnxBlock
 
 compare = partial(parity.compare, check_compiled=False)
@@ -178,15 +179,8 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
 
 
 def test_a_recurrent_module_runs_in_float64():
-    class Root(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.lstm = torch.nn.LSTM(4, 3)
 
-        def forward(self, x):
-            return self.lstm(x)[0]
-
-    reference = Root()
+    reference = torch_of(lambda self, x: self.lstm(x)[0], lstm=torch.nn.LSTM(4, 3))
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     heard = {}
 
@@ -206,18 +200,11 @@ def test_a_recurrent_module_runs_in_float64():
 
 
 def test_calls_inside_one_that_is_left_out_have_had_their_turn():
-    class Inner(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            return self.linear(x)
 
     class Root(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.inner = Inner()
+            self.inner = torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(4, 4))
 
         def forward(self, x):
             return self.inner(x) + self.inner(2 * x)
@@ -249,50 +236,30 @@ def test_an_argument_written_to_in_place_without_a_return():
             self.act(y)
             return y + 1
 
-    class Relu(nnx.Module):
-        def __call__(self, x):
-            return nnx.relu(x)
+    port = nnx_of(lambda self, x: self.act(x * 2) + 1, act=nnx_of(lambda _, x: nnx.relu(x)))
 
-    class Port(nnx.Module):
-        def __init__(self):
-            self.act = Relu()
-
-        def __call__(self, x):
-            return self.act(x * 2) + 1
-
-    assert compare(Torch(), Port(), (VECTORS,)).verdict == "PASS"
+    assert compare(Torch(), port, (VECTORS,)).verdict == "PASS"
 
 
 def test_moved_data_must_be_bit_exact():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return torch.nn.functional.pad(x, (1, 1))
+    reference = torch_of(lambda _, x: torch.nn.functional.pad(x, (1, 1)))
 
-    class Port(nnx.Module):
-        def __init__(self, factor):
-            self.factor = factor
+    def make_port(factor):
+        return nnx_of(lambda self, x: jnp.pad(x * self.factor, ((0, 0), (1, 1))), factor=factor)
 
-        def __call__(self, x):
-            return jnp.pad(x * self.factor, ((0, 0), (1, 1)))
-
-    assert compare(Torch(), Port(1.0), (VECTORS,)).verdict == "PASS"
-    report = compare(Torch(), Port(1.0 + 1e-7), (VECTORS,))
+    assert compare(reference, make_port(1.0), (VECTORS,)).verdict == "PASS"
+    report = compare(reference, make_port(1.0 + 1e-7), (VECTORS,))
     assert report.table.R.iloc[0] < 1  # less than any other module may be off by
     assert report.verdict == "FAIL"
     assert "only moves data" in report.first_fault.evidence
 
 
 def test_exact_arithmetic_is_not_taken_for_moved_data():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return x.sum(1) / 3
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return x.sum(1) * np.float32(1 / 3)
+    port = nnx_of(lambda _, x: x.sum(1) * np.float32(1 / 3))
 
     whole = np.arange(18, dtype=np.float32).reshape(2, 9) * 3
-    assert compare(Torch(), Port(), (whole,)).verdict == "PASS"
+    assert compare(torch_of(lambda _, x: x.sum(1) / 3), port, (whole,)).verdict == "PASS"
 
 
 def test_turns_count_calls_by_their_beginning():

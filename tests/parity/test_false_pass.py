@@ -8,6 +8,7 @@ from flax import nnx
 
 import parity
 from parity.core.exceptions import InputError
+from tests.nets import nnx_of, ported, torch_of
 
 X = np.random.default_rng(8).standard_normal((2, 3, 8, 5)).astype(np.float32)
 ROWS = np.random.default_rng(9).standard_normal((4, 6)).astype(np.float32)
@@ -15,9 +16,7 @@ ROWS = np.random.default_rng(9).standard_normal((4, 6)).astype(np.float32)
 
 class Linear(nnx.Module):
     def __init__(self, reference, dtype=None):
-        self.linear = nnx.Linear(6, 6, dtype=dtype, rngs=nnx.Rngs(0))
-        self.linear.kernel[...] = jnp.asarray(reference.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.bias.detach().numpy())
+        self.linear = ported(reference, dtype=dtype)
 
     def __call__(self, x):
         return self.linear(x)
@@ -54,25 +53,16 @@ def test_the_one_in_a_coarser_type_is_at_fault_and_not_its_parent():
 
 
 def test_other_integers_handed_to_a_call_are_the_mistake_of_the_one_around_it():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = torch.nn.Embedding(6, 4)
 
-        def forward(self, x):
-            return x + self.embed(torch.arange(4))
-
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            self.embed = nnx.Embed(6, 4, rngs=nnx.Rngs(0))
-            self.embed.embedding[...] = jnp.asarray(reference.embed.weight.detach().numpy())
-
-        def __call__(self, x):
-            return x + self.embed(jnp.arange(2, 6))
-
-    reference = Torch()
+    reference = torch_of(
+        lambda self, x: x + self.embed(torch.arange(4)), embed=torch.nn.Embedding(6, 4)
+    )
     rows = ROWS[:, :4]
-    report = compare(reference, Port(reference), rows)
+    report = compare(
+        reference,
+        nnx_of(lambda self, x: x + self.embed(jnp.arange(2, 6)), embed=ported(reference.embed)),
+        rows,
+    )
     assert [fault.path for fault in report.faults] == [""]
 
 
@@ -94,29 +84,23 @@ def test_a_reference_that_refuses_float64_leaves_what_was_handed_on_unknown():
 
 
 def test_nnx_args_are_compared_where_axis_1_is_no_channel():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return x * 2
+    reference = torch_of(lambda _, x: x * 2)
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return x * 2
+    port = nnx_of(lambda _, x: x * 2)
 
-    assert compare(Torch(), Port(), X, nnx_args=(X,))
+    assert compare(reference, port, X, nnx_args=(X,))
     with pytest.raises(InputError, match="other values"):
-        compare(Torch(), Port(), X, nnx_args=(X + 100,))
+        compare(reference, port, X, nnx_args=(X + 100,))
 
 
 def test_an_empty_output_is_equal_to_an_empty_one():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return x * 2, x[:0]
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return x * 2, x[:0]
-
-    assert compare(Torch(), Port(), ROWS).verdict == "PASS"
+    assert (
+        compare(
+            torch_of(lambda _, x: (x * 2, x[:0])), nnx_of(lambda _, x: (x * 2, x[:0])), ROWS
+        ).verdict
+        == "PASS"
+    )
 
 
 def test_what_the_reference_writes_to_after_a_call_does_not_change_what_was_measured():
@@ -173,14 +157,13 @@ def test_weights_kept_in_another_form_are_no_cause_if_they_explain_nothing():
 
 
 def test_no_glob_renames_the_root():
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            self.net = Linear(reference.linear)
-
-        def __call__(self, x):
-            return self.net(x)
 
     reference = Around()
-    report = compare(reference, Port(reference), ROWS, rename={"*": "net.*"})
+    report = compare(
+        reference,
+        nnx_of(lambda self, x: self.net(x), net=Linear(reference.linear)),
+        ROWS,
+        rename={"*": "net.*"},
+    )
     assert report.verdict in ("PASS", "WARN")
     assert "linear" in report.coverage.matched

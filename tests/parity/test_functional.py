@@ -17,6 +17,7 @@ from parity.capture.nnx import named_tensors, submodules
 from parity.cli import cli
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
+from tests.nets import torch_of
 from tests.parity.functional_gpt import IDS, gpt, make_params, make_reference
 
 
@@ -324,21 +325,13 @@ def test_the_command(tmp_path):
     assert "layers.1.attn" in {row.path for row in rows}
 
 
-class Twice(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.n = torch.nn.Tanh()
-
-    def forward(self, x):
-        return self.n(self.n(x))
-
-
 def test_a_call_of_a_module_for_which_no_tap_comes():
     def apply(params, x):
         return jnp.tanh(parity.tap("n", jnp.tanh(x * params["one"])))
 
     x = np.linspace(-2, 2, 12, dtype=np.float32).reshape(3, 4)
-    report = parity.compare(Twice(), parity.Functional(apply, {"one": jnp.ones((1, 1))}), (x,),
-                     ignore=("one",))  # fmt: skip
+    reference = torch_of(lambda self, x: self.n(self.n(x)), n=torch.nn.Tanh())
+    port = parity.Functional(apply, {"one": jnp.ones((1, 1))})
+    report = parity.compare(reference, port, (x,), ignore=("one",))
     assert report.verdict == "WARN"
     assert "__call__: the port comes by no tap for `n call 1`: not compared" in report.notes

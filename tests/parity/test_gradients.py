@@ -16,6 +16,8 @@ from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
 from parity.gradients.noise import scored
 from parity.weights.weight_map import in_order_of_ref, make_weight_map
+from tests.nets import nnx_of, torch_of
+from tests.weights import copy_weights
 
 compare = partial(parity.compare, gradients=True, check_compiled=False)
 stop = jax.lax.stop_gradient
@@ -31,16 +33,6 @@ def times(factor, x):
 
 
 times.defvjp(lambda factor, x: (x, None), lambda factor, _, g: (factor * g,))
-
-
-class TorchClamp(torch.nn.Module):
-    def forward(self, x):
-        return torch.clamp(x, -1, 1)
-
-
-class TorchRound(torch.nn.Module):
-    def forward(self, x):
-        return torch.round(x)
 
 
 class TorchBlock(torch.nn.Module):
@@ -63,7 +55,8 @@ class TorchNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.emb = torch.nn.Embedding(7, 6)
-        self.clamp, self.round = TorchClamp(), TorchRound()
+        self.clamp = torch_of(lambda _, x: torch.clamp(x, -1, 1))
+        self.round = torch_of(lambda _, x: torch.round(x))
         self.block, self.last = TorchBlock(), TorchBlock()
         self.unused = torch.nn.Linear(6, 6)
         self.head = torch.nn.Linear(6, 6)
@@ -151,22 +144,6 @@ class Net(Hooked):
         return {"logits": head @ self.emb.embedding[...].T, "mean": stats["mean"], "ids": ids}
 
 
-def copied(reference, port):
-    """The port with the reference's parameters."""
-    for name, value in reference.named_parameters():
-        *path, own = name.split(".")
-        ours, array = port, value.detach().numpy()
-        for part in path:
-            ours = getattr(ours, part)
-        if isinstance(ours, nnx.Embed):
-            ours.embedding[...] = jnp.asarray(array)
-        elif array.ndim > 1:
-            ours.kernel[...] = jnp.asarray(array.T)
-        else:
-            getattr(ours, "scale" if own == "weight" else own)[...] = jnp.asarray(array)
-    return port
-
-
 def make(mistakes=()):
     """Both sides, with mistakes of `Hooked` by path."""
     torch.manual_seed(0)
@@ -175,7 +152,7 @@ def make(mistakes=()):
         for value in reference.parameters():
             if value.ndim == 1:
                 value.add_(0.2 * torch.randn(value.shape))
-    port = copied(reference, Net())
+    port = copy_weights(reference, Net())
     for path, mistake in dict(mistakes).items():
         module = port
         for part in filter(None, path.split(".")):
@@ -332,7 +309,7 @@ class Small(nnx.Module):
     def __init__(self, reference, between=lambda y: y):
         self.first, self.second = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
         self.between = between
-        copied(reference, self)
+        copy_weights(reference, self)
 
     def __call__(self, x):
         return self.second(self.between(self.first(x))) + x
@@ -430,7 +407,7 @@ def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
     outputs shows that its gradient is a sum that cancels.
     """
     reference = TorchKeys()
-    report = compare(reference, copied(reference, Keys()), (X,), depth=depth)
+    report = compare(reference, copy_weights(reference, Keys()), (X,), depth=depth)
     assert set(report.table.verdict) == {"PASS"}
     name = "grad(k.bias)" if depth == 0 else "grad(bias)"
     table = rows(report)
@@ -438,7 +415,7 @@ def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
     assert bias.ref_rms.min() < 1e-5
     # the output is what it was, to the bit; the gradient of the bias is as small as 1e-3
     wrong = Keys(lambda b: 1e-4 * (b - stop(b)))
-    report = compare(reference, copied(reference, wrong), (X,), depth=depth)
+    report = compare(reference, copy_weights(reference, wrong), (X,), depth=depth)
     assert report.verdict == "FAIL"
     assert "bias" in report.first_fault.leaf
 
@@ -472,13 +449,11 @@ def test_code_that_asks_for_float32_has_gradients():
     assert set(report.table.verdict) == {"PASS"}
 
 
-class TorchTemperature(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.t = torch.nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, x):
-        return ((x @ x.mT) * self.t).softmax(-1) @ x
+def torch_temperature():
+    return torch_of(
+        lambda self, x: ((x @ x.mT) * self.t).softmax(-1) @ x,
+        t=torch.nn.Parameter(torch.tensor(0.5)),
+    )
 
 
 class Temperature(nnx.Module):
@@ -494,9 +469,9 @@ class Temperature(nnx.Module):
 def test_a_single_number_has_the_roundings_of_what_it_is_a_sum_of():
     """One draw of an error divided by another is anything: R was 35 with this seed."""
     x = (np.random.default_rng(12).standard_normal((2, 32, 16)) + 1).astype(np.float32)
-    report = compare(TorchTemperature(), Temperature(), (x,))
+    report = compare(torch_temperature(), Temperature(), (x,))
     assert set(report.table.verdict) == {"PASS"}
-    report = compare(TorchTemperature(), Temperature(1.001), (x,))
+    report = compare(torch_temperature(), Temperature(1.001), (x,))
     assert [(fault.path, fault.leaf) for fault in report.faults] == [("", "grad(t)")]
 
 
@@ -533,30 +508,13 @@ def test_complex_numbers():
     assert compare(*small(theirs, ours), (X,)).verdict == "PASS"
 
 
-class TorchComplex(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = torch.nn.Identity()
-
-    def forward(self, x):
-        return self.inner(torch.fft.fft(x)) * (1 + 2j)
-
-
-class Same(nnx.Module):
-    def __call__(self, input):
-        return input
-
-
-class Complex(nnx.Module):
-    def __init__(self):
-        self.inner = Same()
-
-    def __call__(self, x):
-        return self.inner(jnp.fft.fft(x)) * (1 + 2j)
-
-
 def test_complex_outputs():
-    report = compare(TorchComplex(), Complex(), (X,))
+    same = nnx_of(lambda _, input: input)
+    report = compare(
+        torch_of(lambda self, x: self.same(torch.fft.fft(x)) * (1 + 2j), same=torch.nn.Identity()),
+        nnx_of(lambda self, x: self.same(jnp.fft.fft(x)) * (1 + 2j), same=same),
+        (X,),
+    )
     assert report.verdict == "PASS"
     assert rows(report).dtype.tolist() == ["complex64", "float32"]
 
@@ -631,35 +589,22 @@ def test_a_leaf_of_the_port_in_the_order_of_the_reference():
         np.testing.assert_array_equal(array, theirs[line.name][index])
 
 
-class TorchAround(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.sum = TorchSum()
-
-    def forward(self, x):
-        return self.sum(x) * 1.0
+def torch_around():
+    return torch_of(lambda self, x: self.sum(x) * 1.0, sum=TorchSum())
 
 
-class Around(nnx.Module):
-    def __init__(self, factor):
-        self.sum, self.factor = Sum(), factor
-
-    def __call__(self, x):
-        return times(self.factor, self.sum(x))
-
-
-class TimesSum(nnx.Module):
-    def __call__(self, x):
-        return times(1.005, nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2]))
+def make_around(factor):
+    return nnx_of(lambda self, x: times(self.factor, self.sum(x)), sum=Sum(), factor=factor)
 
 
 def test_a_jump_excuses_no_factor():
     x = np.random.default_rng(0).standard_normal((20000, 3)).astype(np.float32)
     x[7] = (1, 3e-8, -1)
-    assert compare(TorchAround(), Around(1.0), (x,)).verdict == "PASS"
-    report = compare(TorchAround(), Around(1.005), (x,))
+    assert compare(torch_around(), make_around(1.0), (x,)).verdict == "PASS"
+    report = compare(torch_around(), make_around(1.005), (x,))
     assert [(f.path, f.cause) for f in report.faults] == [("", "scale_or_offset")]
-    assert compare(TorchSum(), TimesSum(), (x,)).verdict == "FAIL"
+    port = nnx_of(lambda _, x: times(1.005, nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2])))
+    assert compare(TorchSum(), port, (x,)).verdict == "FAIL"
 
 
 def test_where_most_of_a_gradient_jumps_it_is_not_told():
@@ -736,7 +681,7 @@ def test_a_tied_weight_is_judged_where_it_is_used():
 def test_variables_that_the_port_shares():
     reference, port = small()
     reference.second.weight = reference.first.weight
-    copied(reference, port)
+    copy_weights(reference, port)
     port.second.kernel = port.first.kernel
     assert compare(reference, port, (X,)).verdict == "PASS"
 

@@ -8,15 +8,7 @@ from flax import nnx
 import parity
 from parity.core.problems import Problem
 from tests.faultzoo.zoo import CASES, nets
-
-
-class Torch(torch.nn.Module):
-    def __init__(self, after):
-        super().__init__()
-        self.inner, self.after = torch.nn.Linear(4, 4), after
-
-    def forward(self, x):
-        return self.after(self.inner(x))
+from tests.nets import torch_of
 
 
 class Port(nnx.Module):
@@ -46,7 +38,9 @@ AFTER = {
 def small(name):
     torch.manual_seed(0)
     of_torch, of_port = AFTER[name]
-    reference = Torch(of_torch)
+    reference = torch_of(
+        lambda self, x: self.after(self.inner(x)), inner=torch.nn.Linear(4, 4), after=of_torch
+    )
     return reference, Port(reference, of_port), torch.randn(3, 4)
 
 

@@ -11,8 +11,6 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from flax import nnx
 from rich.console import Console
 
 import parity
@@ -26,6 +24,7 @@ from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
+from tests.nets import nnx_of, torch_of
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 
@@ -41,15 +40,12 @@ def test_json_follows_the_published_schema(report):
 
 
 def test_the_reason_of_every_doubt_reaches_the_reader(image):
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return x.tanh(), object()
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return jnp.tanh(x), object()
+    port = nnx_of(lambda _, x: (jnp.tanh(x), object()))
 
-    report = parity.compare(Torch(), Port(), (image,), check_compiled=False)
+    report = parity.compare(
+        torch_of(lambda _, x: (x.tanh(), object())), port, (image,), check_compiled=False
+    )
     assert report.verdict == "UNKNOWN"
     line = "UNKNOWN: `<root>` output `1` call 0 of __call__: not compared: object is no array"
     assert line in as_markdown(report)

@@ -18,17 +18,7 @@ from parity.selftest.bench import _charged, selftest
 from parity.selftest.mistakes import GENERAL, behaviour
 from parity.selftest.show import to_frame
 from parity.selftest.trials import SelfTest, Trial
-
-
-class Torch(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Conv2d(4, 4, 3, padding=1)
-        self.norm = torch.nn.GroupNorm(2, 4)
-        self.second = torch.nn.Conv2d(4, 4, 3, padding=1)
-
-    def forward(self, x):
-        return self.second(self.norm(self.first(x))) + x
+from tests.nets import torch_of
 
 
 class Port(nnx.Module):
@@ -50,7 +40,12 @@ class Port(nnx.Module):
 
 def make_torch(options, seed):
     torch.manual_seed(seed)
-    reference = Torch().eval()
+    reference = torch_of(
+        lambda self, x: self.second(self.norm(self.first(x))) + x,
+        first=torch.nn.Conv2d(4, 4, 3, padding=1),
+        norm=torch.nn.GroupNorm(2, 4),
+        second=torch.nn.Conv2d(4, 4, 3, padding=1),
+    ).eval()
     with torch.no_grad():
         for parameter in reference.norm.parameters():
             parameter.normal_()

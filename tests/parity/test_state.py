@@ -18,6 +18,7 @@ from parity import InputError
 from parity.core import store
 from parity.core.exceptions import first_line
 from parity.measure import free as measure
+from tests.nets import nnx_of, torch_of
 
 X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
@@ -54,42 +55,26 @@ def port_of(function, **variables):
     return Leaf()
 
 
-class Torch(torch.nn.Module):
+def make_torch(m, calls=1):
     """Hands something of its own to `m`: the port's is not the same bit for bit."""
-
-    def __init__(self, m, calls=1):
-        super().__init__()
-        self.m, self.calls = m, calls
-
-    def forward(self, x):
-        return sum(self.m(torch.exp(x)) for _ in range(self.calls))
+    return torch_of(
+        lambda self, x: sum(self.m(torch.exp(x)) for _ in range(self.calls)), m=m, calls=calls
+    )
 
 
-class Port(nnx.Module):
-    def __init__(self, m, calls=1):
-        self.m, self.calls = m, calls
-
-    def __call__(self, x):
-        return sum(self.m(jnp.exp(x)) for _ in range(self.calls))
+def make_port(m, calls=1):
+    return nnx_of(
+        lambda self, x: sum(self.m(jnp.exp(x)) for _ in range(self.calls)), m=m, calls=calls
+    )
 
 
-class Shell(torch.nn.Module):
+def shell(m):
     """A container that only calls another one."""
-
-    def __init__(self, m):
-        super().__init__()
-        self.inner = m
-
-    def forward(self, x):
-        return self.inner(x)
+    return torch_of(lambda self, x: self.inner(x), inner=m)
 
 
-class PortShell(nnx.Module):
-    def __init__(self, m):
-        self.inner = m
-
-    def __call__(self, x):
-        return self.inner(x)
+def port_shell(m):
+    return nnx_of(lambda self, x: self.inner(x), inner=m)
 
 
 def linear(self, x):
@@ -125,8 +110,8 @@ def by_type(self, x):
     ],
 )
 def test_a_reference_for_float32_alone_is_unknown(function, reason):
-    reference = Torch(reference_of(function))
-    port = Port(port_of(lambda self, x: 1.01 * port_linear(self, x)))
+    reference = make_torch(reference_of(function))
+    port = make_port(port_of(lambda self, x: 1.01 * port_linear(self, x)))
     report = parity.compare(reference, port, (X,))
     assert report.verdict == "UNKNOWN"
     reasons = {row.path: row.reason for row in report.rows}
@@ -151,15 +136,9 @@ def test_the_callers_tensor_is_not_written_to():
 
 
 def test_one_tensor_given_twice_stays_one():
-    class Same(torch.nn.Module):
-        def forward(self, x, y):
-            return x * 2.0 if x is y else x * 3.0
+    reference = torch_of(lambda _, x, y: x * 2.0 if x is y else x * 3.0)
 
-    class Twice(nnx.Module):
-        def __call__(self, x, y):
-            return x * 2.0
-
-    assert parity.compare(Same(), Twice(), (X, X)).verdict == "PASS"
+    assert parity.compare(reference, nnx_of(lambda _, x, y: x * 2.0), (X, X)).verdict == "PASS"
 
 
 def test_the_reference_is_left_as_it_was():
@@ -212,7 +191,7 @@ def test_the_port_is_left_as_it_was():
             return self.m(x)
 
     given = {"rngs": rngs}
-    parity.compare(Shell(reference_of(linear)), Random(port_of(port_linear)), (X,),
+    parity.compare(shell(reference_of(linear)), Random(port_of(port_linear)), (X,),
                    rename={"inner": "m"}, nnx_kwargs=given)  # fmt: skip
     assert int(rngs.default.count[...]) == 0
 
@@ -235,8 +214,8 @@ def test_a_healthy_counter_passes(start, reassigned, calls):
         self.count[...] += 1
         return port_linear(self, x) * self.count[...]
 
-    reference = Torch(Shell(reference_of(counting, count=start)), calls)
-    port = Port(PortShell(port_of(port_counting, count=start)), calls)
+    reference = make_torch(shell(reference_of(counting, count=start)), calls)
+    port = make_port(port_shell(port_of(port_counting, count=start)), calls)
     report = parity.compare(reference, port, (X,))
     assert [(row.path, row.reason) for row in report.rows if row.verdict != "PASS"] == []
     assert report.verdict == "PASS"
@@ -248,9 +227,9 @@ def test_state_given_away_to_a_program_is_put_back():
         return port_linear(self, x) * self.count[...]
 
     reference = reference_of(lambda self, x: linear(self, x) * 2.0, count=1.0)
-    port = PortShell(port_of(port_counting, count=1.0))
+    port = port_shell(port_of(port_counting, count=1.0))
     call = nnx.jit(lambda model, x: model(x), donate_argnums=0)
-    assert parity.compare(Shell(reference), port, (X,), nnx_method=call).verdict == "PASS"
+    assert parity.compare(shell(reference), port, (X,), nnx_method=call).verdict == "PASS"
     assert float(port.inner.count[...]) == 1.0
     np.testing.assert_array_equal(port.inner.weight[...], WEIGHT.T)
 
@@ -264,8 +243,8 @@ def test_state_does_not_make_a_fault_dropout():
         self.count[...] += 1
         return port_linear(self, x) * self.count[...] * 1.5
 
-    reference = Torch(reference_of(counting, count=0.0))
-    report = parity.compare(reference, Port(port_of(port_counting, count=0.0)), (X,))
+    reference = make_torch(reference_of(counting, count=0.0))
+    report = parity.compare(reference, make_port(port_of(port_counting, count=0.0)), (X,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "scale_or_offset")]
 
 
@@ -275,7 +254,7 @@ def test_dropout_is_still_seen():
 
     leaf = port_of(dropping)
     leaf.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
-    report = parity.compare(Torch(reference_of(linear)), Port(leaf), (X,))
+    report = parity.compare(make_torch(reference_of(linear)), make_port(leaf), (X,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "dropout")]
 
 
@@ -330,7 +309,7 @@ def test_a_typed_key_is_no_array(jitted):
 
     call = (lambda m, x, key: m(x, key)) if not jitted else nnx.jit(lambda m, x, key: m(x, key))
     report = parity.compare(
-        Torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
+        make_torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
         nnx_args=(X, jax.random.key(0)), nnx_method=call,
     )  # fmt: skip
     assert report.verdict == "PASS"
@@ -340,19 +319,17 @@ def test_a_typed_key_is_no_array(jitted):
 
 
 def test_calls_under_vmap_count_with_the_call_around_them():
-    class Mapped(nnx.Module):
-        def __init__(self, m, factor=1.0):
-            self.m, self.factor = m, factor
+    def mapped(m, factor=1.0):
+        return nnx_of(
+            lambda self, x: jax.vmap(self.m)(jnp.exp(x)) * self.factor, m=m, factor=factor
+        )
 
-        def __call__(self, x):
-            return jax.vmap(self.m)(jnp.exp(x)) * self.factor
-
-    reference = Torch(Shell(reference_of(linear)))
-    report = parity.compare(reference, Mapped(PortShell(port_of(port_linear))), (X,))
+    reference = make_torch(shell(reference_of(linear)))
+    report = parity.compare(reference, mapped(port_shell(port_of(port_linear))), (X,))
     assert report.verdict == "PASS"
     assert set(report.coverage.dissolved) == {"m", "m.inner"}
     assert "under jax.vmap" in report.coverage.dissolved["m.inner"]
-    wrong = parity.compare(reference, Mapped(PortShell(port_of(port_linear)), 1.5), (X,))
+    wrong = parity.compare(reference, mapped(port_shell(port_of(port_linear)), 1.5), (X,))
     assert [fault.path for fault in wrong.faults] == [""]
 
 
@@ -368,22 +345,11 @@ def test_only_the_cpu_runs_in_float64():
 
 
 def test_a_method_called_by_name_was_not_called_through_forward():
-    class Named(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.m = reference_of(linear)
+    reference = torch_of(lambda self, x: linear(self.m, x), m=reference_of(linear))
 
-        def forward(self, x):
-            return linear(self.m, x)
+    port = nnx_of(lambda self, x: port_linear(self.m, x), m=port_of(port_linear))
 
-    class PortNamed(nnx.Module):
-        def __init__(self):
-            self.m = port_of(port_linear)
-
-        def __call__(self, x):
-            return port_linear(self.m, x)
-
-    report = parity.compare(Named(), PortNamed(), (X,))
+    report = parity.compare(reference, port, (X,))
     assert "called on neither side (through its forward or __call__)" in report.notes[0]
 
 

@@ -21,6 +21,7 @@ from parity.capture import torch as capture_torch
 from parity.core.store import Store
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
+from tests.nets import nnx_of, torch_of
 
 compare = partial(parity.compare, check_compiled=False)
 
@@ -42,16 +43,6 @@ class TorchAttention(torch.nn.Module):
         scores = parity.tap("scores", scores.masked_fill(LAST, -1e9))
         weights = parity.tap("weights", scores.softmax(-1))
         return self.out((weights @ v).transpose(1, 2).reshape(x.shape))
-
-
-class TorchBlock(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(WIDTH)
-        self.attn = TorchAttention()
-
-    def forward(self, x):
-        return x + self.attn(self.norm(x))
 
 
 def angles(length, half):
@@ -95,19 +86,25 @@ class Attention(nnx.Module):
         )
 
 
-class Block(nnx.Module):
-    def __init__(self, attn):
-        rngs = nnx.Rngs(0)
-        self.norm = nnx.LayerNorm(WIDTH, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.attn = attn
-
-    def __call__(self, x):
-        return x + self.attn(self.norm(x))
+def block(attn):
+    rngs = nnx.Rngs(0)
+    return nnx_of(
+        lambda self, x: x + self.attn(self.norm(x)),
+        norm=nnx.LayerNorm(WIDTH, epsilon=1e-05, use_fast_variance=False, rngs=rngs),
+        attn=attn,
+    )
 
 
 def make_block(attention=Attention, **mistakes):
     torch.manual_seed(0)
-    reference, port = TorchBlock().eval(), Block(attention())
+    reference, port = (
+        torch_of(
+            lambda self, x: x + self.attn(self.norm(x)),
+            norm=torch.nn.LayerNorm(WIDTH),
+            attn=TorchAttention(),
+        ).eval(),
+        block(attention()),
+    )
     with torch.no_grad():
         reference.norm.weight.normal_(1.0, 0.3)
     port.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
@@ -250,25 +247,17 @@ def test_options_take_the_paths_of_taps():
         compare(reference, port, (X,), ignore=["attn.retruned"])
 
 
-class TorchImage(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = torch.nn.Conv2d(3, 4, 1)
-
-    def forward(self, x):
-        return torch.nn.functional.relu(parity.tap("edges", self.conv(x) * 2))
-
-
-class Image(nnx.Module):
-    def __init__(self):
-        self.conv = nnx.Conv(3, 4, (1, 1), rngs=nnx.Rngs(0))
-
-    def __call__(self, x):
-        return nnx.relu(parity.tap("edges", self.conv(x) * 2))
-
-
 def test_the_channel_of_a_tap_moves_only_where_that_is_declared():
-    reference, port = TorchImage(), Image()
+    reference, port = (
+        torch_of(
+            lambda self, x: torch.nn.functional.relu(parity.tap("edges", self.conv(x) * 2)),
+            conv=torch.nn.Conv2d(3, 4, 1),
+        ),
+        nnx_of(
+            lambda self, x: nnx.relu(parity.tap("edges", self.conv(x) * 2)),
+            conv=nnx.Conv(3, 4, (1, 1), rngs=nnx.Rngs(0)),
+        ),
+    )
     port.conv.kernel[...] = jnp.asarray(
         reference.conv.weight.detach().numpy().transpose(2, 3, 1, 0)
     )
@@ -290,12 +279,11 @@ def paths(trace):
 
 
 def recorded(function, *args):
-    class Port(nnx.Module):
-        def __call__(self, *args):
-            return function(*args)
 
     with Store() as store, jax.disable_jit():
-        return capture_nnx.record(Port(), "__call__", args, {}, store=store)
+        return capture_nnx.record(
+            nnx_of(lambda _, *args: function(*args)), "__call__", args, {}, store=store
+        )
 
 
 def test_the_calls_of_a_tap_are_counted():
@@ -346,17 +334,12 @@ class TorchCompiled(torch.nn.Module):
         return parity.tap("scores", scores) if self.tapped else scores
 
 
-class Scores(torch.nn.Module):
-    def forward(self, x):
-        return x[:, :4] @ (x * 2).transpose(1, 2)
-
-
 class TorchNamed(torch.nn.Module):
     """Has as a module what the port taps."""
 
     def __init__(self):
         super().__init__()
-        self.scores = Scores()
+        self.scores = torch_of(lambda _, x: x[:, :4] @ (x * 2).transpose(1, 2))
 
     def forward(self, x):
         return self.scores(x)
@@ -379,58 +362,40 @@ def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, w
     compiled_scores(X, X * 2)
 
 
-class Product(nnx.Module):
-    def __call__(self, x):
-        return x[:, :4] @ jnp.swapaxes(x * 2, 1, 2)
-
-
-class NamedPort(nnx.Module):
-    def __init__(self):
-        self.scores = Product()
-
-    def __call__(self, x):
-        return self.scores(x)
-
-
 def test_a_module_of_the_port_stands_for_a_tap_of_the_reference():
-    report = compare(TorchCompiled(), NamedPort(), (X,))
+    report = compare(
+        TorchCompiled(),
+        nnx_of(
+            lambda self, x: self.scores(x),
+            scores=nnx_of(lambda _, x: x[:, :4] @ jnp.swapaxes(x * 2, 1, 2)),
+        ),
+        (X,),
+    )
     row = next(row for row in report.rows if row.path == "scores")
     assert (row.kind, row.verdict, row.inclusive) == ("tap", "PASS", None)
     assert report.verdict == "PASS", report.notes
-
-
-class Scale(nnx.Module):
-    def __call__(self, x):
-        return x * 2
 
 
 class Untapped(nnx.Module):
     """Compiles itself, and what it calls there has no tap."""
 
     def __init__(self):
-        self.scale = Scale()
+        self.scale = nnx_of(lambda _, x: x * 2)
 
     @nnx.jit
     def __call__(self, x):
         return self.scale(x) + 1
 
 
-class TorchScale(torch.nn.Module):
-    def forward(self, x):
-        return parity.tap("product", x * 2)
-
-
-class TorchUntapped(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.scale = TorchScale()
-
-    def forward(self, x):
-        return self.scale(x) + 1
-
-
 def test_a_tap_of_the_reference_leaves_a_compiled_port_what_it_was():
-    report = compare(TorchUntapped(), Untapped(), (X[0],))
+    report = compare(
+        torch_of(
+            lambda self, x: self.scale(x) + 1,
+            scale=torch_of(lambda _, x: parity.tap("product", x * 2)),
+        ),
+        Untapped(),
+        (X[0],),
+    )
     assert [(row.path, row.verdict) for row in report.rows] == [("scale", "PASS"), ("", "PASS")]
     assert report.notes == ("__call__: only the reference has tap `scale.product`: not compared",)
 
@@ -469,12 +434,10 @@ def test_other_threads_and_what_fails_leave_no_trace():
 
 
 def test_a_loop_of_python_writes_its_numbers():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return parity.tap("layers.*", x)
+    reference = torch_of(lambda _, x: parity.tap("layers.*", x))
 
     with pytest.raises(parity.InputError, match=r"tap 'layers\.\*': a loop of the reference"):
-        compare(Torch(), Compiled(), (X,))
+        compare(reference, Compiled(), (X,))
 
 
 @pytest.mark.parametrize("name", ["", "a..b", "a#0", 3])
@@ -484,16 +447,10 @@ def test_a_name_that_no_path_can_have(name):
 
 
 def test_a_tap_with_the_path_of_a_module_that_is_called():
-    class Both(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.act = torch.nn.ReLU()
-
-        def forward(self, x):
-            return parity.tap("act", self.act(x))
+    reference = torch_of(lambda self, x: parity.tap("act", self.act(x)), act=torch.nn.ReLU())
 
     with pytest.raises(parity.InputError, match=r"tap 'act' has the path of a module"):
-        compare(Both(), Compiled(), (X,))
+        compare(reference, Compiled(), (X,))
 
 
 def test_a_part_has_the_taps_of_its_modules_only():
@@ -546,15 +503,6 @@ class TorchSteps(torch.nn.Module):
         return x
 
 
-class TorchTwice(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.steps = TorchSteps()
-
-    def forward(self, x):
-        return self.steps(self.steps(x))
-
-
 class Steps(nnx.Module):
     def __call__(self, x):
         def step(x, _):
@@ -572,7 +520,9 @@ class Twice(nnx.Module):
 
 
 def test_turns_are_those_of_one_call():
-    report = compare(TorchTwice(), Twice(), (X,))
+    report = compare(
+        torch_of(lambda self, x: self.steps(self.steps(x)), steps=TorchSteps()), Twice(), (X,)
+    )
     assert report.verdict == "PASS", report.notes
     taps = [(row.path, row.call) for row in report.rows if row.kind == "tap"]
     assert taps == [("steps.step.0", 0), ("steps.step.1", 0),

@@ -7,18 +7,17 @@ import torch
 from flax import nnx
 
 import parity
+from tests.nets import torch_of
 
 X = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 
 
-class Reference(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc = torch.nn.Linear(4, 4)
-        self.idle = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        return {"y": self.fc(x), "x": x}
+def make_reference():
+    return torch_of(
+        lambda self, x: {"y": self.fc(x), "x": x},
+        fc=torch.nn.Linear(4, 4),
+        idle=torch.nn.Linear(4, 4),
+    )
 
 
 class Port(nnx.Module):
@@ -35,7 +34,7 @@ class Port(nnx.Module):
 
 def compared(*ignore, factor=2.0):
     torch.manual_seed(0)
-    reference = Reference().eval()
+    reference = make_reference().eval()
     return parity.compare(
         reference, Port(reference, factor), (X,), ignore=ignore, check_compiled=False
     )
@@ -69,7 +68,7 @@ def test_a_module_that_never_ran_is_said_to_be_so_though_it_is_ignored():
 
 def test_what_has_no_counterpart_passes_as_before():
     torch.manual_seed(0)
-    reference = Reference().eval()
+    reference = make_reference().eval()
     port = Port(reference, 1.0)
     del port.idle
     port.spare = nnx.Param(jnp.ones(3))

@@ -8,6 +8,7 @@ import torch
 from flax import nnx
 
 import parity
+from tests.nets import nnx_of, ported, torch_of
 
 compare = partial(parity.compare, check_compiled=False)
 
@@ -24,40 +25,31 @@ class TorchGate(torch.nn.Module):
         return parity.tap("open", gate * 2) * x
 
 
-class TorchNet(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = TorchGate(), TorchGate()
-
-    def forward(self, x):
-        return self.second(self.first(x))
+def torch_net():
+    return torch_of(
+        lambda self, x: self.second(self.first(x)), first=TorchGate(), second=TorchGate()
+    )
 
 
 class Gate(nnx.Module):
     factor = 2.0
 
     def __init__(self, reference):
-        self.linear = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+        self.linear = ported(reference.linear)
 
     def __call__(self, x):
         gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
         return parity.tap("open", gate * self.factor) * x
 
 
-class Net(nnx.Module):
-    def __init__(self, reference):
-        self.first, self.second = Gate(reference.first), Gate(reference.second)
-
-    def __call__(self, x):
-        return self.second(self.first(x))
-
-
 def make(factor=2.0):
     torch.manual_seed(0)
-    reference = TorchNet()
-    port = Net(reference)
+    reference = torch_net()
+    port = nnx_of(
+        lambda self, x: self.second(self.first(x)),
+        first=Gate(reference.first),
+        second=Gate(reference.second),
+    )
     port.second.factor = factor
     return reference, port
 
@@ -78,7 +70,7 @@ def test_gradients_pass_taps():
 
 def test_gradients_of_a_port_that_is_a_function():
     """Of the root alone: a tap has no gradient of its own."""
-    reference = TorchNet()
+    reference = torch_net()
     params = {
         name: {"linear": {"kernel": jnp.asarray(one.linear.weight.detach().numpy().T),
                           "bias": jnp.asarray(one.linear.bias.detach().numpy())}}

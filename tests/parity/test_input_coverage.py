@@ -9,6 +9,7 @@ from parity.core.store import Buffer
 from parity.extras.input_coverage import coverage_of, unexercised
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
+from tests.nets import torch_of
 
 
 def array(*shape, name="x", moved=True, dtype="float32"):
@@ -109,15 +110,14 @@ def test_it_is_reported_and_takes_nothing_from_the_verdict(pair, image):
     ],
 )  # fmt: skip
 def test_weights_of_zeros(zero, note):
-    class Reference(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.fc, self.idle = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
-            self.gate = torch.nn.Parameter(torch.ones(3))
-
-        def forward(self, x):
-            return x + self.gate * self.fc(x)
+    def make_reference():
+        torch.manual_seed(0)
+        return torch_of(
+            lambda self, x: x + self.gate * self.fc(x),
+            fc=torch.nn.Linear(3, 3),
+            idle=torch.nn.Linear(3, 3),
+            gate=torch.nn.Parameter(torch.ones(3)),
+        )
 
     class Port(nnx.Module):
         def __init__(self, theirs):
@@ -131,7 +131,7 @@ def test_weights_of_zeros(zero, note):
         def __call__(self, x):
             return x + self.gate[...][None] * self.fc(x)
 
-    reference = Reference().eval()
+    reference = make_reference().eval()
     for name in zero:
         torch.nn.init.zeros_(reference.get_parameter(name))
     x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)

@@ -22,6 +22,7 @@ from parity.host import precision as probe
 from parity.options.emulate import check_emulate
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
+from tests.nets import nnx_of, ported
 
 SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 LHS, RHS = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
@@ -219,26 +220,18 @@ class Mix(nnx.Module):
     def __init__(self, reference, precision=None, factor=1.0):
         self.first = self.layer(reference.first, precision)
         self.last = self.layer(reference.last, precision)
-        self.act = Act()
+        self.act = nnx_of(lambda _, x: jnp.tanh(x))
         self.precision, self.factor = precision, factor
 
     @staticmethod
     def layer(reference, precision):
-        made = nnx.Linear(6, 6, precision=precision, rngs=nnx.Rngs(0))
-        made.kernel[...] = jnp.asarray(reference.weight.detach().numpy().T)
-        made.bias[...] = jnp.asarray(reference.bias.detach().numpy())
-        return made
+        return ported(reference, precision=precision)
 
     def __call__(self, x):
         h = self.first(x)
         mixed = jnp.matmul(jnp.matmul(h, h.T, precision=self.precision), h,
                            precision=self.precision)  # fmt: skip
         return self.last(self.act(mixed)) * self.factor
-
-
-class Act(nnx.Module):
-    def __call__(self, x):
-        return jnp.tanh(x)
 
 
 @pytest.fixture(scope="module")
@@ -320,10 +313,7 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
 
 
 def make_port(options, reference):
-    port = nnx.Conv(3, 4, (1, 1, 1), rngs=nnx.Rngs(0))
-    port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
-    port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
-    return port
+    return ported(reference)
 
 
 CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)

@@ -22,6 +22,7 @@ from parity.weights.module_map import Folding
 from parity.weights.suggest import how
 from parity.weights.transform import fingerprint, regroups, same_values
 from parity.weights.weight_map import make_weight_map
+from tests.nets import nnx_of, ported
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)
@@ -311,16 +312,15 @@ def test_a_declared_weight_may_differ(pair, image):
 
 
 def test_an_order_of_axes_that_the_port_knows_how_to_read_is_right():
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            self.kernel = nnx.Param(jnp.asarray(reference.weight.detach().numpy()))
-            self.bias = nnx.Param(jnp.asarray(reference.bias.detach().numpy()))
-
-        def __call__(self, x):
-            return x @ self.kernel[...].T + self.bias[...].reshape(1, -1)
+    def make_port(reference):
+        return nnx_of(
+            lambda self, x: x @ self.kernel[...].T + self.bias[...].reshape(1, -1),
+            kernel=nnx.Param(jnp.asarray(reference.weight.detach().numpy())),
+            bias=nnx.Param(jnp.asarray(reference.bias.detach().numpy())),
+        )
 
     reference = torch.nn.Linear(4, 4)
-    report = parity.compare(reference, Port(reference), (X,))
+    report = parity.compare(reference, make_port(reference), (X,))
     assert report.verdict == "PASS"
     assert str(report.weights[0].transform) == "(0, 1)"
 
@@ -385,7 +385,7 @@ def test_fused_in_another_order_is_the_cause():
         (Fused("to_q.weight", into="qkv.kernel", axis=2), r"qkv.kernel` \(4, 12\) has no axis 2"),
         (
             Fused("to_x.*", into="qkv.kernel"),
-            "weights: 'to_x.*' matches no tensor of",
+            "fused: 'to_x.*' matches no tensor of",
         ),
         (FUSED[0], r"to_q.weight is in Fused\("),
         ("to_q.weight", "expected parity.Fused or parity.Stacked, found a str"),
@@ -589,17 +589,10 @@ def test_a_parametrized_weight_says_what_to_do_first():
     reference.add_module("fc", torch.nn.Linear(4, 4))
     torch.nn.utils.parametrizations.weight_norm(reference.fc)
 
-    class Port(nnx.Module):
-        def __init__(self):
-            self.fc = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-            self.fc.kernel[...] = jnp.asarray(reference.fc.weight.detach().numpy().T)
-            self.fc.bias[...] = jnp.asarray(reference.fc.bias.detach().numpy())
-
-        def __call__(self, x):
-            return self.fc(x)
+    port = nnx_of(lambda self, x: self.fc(x), fc=ported(reference.fc))
 
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    report = parity.compare(reference, Port(), (x,), check_compiled=False)
+    report = parity.compare(reference, port, (x,), check_compiled=False)
     assert report.verdict == "FAIL"
     call = "parametrize.remove_parametrizations(reference.get_submodule('fc'), 'weight')"
     assert report.coverage.unmatched_tensors[0].endswith(f"first call torch.nn.utils.{call}")
@@ -607,4 +600,4 @@ def test_a_parametrized_weight_says_what_to_do_first():
     assert not any("rename" in text for text in report.coverage.unmatched_tensors)
     parametrize = torch.nn.utils.parametrize
     parametrize.remove_parametrizations(reference.get_submodule("fc"), "weight")
-    assert parity.compare(reference, Port(), (x,), check_compiled=False).verdict == "PASS"
+    assert parity.compare(reference, port, (x,), check_compiled=False).verdict == "PASS"

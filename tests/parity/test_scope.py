@@ -12,6 +12,7 @@ import parity
 from parity.core.pair import Case
 from parity.options.scope import Scope, outermost, scope_of, touches
 from parity.pipeline import run_pair
+from tests.nets import torch_of
 
 compare = partial(parity.compare, check_compiled=False)
 FEATURES = {"torch_method": "features", "nnx_method": "features"}
@@ -208,13 +209,7 @@ def test_a_reference_whose_choice_never_runs_does_not_run_the_port(pair, image):
         def __call__(self, x):
             raise AssertionError("not needed")
 
-    class Idle(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.idle = torch.nn.ReLU(), torch.nn.ReLU()
-
-        def forward(self, x):
-            return self.used(x)
+    reference = torch_of(lambda self, x: self.used(x), used=torch.nn.ReLU(), idle=torch.nn.ReLU())
 
     with pytest.raises(parity.InputError, match="call no module that 'idle'"):
-        compare(Idle(), Counting(nnx.Rngs(0)), (image,), only=["idle"])
+        compare(reference, Counting(nnx.Rngs(0)), (image,), only=["idle"])

@@ -15,23 +15,21 @@ from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
 from parity.run.port import RunningPort
+from tests.nets import nnx_of, ported, torch_of
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
-
-
-class TorchCell(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-
-    def forward(self, state, x):
-        return torch.tanh(self.linear(state + x))
 
 
 class TorchLoop(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.cell, self.head = TorchCell(), torch.nn.Linear(4, 4)
+        self.cell, self.head = (
+            torch_of(
+                lambda self, state, x: torch.tanh(self.linear(state + x)),
+                linear=torch.nn.Linear(4, 4),
+            ),
+            torch.nn.Linear(4, 4),
+        )
 
     def forward(self, xs):
         state = torch.zeros(3, 4)
@@ -40,19 +38,17 @@ class TorchLoop(torch.nn.Module):
         return self.head(state)
 
 
-class Cell(nnx.Module):
-    def __init__(self, reference):
-        self.linear = linear(reference.linear)
-
-    def __call__(self, state, x):
-        return jnp.tanh(self.linear(state + x))
-
-
 class Loop(nnx.Module):
     """As in PyTorch, one step after the other."""
 
     def __init__(self, reference):
-        self.cell, self.head = Cell(reference.cell), linear(reference.head)
+        self.cell, self.head = (
+            nnx_of(
+                lambda self, state, x: jnp.tanh(self.linear(state + x)),
+                linear=linear(reference.cell.linear),
+            ),
+            linear(reference.head),
+        )
 
     def __call__(self, xs):
         state = jnp.zeros((3, 4))
@@ -92,10 +88,7 @@ class Looking(Loop):
 
 
 def linear(reference):
-    made = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-    made.kernel[...] = jnp.asarray(reference.weight.detach().numpy().T)
-    made.bias[...] = jnp.asarray(reference.bias.detach().numpy())
-    return made
+    return ported(reference)
 
 
 @pytest.fixture(scope="module")
