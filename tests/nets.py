@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from flax import nnx
 
-from tests.ports import copy_weights
+from tests.ports import copy_weights, nnx_of
 
 
 def torch_of(forward: Callable[..., Any], **parts: Any) -> torch.nn.Module:
@@ -68,3 +68,11 @@ def ported(layer: torch.nn.Module, **options: Any) -> Any:
             options = {"padding": padding, "strides": layer.stride, **options}
             port = nnx.Conv(layer.in_channels, layer.out_channels, layer.kernel_size, **options)
     return copy_weights(layer, port)
+
+
+def port_of(reference: torch.nn.Module, call: Callable[..., Any], **parts: Any) -> Any:
+    """Make a port with this `__call__`, the layers of the reference, and these parts besides."""
+    layers = {
+        name: ported(layer) for name, layer in reference.named_children() if name not in parts
+    }
+    return nnx_of(call, **layers, **parts)

@@ -7,7 +7,7 @@ from flax import nnx
 
 import parity
 from tests.nets import TorchBlock, randomise
-from tests.ports import Block, copy_weights
+from tests.ports import Block, copy_weights, nnx_of
 from tests.reports import compare
 
 
@@ -54,6 +54,21 @@ def make_pair(seed=0):
     port = copy_weights(reference, NnxNet(nnx.Rngs(0)))
     port.eval()
     return reference, port
+
+
+def renamed(port, **names):
+    """The same port under other names of its parts."""
+    of = {part: names.get(part, part) for part in ("stem", "block", "blocks", "head")}
+
+    def call(self, x):
+        stem, block, blocks, head = (getattr(self, name) for name in of.values())
+        h = stem(x)
+        h, _ = block(h)
+        h, _ = block(h, scale=0.5)
+        h, stats = blocks[0](h)
+        return head(stats["mean"]), h
+
+    return nnx_of(call, **{name: getattr(port, part) for part, name in of.items()})
 
 
 @pytest.fixture(scope="session")

@@ -7,19 +7,8 @@ from flax import nnx
 
 from parity.core.problems import Problem
 from tests.faultzoo.zoo import CASES, nets
-from tests.nets import torch_of
+from tests.nets import port_of, torch_of
 from tests.reports import compare
-
-
-class Port(nnx.Module):
-    def __init__(self, reference, after):
-        self.inner, self.after = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), after
-        self.inner.kernel[...] = reference.inner.weight.detach().numpy().T
-        self.inner.bias[...] = reference.inner.bias.detach().numpy()
-
-    def __call__(self, x):
-        return self.after(self.inner(x))
-
 
 AFTER = {
     "right": (lambda h: h, lambda h: h),
@@ -38,10 +27,12 @@ AFTER = {
 def small(name):
     torch.manual_seed(0)
     of_torch, of_port = AFTER[name]
-    reference = torch_of(
-        lambda self, x: self.after(self.inner(x)), inner=torch.nn.Linear(4, 4), after=of_torch
-    )
-    return reference, Port(reference, of_port), torch.randn(3, 4)
+
+    def call(self, x):
+        return self.after(self.inner(x))
+
+    reference = torch_of(call, inner=torch.nn.Linear(4, 4), after=of_torch)
+    return reference, port_of(reference, call, after=of_port), torch.randn(3, 4)
 
 
 def unnamed(name):
