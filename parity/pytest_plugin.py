@@ -27,8 +27,6 @@ LINES = "parity_lines"
 """The attribute of a test's report that holds its lines of the summary. pytest-xdist hands such
 attributes from its workers to the process that prints."""
 
-COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
-
 LONGEST = 120
 """Characters of a folder's name, without its digest and label."""
 
@@ -157,7 +155,7 @@ class AssertParity:
         return label
 
     def _record(self, outcome: "Outcome", label: str) -> None:
-        from parity.report.markdown import number
+        from parity.report.sections import number
 
         suffix = f"-{label}" if label else ""
         self._item.user_properties += [
@@ -244,8 +242,11 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Verdict, worst R, test, and what is wrong first."""
-        if self._lines:
-            terminalreporter.section(MARKER)
+        if not self._lines:
+            return
+        from parity.report.table import COLOURS
+
+        terminalreporter.section(MARKER)
         for line in self._lines:
             text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
             brief = f"  {line['brief']}" if line["brief"] else ""

@@ -73,6 +73,7 @@ def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, mo
         (["check", "."], "trace.json: no such file; give the folder that `parity record` wrote"),
         (["check", ".", "--pair", "nonsense"], "no pair 'nonsense'"),
         (["record", "cogvideox", "--weights", "x", "--config", "small"], "leave --config out"),
+        (["record", "--weights", "x"], "--weights: options of a pair come after its name"),
         (["record", "--shard-size", "0"], "--shard-size"),
     ],
 )

@@ -28,7 +28,7 @@ def test_help_is_quick_and_names_the_options():
 def test_the_shell_completes_commands_options_and_pairs():
     for words, found in (("parity ru", "run"), ("parity run cogv", "cogvideox"),
                          ("parity run cogvideox --fr", "--frames"),
-                         ("parity compare --dt", "--dtype")):  # fmt: skip
+                         ("parity compare --dev", "--device")):  # fmt: skip
         asked = {"_PARITY_COMPLETE": "bash_complete", "COMP_WORDS": words,
                  "COMP_CWORD": str(words.count(" "))}  # fmt: skip
         done = parity(**asked)

@@ -147,7 +147,7 @@ def test_a_page_that_cannot_be_drawn_loses_no_figure(tmp_path, monkeypatch):
     def fail(report):
         raise ValueError("no such colour")
 
-    monkeypatch.setattr("parity.report.folder.as_html", fail)
+    monkeypatch.setattr("parity.report.html.as_html", fail)
     with pytest.raises(ValueError, match="no such colour"):
         report_of(some_row()).write(tmp_path)
     assert {"layers.csv", "report.json"} <= {path.name for path in tmp_path.iterdir()}
