@@ -27,8 +27,6 @@ LINES = "parity_lines"
 """The attribute of a test's report that holds its lines of the summary. pytest-xdist hands such
 attributes from its workers to the process that prints."""
 
-COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
-
 LONGEST = 120
 """Characters of a folder's name, without its digest and label."""
 
@@ -36,7 +34,7 @@ _LINES = pytest.StashKey[list[dict[str, str]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where reports go, and what is demanded where a test names no grade."""
+    """Add the folder of reports, and the grade asserted where a test names none."""
     group = parser.getgroup("parity", "numerical parity of PyTorch modules and their NNX ports")
     group.addoption(
         "--parity-report",
@@ -46,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--parity-grade",
         metavar="NAME",
-        help="grade (perfect, excellent, good, ...) that assert_parity demands of every output, "
+        help="grade (perfect, excellent, good, ...) that every output of assert_parity must have, "
         "where neither the test nor its marker names one",
     )
 
@@ -113,7 +111,7 @@ class AssertParity:
             torch_module: the reference.
             nnx_module: the port.
             torch_args: the arguments, channel-first.
-            grade: also demand that every output of every call has this grade or a better one, by
+            grade: assert too that every output of every call has this grade or a better one, by
                 its inclusive MAE; by default what the marker names, else `--parity-grade`.
             name: what this comparison is called in the summary, in the properties and in the name
                 of its folder; by default all but the first of a test are numbered.
@@ -157,7 +155,7 @@ class AssertParity:
         return label
 
     def _record(self, outcome: "Outcome", label: str) -> None:
-        from parity.report.markdown import number
+        from parity.report.sections import number
 
         suffix = f"-{label}" if label else ""
         self._item.user_properties += [
@@ -244,8 +242,11 @@ class Summary:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Verdict, worst R, test, and what is wrong first."""
-        if self._lines:
-            terminalreporter.section(MARKER)
+        if not self._lines:
+            return
+        from parity.report.table import COLOURS
+
+        terminalreporter.section(MARKER)
         for line in self._lines:
             text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
             brief = f"  {line['brief']}" if line["brief"] else ""

@@ -3,8 +3,6 @@
 import json
 import os
 import subprocess
-import sysconfig
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,10 +14,9 @@ from jaxvae.pairs.cogvideox.reference import make_torch
 from jaxvae.pairs.inputs import load_clip
 from parity.core.limits import r_limit
 from parity.measure.noise import score
+from tests.commands import COMMAND
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity]
-
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 
 
 @pytest.fixture(scope="module")

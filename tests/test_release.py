@@ -83,6 +83,6 @@ def test_the_wheel_by_itself(built, tmp_path):
     where = run("-c", "import parity, jaxvae; print(parity.__file__, jaxvae.__file__)")
     assert all(place.startswith(str(home)) for place in where.stdout.split())
     assert run("-m", "parity", "--version").stdout == f"parity, version {VERSION}\n"
-    done = run("-m", "parity", "run", "--config", "small", "--quiet")
+    done = run("-m", "parity", "run", "cogvideox", "--config", "small", "--quiet")
     assert (done.returncode, done.stdout) == (0, "cogvideox: PASS\n"), done.stderr
     assert (tmp_path / "reports/cogvideox/report.html").stat().st_size > 100_000

@@ -24,7 +24,6 @@ PARTS = {
     "summary": ("header", "#summary .scroll"),
     "fault": ("#fault-1", "#fault-1"),
     "drift": ("#drift-section", "#drift-section"),
-    "modules": ("#modules", "#modules .tree"),
     "rows": ("#rows", "#rows"),
 }
 """Pictures by name: the elements that they begin and end with."""

@@ -142,11 +142,8 @@ class _Pairing:
         kept = {match.ref.order for match in self._matches}
         parents = {call.order: call.parent for call in calls}
         matches = (
-            replace(
-                match, parent=next(filter(kept.__contains__, above(parents[order], parents)), -1)
-            )
+            replace(match, parent=next(filter(kept.__contains__, above(match.parent, parents)), -1))
             for match in self._matches
-            for order in [match.ref.order]
         )
         # a tap in a part whose outermost call was not matched is in the code of no call
         return tuple(

@@ -1,4 +1,4 @@
-"""Which taps of one side correspond to taps or modules of the other, and which to nothing."""
+"""Taps of one side paired with taps or modules of the other, and those that match nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -24,14 +24,14 @@ def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, st
 
 
 def may_lack(call: Call, partner: str | None, port: Trace) -> bool:
-    """Whether the port need not make such a call: it is a tap, or one stands for it."""
+    """True if the port need not make such a call: it is a tap, or one stands for it."""
     return call.tapped or partner in _tapped(port.calls)
 
 
 def tap_notes(
     lacking: Iterable[str], calls: Iterable[str], spare: Iterable[str], port: Trace
 ) -> tuple[str, ...]:
-    """What is said of taps that were not compared.
+    """Notes on taps that were not compared.
 
     `lacking` are taps of the reference, `calls` are its calls of modules for which the port has a
     tap, but not at this call, and `spare` are the port's taps that match nothing.
@@ -49,7 +49,7 @@ def tap_notes(
 
 
 def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, str]:
-    """Where the code of each tap of the port lies, by the `order` of the reference's call.
+    """The place of the code of each tap of the port, by the `order` of the reference's call.
 
     It begins where a call or a tap before it hands back the reference's values. `calls` are all
     that the port made.

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import click
 
-from parity.cli.ending import end
-from parity.cli.options import EAGER, EMULATE, JSON, PROFILE, QUIET, find_pair
-from parity.core.files import writable
+from parity.cli.options import EAGER, EMULATE, find_pair, place_of
+from parity.cli.output import PROFILE, QUIET, Output, with_output
 
 
 @click.command()
@@ -18,51 +17,31 @@ from parity.core.files import writable
 )
 @EMULATE
 @EAGER
-@PROFILE
-@QUIET
-@JSON
-@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR-check]")
-def check(
-    trace: Path,
-    pair: str | None,
-    emulate: str | None,
-    eager: bool,
-    profile: str | None,
-    quiet: bool,
-    as_json: bool,
-    out: str | None,
-) -> None:
+@with_output("Where the report goes  [default: reports/PAIR-check]", PROFILE, QUIET)
+def check(trace: Path, pair: str | None, emulate: str | None, eager: bool, output: Output) -> None:
     """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed.
 
     --json prints what report.json holds. Files are written in any case.
     """
-    from rich.console import Console
-
-    if out:
-        writable(Path(out))
-    profile_folder = writable(Path(profile), "--profile") if profile else None
     from parity.traces.index import read_index
 
+    if pair:
+        place_of(pair)  # a name that is not registered is said before any file is read
     index = read_index(trace)
-    chosen = find_pair(pair or index.pair)
+    with output.progress() as progress:
+        chosen = find_pair(pair or index.pair)
+        from parity.traces.check import check_trace
 
-    from parity.host.precision import of_jax
-    from parity.host.profile import profiled
-    from parity.report.terminal import shown_progress
-    from parity.traces.check import check_trace
-
-    # one on a part does not take the place of one on the whole
-    part = "-part" if index.partial else ""
-    folder = writable(Path(out or f"reports/{chosen.name}-check{part}"))
-    console = Console(stderr=True, quiet=quiet)
-    console.print(f"effective precision of float32 products: jax {of_jax()}", highlight=False)
-    with shown_progress(console) as progress, profiled(profile_folder):
-        report = check_trace(
-            trace,
-            chosen,
-            emulate=emulate,
-            eager=eager,
-            progress=progress,
-            own_process=True,
-        )
-    end(report, folder, quiet=quiet, as_json=as_json)
+        # one on a part does not take the place of one on the whole
+        part = "-part" if index.partial else ""
+        folder = output.folder(f"reports/{chosen.name}-check{part}")
+        with output.measured("jax"):
+            report = check_trace(
+                trace,
+                chosen,
+                emulate=emulate,
+                eager=eager,
+                progress=progress,
+                own_process=True,
+            )
+    output.end(report, folder)

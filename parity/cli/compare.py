@@ -3,28 +3,15 @@
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.dtype import TYPES, cast
-from parity.cli.ending import end
 from parity.cli.making import arguments, find_function
-from parity.cli.options import (
-    DEPTH,
-    EAGER,
-    EMULATE,
-    JSON,
-    ONLY,
-    QUIET,
-    REPRO,
-    SEEDS,
-    default_folder,
-)
+from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS, default_folder
+from parity.cli.output import QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
-from parity.core.files import writable
 
 if TYPE_CHECKING:
     from parity.report import Report
@@ -45,21 +32,13 @@ if TYPE_CHECKING:
     metavar="PLATFORM[:N]",
     help="Where the port is made and runs, as in cpu or gpu:1; the reference runs on the CPU.",
 )
-@click.option(
-    "--dtype",
-    type=click.Choice(TYPES),
-    help="Convert floating parameters, buffers and arguments of both sides to this type first.",
-)
 @click.option("--gradients", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
 @EAGER
-@REPRO
-@QUIET
-@JSON
-@click.option(
-    "--out",
-    metavar="DIR",
-    help="Where the report goes  [default: reports/MODULE.FUNCTION, or reports/TRACE-TRACE]",
+@with_output(
+    "Where the report goes  [default: reports/MODULE.FUNCTION, or reports/TRACE-TRACE]",
+    REPRO,
+    QUIET,
 )
 def compare(
     names: tuple[str, ...],
@@ -67,14 +46,10 @@ def compare(
     depth: int | None,
     seed: int | None,
     device: str | None,
-    dtype: str | None,
     gradients: bool,
     emulate: str | None,
     eager: bool,
-    repro: str | None,
-    quiet: bool,
-    as_json: bool,
-    out: str | None,
+    output: Output,
 ) -> None:
     """Compare the module and the port that MODULE:FUNCTION makes, or two golden traces.
 
@@ -85,40 +60,23 @@ def compare(
     Of two traces, folders that `parity record` wrote, the first is the reference; neither model
     runs, PyTorch is not needed, and the options that say how to run are refused.
     """
-    if repro and dtype:
-        raise InputError(
-            "--repro cannot make the port again in another type: have the function make it so, "
-            "without --dtype"
-        )
     if gradients and only:
         raise InputError(
             "--gradients is of the whole model: use --depth, not --only, to see less of it"
         )
-    if out:
-        writable(Path(out))
     given = _given(
         only=only, depth=depth, seed=seed, gradients=gradients, emulate=emulate, eager=eager
     )
     if are_traces(names):
-        refused = [*given, *_given(device=device, dtype=dtype, repro=repro)]
-        compare_two(names, refused, quiet=quiet, as_json=as_json, out=out)
-    function = names[0]
-    if repro:
-        writable(Path(repro), "--repro")
-        given["keep_repro"] = True
-
-    from rich.console import Console
-
-    from parity.report.terminal import shown_progress
-
-    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+        compare_two(names, [*given, *_given(device=device, repro=output.repro)], output)
+    with output.progress() as progress:
         # the frameworks are imported here, which takes seconds
-        make = find_function(function)
-        folder = writable(Path(out) if out else default_folder(function, only, depth))
-        given["progress"] = progress
-        with nullcontext() if device is None else _on(device):
-            report = _compared(function, make, dtype, seed or 0, given)
-    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=function)
+        make = find_function(names[0])
+        folder = output.folder(default_folder(names[0], only, depth))
+        given |= _given(keep_repro=output.repro is not None, progress=progress)
+        with _on(device):
+            report = _compared(names[0], make, seed or 0, given)
+    output.end(report, folder, names[0])
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -130,23 +88,15 @@ def _given(**options: Any) -> dict[str, Any]:
     }
 
 
-def _compared(
-    name: str, make: Callable[[], Any], dtype: str | None, seed: int, given: Mapping[str, Any]
-) -> "Report":
+def _compared(name: str, make: Callable[[], Any], seed: int, given: Mapping[str, Any]) -> "Report":
     """Report of what the function `make`, of that name, returns; `given` replaces what it says."""
     from parity.capture.restore_torch import seeded
     from parity.pipeline import compare as compare_modules
     from parity.run.repro import made_by_function
 
-    if dtype == "float64":
-        import jax
-
-        jax.config.update("jax_enable_x64", True)
     given["progress"].stage("making both models")
     with seeded(seed):
         made = arguments(name, make)
-    if dtype:
-        made = cast(made, dtype)
     report = compare_modules(**{**made, **given})
     if report.repro is None:
         return report
@@ -154,8 +104,10 @@ def _compared(
     return replace(report, repro=made_by_function(report.repro, seed))
 
 
-def _on(text: str) -> AbstractContextManager[Any]:
+def _on(text: str | None) -> AbstractContextManager[Any]:
     """Return a block in which JAX computes on `PLATFORM[:N]`, unless it is told otherwise."""
+    if text is None:
+        return nullcontext()
     import jax
 
     platform, _, number = text.partition(":")

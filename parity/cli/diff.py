@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from parity.cli.options import JSON
+from parity.cli.output import JSON
 from parity.core.exceptions import InputError
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from parity.cli.options import JSON
+from parity.cli.output import JSON
 
 
 @click.command()

@@ -39,15 +39,6 @@ PAIR = click.argument(
         name for name in sorted(registered()) if name.startswith(begun)
     ],
 )
-PROFILE = click.option(
-    "--profile", metavar="DIR", help="Also profile the run, with the calls of modules by name."
-)
-JSON = click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
-)
-QUIET = click.option(
-    "--quiet", is_flag=True, help="No progress; print only what is wrong, and the verdict."
-)
 EMULATE = click.option(
     "--emulate",
     type=click.Choice(list(MEANINGS)),
@@ -74,13 +65,6 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
-REPRO = click.option(
-    "--repro",
-    metavar="DIR",
-    help="Write the call of the first fault there: its arrays, and a script that shows it.",
-)
-
-
 SEEDS = click.IntRange(0, 2**32 - 1)
 """What every stream of random numbers can start from."""
 

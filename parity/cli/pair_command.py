@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.options import find_pair
+from parity.cli.options import find_pair, registered
 from parity.core.exceptions import InputError, printable
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ class PairCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Load the pair, then parse with its options."""
-        name = self._name(args)
-        if name is not None:
-            with suppress(*([Exception] if ctx.resilient_parsing else [])):  # the shell completes
+        with suppress(*([Exception] if ctx.resilient_parsing else [])):  # the shell completes
+            name = self._name(args)
+            if name is not None:
                 ctx.meta[OWN] = self._own(find_pair(name))
         return super().parse_args(ctx, args)
 
@@ -38,7 +38,12 @@ class PairCommand(click.Command):
         context = click.Context(self, ignore_unknown_options=True, resilient_parsing=True)
         found, rest, _ = self.make_parser(context).parse_args(list(args))
         words = [word for word in (found.get("pair"), *rest) if isinstance(word, str)]
-        return next((word for word in words if not word.startswith("-")), None)
+        if words and words[0].startswith("-"):
+            raise click.UsageError(
+                f"{words[0]}: options of a pair come after its name; name one first, of"
+                f" {', '.join(sorted(registered())) or 'yours'} or as module:attribute"
+            )
+        return words[0] if words else None
 
     def _own(self, pair: "Pair") -> list[click.Parameter]:
         taken = {param.name for param in self.params}

@@ -1,28 +1,22 @@
 """`parity run`: the ladder of a registered pair."""
 
-from pathlib import Path
 from typing import Any
 
 import click
 
-from parity.cli.ending import end
 from parity.cli.options import (
     DEPTH,
     EAGER,
     EMULATE,
-    JSON,
     ONLY,
     PAIR,
-    PROFILE,
-    QUIET,
-    REPRO,
     SEED,
     default_folder,
     find_pair,
     place_of,
 )
+from parity.cli.output import PROFILE, QUIET, REPRO, Output, with_output
 from parity.cli.pair_command import PairCommand
-from parity.core.files import writable
 
 
 @click.command(cls=PairCommand)
@@ -32,11 +26,7 @@ from parity.core.files import writable
 @DEPTH
 @EMULATE
 @EAGER
-@REPRO
-@PROFILE
-@QUIET
-@JSON
-@click.option("--out", metavar="DIR", help="Where the report goes  [default: reports/PAIR]")
+@with_output("Where the report goes  [default: reports/PAIR]", REPRO, PROFILE, QUIET)
 def run(
     pair: str,
     seed: int,
@@ -44,11 +34,7 @@ def run(
     depth: int | None,
     emulate: str | None,
     eager: bool,
-    repro: str | None,
-    profile: str | None,
-    quiet: bool,
-    as_json: bool,
-    out: str | None,
+    output: Output,
     **options: Any,
 ) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours.
@@ -56,26 +42,12 @@ def run(
     Options that the pair has of its own come after its name: see `parity run PAIR --help`.
     --json prints what report.json holds. Files are written in any case.
     """
-    from rich.console import Console
-
-    from parity.host.profile import profiled
-    from parity.report.terminal import shown_progress
-
-    if out:
-        writable(Path(out))
-    if repro:
-        writable(Path(repro), "--repro")
-    profile_folder = writable(Path(profile), "--profile") if profile else None
-    console = Console(stderr=True, quiet=quiet)
-    with shown_progress(console) as progress:
+    with output.progress() as progress:
         chosen = find_pair(pair)
-        folder = writable(Path(out) if out else default_folder(chosen.name, only, depth))
-        from parity.host.environment import effective_precision
+        folder = output.folder(default_folder(chosen.name, only, depth))
         from parity.pipeline import run_pair
 
-        precision = ", ".join(f"{name} {found}" for name, found in effective_precision().items())
-        console.print(f"effective precision of float32 products: {precision}", highlight=False)
-        with profiled(profile_folder):
+        with output.measured("jax", "torch"):
             report = run_pair(
                 chosen,
                 options,
@@ -84,8 +56,8 @@ def run(
                 eager=eager,
                 only=only,
                 depth=depth,
-                keep_repro=repro is not None,
+                keep_repro=output.repro is not None,
                 progress=progress,
                 own_process=True,
             )
-    end(report, folder, quiet=quiet, as_json=as_json, repro=repro, make=place_of(pair))
+    output.end(report, folder, place_of(pair))

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from parity.cli.options import JSON, PAIR, PROFILE, QUIET, SEED, find_pair
+from parity.cli.options import PAIR, SEED, find_pair
+from parity.cli.output import PROFILE, QUIET, Output, with_output
 from parity.cli.pair_command import PairCommand
-from parity.core.files import writable
 
 
 @click.command(cls=PairCommand)
@@ -22,48 +22,32 @@ from parity.core.files import writable
 )
 @SEED
 @click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
-@PROFILE
-@QUIET
-@JSON
-@click.option("--out", metavar="DIR", help="Where the table goes  [default: reports/PAIR-selftest]")
-def selftest(
-    pair: str,
-    rounds: int,
-    seed: int,
-    only: str,
-    profile: str | None,
-    quiet: bool,
-    as_json: bool,
-    out: str | None,
-    **options: Any,
-) -> None:
+@with_output("Where the table goes  [default: reports/PAIR-selftest]", PROFILE, QUIET)
+def selftest(pair: str, rounds: int, seed: int, only: str, output: Output, **options: Any) -> None:
     """Make known mistakes in the port of PAIR, and see whether they are found.
 
     --json prints every trial. The table is written in any case. Options that the pair has of its
     own come after its name: see `parity selftest PAIR --help`.
     """
-    from rich.console import Console
-
     from parity.host.profile import profiled
-    from parity.report.terminal import output, shown_progress
+    from parity.report import terminal
 
-    profile_folder = writable(Path(profile), "--profile") if profile else None
-    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+    with output.progress() as progress:
         chosen = find_pair(pair)
-        folder = writable(Path(out or f"reports/{chosen.name}-selftest"))
+        folder = output.folder(f"reports/{chosen.name}-selftest")
         from parity.selftest import bench
         from parity.selftest.show import show, show_verdict, to_json, write
 
-        with profiled(profile_folder):
+        with profiled(Path(output.profile) if output.profile else None):
             result = bench.selftest(
                 chosen, options, rounds=rounds, seed=seed, only=only, progress=progress
             )
     written = write(result, folder)
-    if as_json:
+    if output.as_json:
         click.echo(to_json(result))
-    elif quiet:
-        show_verdict(result, output())
+    elif output.quiet:
+        show_verdict(result, terminal.output())
     else:
-        show(result, output())
+        show(result, terminal.output())
         click.echo(f"wrote {written}")
     sys.exit(0 if result else 1)

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from parity.cli.ending import end
+from parity.cli.output import Output
 from parity.core.exceptions import InputError
-from parity.core.files import writable
 
 EXPECTED = "expected MODULE:FUNCTION, or two folders that `parity record` wrote"
 
@@ -41,25 +40,14 @@ def _holds_one(name: str) -> bool:
         return False
 
 
-def compare_two(
-    names: tuple[str, ...],
-    refused: Sequence[str],
-    *,
-    quiet: bool,
-    as_json: bool,
-    out: str | None,
-) -> NoReturn:
+def compare_two(names: tuple[str, ...], refused: Sequence[str], output: Output) -> NoReturn:
     """Compare the second trace with the first; `refused` are options given that say how to run."""
     if refused:
         raise InputError(f"--{refused[0]}: nothing runs when two traces are compared; leave it out")
     before, after = map(Path, names)
-    folder = writable(Path(out or f"reports/{before.resolve().name}-{after.resolve().name}"))
-
-    from rich.console import Console
-
-    from parity.report.terminal import shown_progress
     from parity.traces.compare import compare_traces
 
-    with shown_progress(Console(stderr=True, quiet=quiet)) as progress:
+    with output.progress() as progress:
+        folder = output.folder(f"reports/{before.resolve().name}-{after.resolve().name}")
         report = compare_traces(before, after, progress=progress)
-    end(report, folder, quiet=quiet, as_json=as_json)
+    output.end(report, folder)

@@ -21,7 +21,7 @@ EDGES = tuple(10.0 ** (half / 2) for half in range(-20, 5))
 
 @dataclass(frozen=True)
 class ErrorMap:
-    """Where in one array of a call the error lies, and how large its entries are.
+    """Places and sizes of the error in one array of a call.
 
     The array is output `leaf`, or, where `to` is the path of a call inside, that argument of it.
     `free` says that the port ran alone, so that what went wrong before is part of the error. Errors

@@ -1,4 +1,4 @@
-"""What the harness raises when it is used wrongly; failing parity is a verdict instead."""
+"""Exceptions raised when the harness is used wrongly; failing parity is a verdict instead."""
 
 
 class InputError(ValueError):

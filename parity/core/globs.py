@@ -44,7 +44,7 @@ def rooted(option: Any) -> Any:
 
 
 def renamed(name: str, rename: Mapping[str, str]) -> str:
-    """What the first glob that matches makes of `name`, which stays as it is if none does.
+    """The name that the first glob that matches makes of `name`, which stays if none does.
 
     Each `*` of the target repeats what the glob's held; what the target has no `*` for is dropped.
     No glob renames the root, only `""` itself.
@@ -61,7 +61,7 @@ def renamed(name: str, rename: Mapping[str, str]) -> str:
 
 
 def captured(pattern: str, name: str) -> tuple[str, ...] | None:
-    """What each `*` of the pattern holds; `None` if it does not match."""
+    """The text that each `*` of the pattern holds; `None` if it does not match."""
     found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name)
     return found.groups() if found else None
 
@@ -72,7 +72,7 @@ def why(name: str, declared: Mapping[str, str]) -> str | None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether `renamed` would replace the name."""
+    """True if `renamed` would replace the name."""
     return captured(pattern, name) is not None
 
 

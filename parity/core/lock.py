@@ -15,7 +15,7 @@ R = TypeVar("R")
 
 
 class Turn:
-    """What one block at a time may have; who comes meanwhile is refused, not kept waiting."""
+    """A lock that does not block: a second caller gets an error instead of waiting."""
 
     def __init__(self, name: str) -> None:
         """`name` is what blocks run, as the message has it."""
@@ -46,7 +46,7 @@ class Turn:
 
     @property
     def free(self) -> bool:
-        """Whether nobody has it."""
+        """True if no block holds it."""
         return not self._holders
 
     def _give_back(self, token: object) -> None:

@@ -87,7 +87,7 @@ class Error:
         return not self.steady and self.mae > 0
 
     def failure(self, limit: float) -> Problem | None:
-        """Why this is more than rounding: R beyond `limit`, or data moved and changed."""
+        """The problem if this is no rounding: R beyond `limit`, or data moved and changed."""
         if self.nonfinite:
             text = f"{self.nonfinite} entries differ in being finite"
             return Problem(ProblemKind.NONFINITE, text)

@@ -231,7 +231,7 @@ class _Scratch:
         return float(np.multiply(x, other, out=self.wide[: x.size]).sum().real)
 
     def histogram(self, values: Array) -> Array:
-        """How many values fall into each bin."""
+        """Number of values in each bin."""
         bins = np.right_shift(values.view(np.int64), _SHIFT, out=self.bits[: values.size])
         bins -= _FIRST
         counts: Array = np.bincount(np.clip(bins, 0, _BINS - 1, out=bins), minlength=_BINS)

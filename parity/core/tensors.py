@@ -35,7 +35,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Transform:
-    """How the values of a tensor become the port's: the order of its axes, `(2, 3, 1, 0)`.
+    """Change of a tensor's values into the port's: the order of its axes, `(2, 3, 1, 0)`.
 
     `reshaped` says that axes are merged or split then. It is of the part `of` the reference's
     tensor, and the part `at` the port's, that this holds; `None` stands for the whole.

@@ -50,7 +50,7 @@ class Flat:
 
 
 def is_array(value: Any) -> bool:
-    """Whether `value` is an array or tensor of any framework; a typed JAX key holds no numbers."""
+    """True for an array or tensor of any framework; a typed JAX key holds no numbers."""
     return (
         isinstance(getattr(value, "shape", None), tuple)  # random streams answer to every name
         and hasattr(value, "dtype")

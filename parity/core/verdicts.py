@@ -14,7 +14,7 @@ from parity.core.problems import Side
 
 
 def _side(flag: object) -> Side:
-    """Which side it is, a file has in the reason."""
+    """A side of which a file has no more than that there is one: the reason tells which."""
     if not isinstance(flag, bool):
         raise ValueError(f"expected true or false, found {shown(flag)}")
     return "port" if flag else ""

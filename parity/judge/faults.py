@@ -1,4 +1,4 @@
-"""Where the port goes wrong: every call whose own code does, and between which calls inside it."""
+"""Faults: every call whose local computation is wrong, and between which calls inside it."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -26,6 +26,7 @@ def rows_of(
 ) -> list[Found]:
     """A judged row for each output leaf that can be, by what was measured of it."""
     found: list[Found] = []
+    own, passed = ({}, {}) if exclusives is None else (exclusives.errors, exclusives.child_inputs)
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
     segments = tap_segments(matches, calls)
@@ -34,8 +35,7 @@ def rows_of(
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        handed = exclusives.child_inputs.get(order, ()) if exclusives else ()
-        handed = tuple(one for one in handed if _matters(one.error, limit))
+        handed = tuple(one for one in passed.get(order, ()) if _matters(one.error, limit))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue
@@ -43,7 +43,7 @@ def rows_of(
             errors = Errors(
                 free.errors.get(key),
                 inclusive.get(key),
-                exclusives.errors.get(key) if exclusives else None,
+                own.get(key),
                 handed,
                 container=order in containers,
             )
@@ -53,11 +53,17 @@ def rows_of(
             if match.ref.tapped and match.port.tapped:
                 returned = [error for (one, _), error in inclusive.items() if one == match.parent]
                 judged = downgraded(judged, returned, limit)
-            if judged.verdict == "PASS" and order in without:
-                judged = Judgement("WARN", not_measured(WITHOUT.format(f"`{without[order]}`")))
+            judged = _with_note(judged, without.get(order))
             row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, handed, segments.get(order, "")))
     return found
+
+
+def _with_note(judged: Judgement, left_out: str | None) -> Judgement:
+    """A PASS is a WARN if something inside the call was left out by `ignore=`."""
+    if judged.verdict != "PASS" or left_out is None:
+        return judged
+    return Judgement("WARN", not_measured(WITHOUT.format(f"`{left_out}`")))
 
 
 def _matters(error: Error, limit: float) -> bool:

@@ -1,4 +1,4 @@
-"""Which modules are looked into, where `only` and `depth` leave some out.
+"""Modules that are looked into, where `only` and `depth` leave some out.
 
 The others run as they are: nobody hears of their calls, and nothing is said of them.
 """
@@ -79,7 +79,7 @@ def outermost(only: Sequence[str], paths: Collection[str]) -> tuple[str, ...]:
 
 
 def touches(only: Sequence[str], paths: Collection[str], called: str, alone: bool) -> bool:
-    """Whether a call of the module at `called`, `alone` or with those inside, can show a choice."""
+    """True if a call of the module at `called`, `alone` or with those inside, shows a choice."""
     tops = outermost(only, paths)
     return _inside(called, tops) or (not alone and any(_inside(top, (called,)) for top in tops))
 
@@ -117,7 +117,7 @@ def with_deeper(coverage: Coverage, deeper: Sequence[str]) -> Coverage:
 
 
 def partial_note(only: Sequence[str], depth: int | None, judged: int, modules: int) -> str:
-    """What a reader must know of a report on a part; `""` if it is on everything."""
+    """Note on a report of a part; `""` if it is on everything."""
     globs = ", ".join(map(repr, only))
     if only and judged < modules:
         return (
@@ -133,12 +133,12 @@ def partial_note(only: Sequence[str], depth: int | None, judged: int, modules: i
 
 
 def _inside(path: str, tops: Iterable[str]) -> bool:
-    """Whether a path is one of these, or below one."""
+    """True if a path is one of these, or below one."""
     return any(not top or path == top or path.startswith(f"{top}.") for top in tops)
 
 
 def _levels(path: str, tops: Iterable[str]) -> int:
-    """How many names the path has more than the one of these that it is below."""
+    """Number of names that the path has more than the one of these that it is below."""
     top = next(top for top in tops if _inside(path, (top,)))
     return len(_names(path)) - len(_names(top))
 

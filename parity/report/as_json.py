@@ -45,9 +45,9 @@ class Document:
 
 
 SAME = (
-    "name", "faults", "environment", "facts", "inputs", "weights", "unexercised", "emulations",
-    "nonfinite", "partial",
-)  # fmt: skip
+    *("name", "faults", "environment", "facts", "inputs", "weights", "unexercised"),
+    *("emulations", "nonfinite", "partial"),
+)
 """The parts of a document that a report has under the same name."""
 
 

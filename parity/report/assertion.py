@@ -1,4 +1,4 @@
-"""What a test demands of a report, and what it says where that is not met."""
+"""Assertion of a test on a report, and what it says where it fails."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -6,27 +6,23 @@ from dataclasses import dataclass
 
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
-from parity.core.verdicts import Fault, Row, Verdict
+from parity.core.verdicts import Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
-from parity.report.faults import fault_place, fault_reason
-from parity.report.markdown import coverage_lines, number
-from parity.report.sections import doubt_lines
+from parity.report.table import largest
+from parity.report.terminal import as_text
 
 LIMITS = dict(GRADES)
-
-LISTED = 5
-"""How many faults are described."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Whether a report meets what was demanded, in plain values.
+    """Outcome of an assertion, in plain values.
 
     `verdict` is the report's, or FAIL where only the grade is missed. `worst_r` is the largest R
     that was measured, NaN if none was. `first_fault` is the path of the first module at fault and
     `cause` its cause, both `""` if none is. `brief` says in a few words what is wrong first, and
-    `failure` all that a failing test says, `""` if the demand is met.
+    `failure` all that a failing test says, `""` if it passes.
     """
 
     verdict: Verdict
@@ -44,7 +40,7 @@ def check_grade(wanted: str | None) -> None:
 
 
 def assess(report: Contents, wanted: str | None = None) -> Outcome:
-    """What a test makes of a report.
+    """Assert that a report holds.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
     `wanted`, every output of every call must have it or a better one. What counts is the MAE that
@@ -64,7 +60,7 @@ def assess(report: Contents, wanted: str | None = None) -> Outcome:
     fault = report.first_fault
     return Outcome(
         verdict=verdict,
-        worst_r=_r(_worst(report)),
+        worst_r=largest(row.exclusive.r for row in report.rows if row.exclusive),
         first_fault=fault.name if fault else "",
         cause=fault.cause if fault else "",
         brief=brief,
@@ -79,33 +75,19 @@ def _mae(row: Row) -> float:
     return graded_mae((row.inclusive, row.exclusive, row.metrics)) if row.limited else math.nan
 
 
-def _worst(report: Contents) -> Row | None:
-    """The row with the largest R that was measured."""
-    return max((row for row in report.rows if not math.isnan(_r(row))), key=_r, default=None)
-
-
-def _r(row: Row | None) -> float:
-    return row.exclusive.r if row is not None and row.exclusive is not None else math.nan
-
-
 def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
-    """What is wrong first: a fault, else what keeps the report from passing, else the grade."""
-    fault = report.first_fault
-    if fault is not None:
+    """Return what is wrong first: a fault, the grade, what is missing, else the worst row."""
+    if fault := report.first_fault:
         return f"`{fault.name}`: {fault.cause or fault.evidence}"
-    coverage = report.coverage
-    lacking = [*coverage.unmatched, *coverage.unmatched_calls, *coverage.unmatched_tensors]
-    if lacking:
-        more = f", and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return f"no counterpart: {lacking[0]}{more}"
-    if not coverage.matched or not report.rows:
-        return "nothing was compared"
     if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
-    for row in report.rows:
-        if row.verdict == report.verdict and row.reason and not row.one_sided:
+    if not report.coverage.complete:
+        return report.missing or "nothing was compared"
+    worst = [x for x in report.rows if x.verdict == report.verdict and x.reason]
+    for row in worst:
+        if not row.one_sided:
             return f"{_output(row)}: {row.reason}"
-    return report.notes[0] if report.notes else ""
+    return next(iter(report.notes), "")
 
 
 def _output(row: Row) -> str:
@@ -113,26 +95,12 @@ def _output(row: Row) -> str:
 
 
 def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
-    for fault in report.faults[:LISTED]:
-        yield from _of_fault(fault)
-    if len(report.faults) > LISTED:
-        yield f"and {len(report.faults) - LISTED} more modules at fault"
+    if fault := report.first_fault:
+        yield f"what to do: {fault.hint}"
     if missed and wanted:
         row = missed[0]
         yield (
             f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
             f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
         )
-    if not report.coverage.complete:
-        yield from (line.replace("**", "") for line in coverage_lines(report))
-    yield from doubt_lines(report.doubts)
-    yield from (f"note: {note}" for note in report.notes)
-    worst = _worst(report)
-    if worst is not None:
-        yield f"worst R {number(_r(worst))}, of {_output(worst)}, call {worst.call}"
-
-
-def _of_fault(fault: Fault) -> Iterator[str]:
-    yield f"fault: {fault_place(fault)}: {fault_reason(fault)}"
-    if fault.hint:
-        yield f"hint: {fault.hint}"
+    yield as_text(report)

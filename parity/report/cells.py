@@ -14,19 +14,19 @@ from parity.core.problems import PORT_LACKS
 from parity.core.verdicts import Row
 
 COLUMNS = (
-    "rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype",
-    "mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine",
-    "ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R", "gain",
-    "grade", "verdict", "worst_index", "nonfinite",
-)  # fmt: skip
+    *("rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype"),
+    *("mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine"),
+    *("ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R"),
+    *("gain", "grade", "verdict", "worst_index", "nonfinite"),
+)
 """The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive, `excl_` exclusive.
 `floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
-    "order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite",
-    "incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem", "excl_nonfinite",
-    "excl_bounded", "excl_moved", "excl_problem",
-)  # fmt: skip
+    *("order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite"),
+    *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
+    *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),
+)
 """What a report needs to be read back, beside `COLUMNS`. The three counts of entries that are not
 finite alike are null where that error was not measured."""
 

@@ -10,8 +10,8 @@ from rich.text import Text
 from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
-from parity.report.markdown import number
-from parity.report.terminal import COLOURS
+from parity.report.sections import number
+from parity.report.table import COLOURS
 
 LISTED = 20
 """How many changes the table has."""

@@ -82,21 +82,23 @@ class Contents:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know before trusting a PASS."""
+        """Sentences that a reader should know before trusting a PASS."""
         idle = self.coverage.idle
         ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference"), self._lacking("port"))
         loose = weight_notes(self.weights, self.coverage, self.faults)
         nothing = "" if self._compared else "no output has an entry: nothing was compared"
-        first = (nothing, self.partial, self._missing())
+        first = (nothing, self.partial, self.missing)
         return (*filter(None, first), *ran, *filter(None, lacking), *loose, *self.inputs)
 
     @property
     def _compared(self) -> bool:
-        """Whether there was a value to compare: that of an empty batch is equal to anything."""
+        """True if there was a value to compare: that of an empty batch is equal to anything."""
         return any(0 not in row.shape for row in self.rows)
 
-    def _missing(self) -> str:
+    @property
+    def missing(self) -> str:
+        """Sentence on what has no counterpart, `""` if all has."""
         found = {
             "modules": self.coverage.unmatched,
             "calls": self.coverage.unmatched_calls,

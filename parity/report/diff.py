@@ -33,7 +33,7 @@ MAE_FLOOR = GRADES[0][1]
 
 OWN, WHOLE = ("R", "excl_rel_l2"), ("incl_mae", "mae")
 """The columns that are compared: of each, the first that both reports have. A container's own code
-shows in the whole where it shows in what it hands on, which the reports do not have by row."""
+shows in the whole where it shows in its child inputs, which the reports do not have by row."""
 
 SAME = 1.1
 """Figures that differ by less than this factor are the same."""
@@ -70,7 +70,7 @@ class Change:
 
     @property
     def judged_worse(self) -> bool:
-        """Whether the verdict got worse, or a row that fails came up."""
+        """True if the verdict got worse, or a row that fails came up."""
         if self.verdict_after is None:
             return False
         if self.verdict_before is None:
@@ -80,7 +80,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """What changed from one report to another, the worst first.
+    """Changes from one report to another, the worst first.
 
     `other_inputs` and `other_environment` say in what else the two runs differ: with other inputs
     their errors cannot be compared, in another environment they may round otherwise.
@@ -98,8 +98,8 @@ class Diff:
         return tuple(change for change in self.changes if change.state == state)
 
     def failures(self, factor: float) -> tuple[Change, ...]:
-        """What a ratchet refuses: rows worse by more than `factor`, rows whose verdict got worse,
-        rows that vanished, new rows that fail.
+        """Rows that a ratchet refuses: worse by more than `factor` or in verdict, vanished, or new
+        and failing.
         """
         return tuple(
             change
@@ -108,7 +108,7 @@ class Diff:
         )
 
     def holds(self, factor: float) -> bool:
-        """Whether a ratchet lets this pass; the verdict on the whole must not be worse either."""
+        """True if a ratchet lets this pass; the verdict on the whole must not be worse either."""
         before, after = map(SEVERITY.index, self.verdicts)
         return after <= before and not self.failures(factor)
 
@@ -145,7 +145,7 @@ def _by_key(report: Contents) -> dict[Key, Row]:
 
 
 def _change(before: Row, after: Row) -> Change | None:
-    """What became of a row; `None` if it is the same."""
+    """Change of a row; `None` if it is the same."""
     found = list(_changes(before, after))
     times, figure = max(found, default=(1.0, ""))
     change = _one("worse", before, before, after, figure, times)
@@ -159,8 +159,8 @@ def _change(before: Row, after: Row) -> Change | None:
 
 
 def _changes(before: Row, after: Row) -> Iterator[tuple[float, str]]:
-    """How many times as large the error of the own code is, and the whole one, and by what figure;
-    infinitely if it was measured and is not any more.
+    """Ratios of the local error and of the whole one, each with its figure; infinite if it was
+    measured and is not any more.
     """
     old, new, floors = record(before), record(after), _floors(before)
     for names in (OWN, WHOLE):
@@ -199,7 +199,7 @@ def _one(
 
 
 def _floors(row: Row) -> Mapping[str, float]:
-    """What can be compared, and what of it is noise. With inputs of a large mean no MAE counts."""
+    """Noise by figure that can be compared. With inputs of a large mean no MAE counts."""
     relative = RELATIVE_FLOOR * roundoff(row.dtype)
     own = {"R": R_FLOOR, "excl_rel_l2": relative}
     return {**own, **(dict.fromkeys(WHOLE, MAE_FLOOR) if row.limited else {})}
@@ -224,7 +224,7 @@ def _run(report: Contents) -> Mapping[str, Any]:
 
 
 def _machine(report: Contents) -> Mapping[str, Any]:
-    """What the environment says but for what every run has of its own."""
+    """Environment without what every run has of its own."""
     own = ("command", "commit", "seed")
     return {name: value for name, value in flat(report.environment) if name not in own}
 

@@ -8,10 +8,10 @@ from parity.core.globs import path_name
 from parity.core.verdicts import Fault, Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
-from parity.report.faults import fault_place, fault_reason
+from parity.report.sections import coverage_lines, fault_place, fault_reason
 
 LISTED = 20
-"""How many rows, or modules without a counterpart, a test case lists."""
+"""How many rows a test case lists."""
 
 
 def as_junit(report: Contents) -> str:
@@ -80,18 +80,10 @@ def _rows(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _coverage(report: Contents) -> ET.Element:
-    case, coverage = _case(report.name, "coverage"), report.coverage
-    missing = [
-        *(f"module {path}" for path in coverage.unmatched),
-        *(f"call {text}" for text in coverage.unmatched_calls),
-        *(f"tensor {text}" for text in coverage.unmatched_tensors),
-    ]
-    if missing:
-        more = (f"and {len(missing) - LISTED} more",) if len(missing) > LISTED else ()
-        message = f"{len(missing)} without a counterpart: {missing[0]}"
-        _add(case, "failure", message, "coverage", (*missing[:LISTED], *more))
-    elif not report.rows or not coverage.complete:
-        _add(case, "failure", "nothing was compared", "coverage", ())
+    case = _case(report.name, "coverage")
+    if not report.coverage.complete or not report.rows:
+        lines = coverage_lines(report.coverage)
+        _add(case, "failure", report.missing or "nothing was compared", "coverage", lines)
     if report.notes:
         ET.SubElement(case, "system-out").text = _legal("\n".join(report.notes))
     return case

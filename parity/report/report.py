@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from parity.core.exceptions import InputError, escaped
+from parity.core.exceptions import InputError
 from parity.core.files import write_all, write_text
 from parity.core.verdicts import of_gradient
+from parity.report import repro
+from parity.report.as_json import as_json
 from parity.report.contents import Contents
+from parity.report.junit import as_junit
+from parity.report.markdown import as_markdown
+from parity.report.read import read_report
 from parity.report.table import csv
 from parity.report.weights import to_weight_frame
 
@@ -21,18 +26,12 @@ class Report(Contents):
 
         return as_text(self)
 
-    def __repr__(self) -> str:
-        found = f"{len(self.rows)} rows, {len(self.faults)} faults"
-        return f"<Report {escaped(self.name)}: {self.verdict}, {found}>"
-
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""
         write_text(Path(path), csv(self.table))
 
     def to_json(self, path: str | Path) -> None:
         """Write everything, in the form that `schema.json` beside this file describes."""
-        from parity.report.as_json import as_json
-
         write_text(Path(path), as_json(self))
 
     @classmethod
@@ -42,21 +41,15 @@ class Report(Contents):
 
         Raises `InputError` for whatever is no report of this format.
         """
-        from parity.report.read import read_report
-
         found = read_report(path)
         return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
 
     def to_markdown(self, path: str | Path) -> None:
         """Write a summary for people."""
-        from parity.report.markdown import as_markdown
-
         write_text(Path(path), as_markdown(self))
 
     def to_junit(self, path: str | Path) -> None:
         """Write JUnit XML: a test case for each module, as build servers list them."""
-        from parity.report.junit import as_junit
-
         write_text(Path(path), as_junit(self))
 
     def to_html(self, path: str | Path) -> None:
@@ -75,18 +68,17 @@ class Report(Contents):
         """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md`,
         `report.html` and `junit.xml`.
         """
-        from parity.report.as_json import as_json
         from parity.report.html import as_html
-        from parity.report.junit import as_junit
-        from parity.report.markdown import as_markdown
 
         files = {"layers.csv": csv(self.table)}
         for rung in self.rungs:
             files[f"{rung.name}.csv"] = csv(self.table[self.table["rung"] == rung.name])
-        files["weights.csv"] = csv(to_weight_frame(self.weights))
-        files["report.md"] = as_markdown(self)
-        files["report.json"] = as_json(self)
-        files["junit.xml"] = as_junit(self)
+        files |= {
+            "weights.csv": csv(to_weight_frame(self.weights)),
+            "report.md": as_markdown(self),
+            "report.json": as_json(self),
+            "junit.xml": as_junit(self),
+        }
         try:
             files["report.html"] = as_html(self)
         finally:  # a picture that cannot be drawn loses no figure
@@ -103,11 +95,9 @@ class Report(Contents):
             InputError: there is no fault, its call was not kept (`keep_repro=True`), or it cannot
                 be made again by itself.
         """
-        from parity.report.repro import write_repro
-
         if self.repro is None:
             why = "the report has no fault" if not self.faults else "compare with keep_repro=True"
             if self.faults and of_gradient(self.faults[0].case, self.faults[0].leaf):
                 why = "the first fault is one of gradients, and a repro shows outputs"
             raise InputError(f"repro: there is no call to write: {why}")
-        return write_repro(self.repro, Path(folder), make)
+        return repro.write_repro(self.repro, Path(folder), make)

@@ -1,23 +1,132 @@
-"""Sentences on emulated precision and on what is not finite, for whichever kind of report."""
+"""Sections of a report: the same sentences on a terminal, in Markdown and on the page."""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from parity.core.globs import path_name
 from parity.core.measurements import Emulation, Loss, NonFinite
-from parity.core.verdicts import Row
+from parity.core.verdicts import Coverage, Fault, Row
+from parity.judge.verdict import GRADES, MEANINGS
+from parity.report.contents import Contents
+from parity.report.table import KindSummary, RungSummary
+from parity.report.weights import weight_lines
 
 MOST = 3
 """How many of the modules that lose most are named in a sentence."""
 
-
 LISTED = 20
-"""How many doubtful rows are listed."""
+"""How many doubtful rows, calls or tensors are listed."""
+
+GRADE_KEY = "Grades of an MAE: " + "; ".join(
+    f"{name} below {limit:g} ({MEANINGS[name]})" for name, limit in GRADES
+)
+BOUNDED_KEY = "Bounded: not measured; the relative error alone shows R under 1.5 times what fails."
+
+
+@dataclass(frozen=True)
+class Section:
+    """Sentences under a title; a terminal has `mark` before each instead of the title."""
+
+    title: str
+    lines: Sequence[str]
+    mark: str = "- "
+
+
+def sections(report: Contents) -> list[Section]:
+    """Return the sections that have something to say, the most important last.
+
+    A terminal shows the verdict below them, a page above them and them the other way round.
+    """
+    found = (
+        Section("Coverage", coverage_lines(report.coverage)),
+        Section("Weights", weight_lines(report.weights, report.coverage)),
+        Section("What the inputs did not exercise", report.unexercised, "- not exercised: "),
+        Section("Precision", tuple(precision_lines(report.emulations)), ""),
+        Section("Not finite", tuple(nonfinite_lines(report.nonfinite)), ""),
+        Section("Neither passed nor failed", tuple(doubt_lines(report.doubts))),
+        Section("Notes", report.notes, "note: "),
+    )
+    return [section for section in found if section.lines]
+
+
+def number(value: float) -> str:
+    """Three digits, a dash for what was not measured."""
+    if value != value or value == float("-inf"):
+        return "–"  # noqa: RUF001
+    return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
+
+
+def rung_cells(one: RungSummary) -> dict[str, str]:
+    """Return a line of the ladder by column."""
+    return {
+        "rung": one.rung,
+        "rows": str(one.rows),
+        "limit": f"{one.limit:g}",
+        "incl MAE": number(one.incl_mae),
+        "worst at": one.worst,
+        "free MAE": number(one.free_mae),
+        "rel L2": number(one.rel_l2),
+        "R": number(one.r),
+        "grade": one.grade,
+        "verdict": one.verdict,
+    }
+
+
+def kind_cells(one: KindSummary) -> dict[str, str]:
+    """Return a line of the table of R by class of module, by column."""
+    return {
+        "kind": one.kind,
+        "calls": str(one.calls),
+        "R measured": str(one.measured),
+        "bounded": str(one.bounded),
+        "median": number(one.median),
+        "95 %": number(one.p95),
+        "largest": number(one.largest),
+        "WARN above": f"{one.warn:g}",
+        "FAIL above": f"{one.fail:g}",
+    }
+
+
+def fault_place(fault: Fault, code: str = "`", *, brief: bool = False) -> str:
+    """The call of a fault; `code` stands around names. A `brief` place has the first call alone."""
+    where = fault.where.replace(fault.name, f"{code}{fault.name}{code}", 1)
+    leaf = f", output {code}{fault.leaf}{code}" if fault.leaf and not brief else ""
+    more = f", {fault.calls} calls in all" if fault.calls > 1 and not brief else ""
+    segment = f", {fault.segment}" if fault.segment else ""
+    return f"{where}{leaf}{more}{segment}"
+
+
+def fault_reason(fault: Fault, bold: str = "") -> str:
+    """The cause of a fault, if it is known, and the evidence; `bold` stands around the cause."""
+    return f"{bold}{fault.cause}{bold}: {fault.evidence}" if fault.cause else fault.evidence
+
+
+def coverage_lines(coverage: Coverage) -> list[str]:
+    """Sentences on what was compared and what was not, and why."""
+    c = coverage
+    elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
+    inlined = f" + {elsewhere} inlined into the parent" if elsewhere else ""
+    left: dict[str, list[str]] = {}
+    for word, reasons in (("declared", c.declared), ("inlined", c.dissolved)):
+        for path, reason in reasons.items():
+            left.setdefault(f"{word}, {reason}", []).append(path)
+    hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
+    return [
+        f"modules: {len(c.matched)} matched + {len(c.declared)} declared{inlined} of {c.modules}",
+        f"calls: {c.matched_calls} of {c.calls} compared",
+        f"parameters: {c.matched_parameters} of {c.parameters} tensors",
+        f"buffers: {c.matched_buffers} of {c.buffers}",
+        *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
+        *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
+        *(f"**unmatched call**: {text}" for text in c.unmatched_calls[:LISTED]),
+        *(f"**unmatched tensors**: {text}" for text in c.unmatched_tensors[:LISTED]),
+    ]
 
 
 def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Why rows are WARN or UNKNOWN, the calls of one module together."""
+    """Reasons why rows are WARN or UNKNOWN, the calls of one module together."""
     calls = Counter((row.verdict, row.path, row.leaf, _plain(row.reason)) for row in rows)
     first = {(row.verdict, row.path, row.leaf, _plain(row.reason)): row for row in reversed(rows)}
     for key, count in list(calls.items())[:LISTED]:
@@ -26,9 +135,9 @@ def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
         output = f" output `{leaf}`" if leaf else ""
         row = first[key]
         where = f"`{path_name(path)}`{output} call {row.call} of {row.case}{more}"
-        yield f"- {verdict}: {where}: {row.reason}"
+        yield f"{verdict}: {where}: {row.reason}"
     if len(calls) > LISTED:
-        yield f"- and {len(calls) - LISTED} more"
+        yield f"and {len(calls) - LISTED} more"
 
 
 def _plain(reason: str) -> str:
@@ -37,7 +146,7 @@ def _plain(reason: str) -> str:
 
 
 def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
-    """What emulated hardware adds at each output, and where, of the cases that call the whole."""
+    """Error that emulated hardware adds at each output, and where, if a case calls the whole."""
     for one in emulations:
         if one.path:
             continue
@@ -64,15 +173,15 @@ def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
 def place(loss: Loss) -> str:
     """The call, and which of its values."""
     leaf = f" `{loss.leaf}`" if loss.leaf else ""
-    what = f"{leaf} handed to `{loss.to}`" if loss.to else leaf
+    what = f"{leaf} passed to `{loss.to}`" if loss.to else leaf
     return f"`{path_name(loss.path)}` call {loss.call}{what}"
 
 
 def nonfinite_lines(found: Sequence[NonFinite]) -> Iterator[str]:
-    """Where each side leaves the finite numbers."""
+    """The first call of each side that is not finite."""
     for one in found:
-        counts = [f"{count} {name}" for count, name in ((one.nan, "NaN"), (one.inf, "infinite"))
-                  if count]  # fmt: skip
+        named = {"NaN": one.nan, "infinite": one.inf}
+        counts = [f"{count} {name}" for name, count in named.items() if count]
         leaf = f" in output `{one.leaf}`" if one.leaf else ""
         given = f", {one.given} entries of them not finite already" if one.given else ""
         alike = "; the other side has the same" if one.alike else ""

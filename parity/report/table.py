@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
 
+COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
+"""Their colours on a terminal."""
+
 
 def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
     """One line per row, columns as in `COLUMNS`; what was not measured is NaN."""
@@ -54,8 +57,7 @@ def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, 
 
 @dataclass(frozen=True)
 class KindSummary:
-    """How far from float64 the calls of one class of modules are, or their gradients, in units of
-    PyTorch's distance.
+    """R of the calls of one class of modules, or of their gradients.
 
     `measured` counts the output leaves whose R was measured, `bounded` those whose relative error
     alone shows that R is harmless. `median`, `p95` and `largest` are of the measured ones, NaN if

@@ -17,14 +17,8 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
-from parity.report.faults import fault_line
-from parity.report.markdown import coverage_lines, number
-from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
-from parity.report.table import summarise
-from parity.report.weights import weight_lines
-
-COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"}
-
+from parity.report.sections import fault_place, fault_reason, rung_cells, sections
+from parity.report.table import COLOURS, summarise
 
 WIDTH, WIDE = 100, 160
 """Columns where the output is no terminal; the second for tables with a path in each line."""
@@ -73,7 +67,7 @@ def shown_progress(console: Console) -> Iterator[Progress]:
 
 
 class _Times(ProgressColumn):
-    """How long the stage will take yet, once that can be told, and how long all took so far."""
+    """Time that the stage will take yet, once that can be told, and that all took so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,33 +88,27 @@ def as_text(report: Contents) -> str:
 
 
 def show(report: Contents, console: Console) -> None:
-    """Print the ladder, the faults, the coverage and the verdict."""
-    if report.rungs:
+    """Print the ladder, the sections, the faults and the verdict."""
+    rungs = [rung_cells(line) for line in summarise(report.rows, report.rungs)]
+    if rungs:
         table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        for head in ("rung", "rows", "limit", "incl MAE", "free MAE", "rel L2", "R", "grade", ""):
-            justify: JustifyMethod = "left" if head in ("rung", "grade", "") else "right"
-            table.add_column(head, justify=justify, no_wrap=True)
-        for x in summarise(report.rows, report.rungs):
-            table.add_row(
-                x.rung, str(x.rows), f"{x.limit:g}", number(x.incl_mae), number(x.free_mae),
-                number(x.rel_l2), number(x.r), x.grade, Text(x.verdict, style=COLOURS[x.verdict]),
-            )  # fmt: skip
+        shown = [name for name in rungs[0] if name != "worst at"]
+        for name in shown:
+            justify: JustifyMethod = "left" if name in ("rung", "grade", "verdict") else "right"
+            table.add_column(name, justify=justify, no_wrap=True)
+        for line in rungs:
+            table.add_row(*(Text(line[name], COLOURS.get(line[name], "")) for name in shown))
         console.print(table)
-    for line in (*coverage_lines(report), *weight_lines(report.weights, report.coverage)):
-        console.print(Text(line.replace("**", "")), soft_wrap=True)
-    for gap in report.unexercised:
-        console.print(Text(f"- not exercised: {gap}"), soft_wrap=True)
-    for note in report.notes:
-        console.print(Text(f"note: {note}"))
-    for line in doubt_lines(report.doubts):
-        console.print(Text(line, style="yellow"), soft_wrap=True)
-    for line in (*precision_lines(report.emulations), *nonfinite_lines(report.nonfinite)):
-        console.print(Text(line), soft_wrap=True)
+    for section in sections(report):
+        for sentence in section.lines:
+            text = f"{section.mark}{sentence}".replace("**", "")
+            console.print(Text(text), soft_wrap=True)
     show_verdict(report, console)
 
 
 def show_verdict(report: Contents, console: Console) -> None:
     """Print the faults and the verdict."""
     for fault in report.faults:
-        console.print(Text(fault_line(fault), style="red"), soft_wrap=True)
+        text = f"fault: {fault_place(fault, '', brief=True)}: {fault_reason(fault)}"
+        console.print(Text(text, style="red"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

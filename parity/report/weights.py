@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "name", "nnx_name", "kind", "shape", "nnx_shape", "transform", "cause", "finding", "declared",
-)  # fmt: skip
+    *("name", "nnx_name", "kind", "shape", "nnx_shape"),
+    *("transform", "cause", "finding", "declared"),
+)
 """The columns of `weights.csv`."""
 
 LISTED = 20
@@ -33,7 +34,7 @@ def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":
 
 
 def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
-    """How many of the reference's tensors the port holds, and what is wrong with the others.
+    """Count of the reference's tensors that the port holds, and what is wrong with the others.
 
     Those that make the coverage incomplete are listed there.
     """
@@ -41,13 +42,13 @@ def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
     other = {line.name for line in weights if line.finding}
     declared = {line.name for line in weights if line.name and line.declared and line.finding}
     reasons = f", {len(declared)} declared" if declared else ""
-    lines = [f"- weights: {len(names) - len(other - {''})} of {len(names)} tensors equal{reasons}"]
+    lines = [f"weights: {len(names) - len(other - {''})} of {len(names)} tensors equal{reasons}"]
     wrong = [line for line in weights if line.wrong and line.text not in coverage.unmatched_tensors]
     for line in wrong[:LISTED]:
         cause = f"**{line.cause}**: " if line.cause else ""
-        lines.append(f"- {cause}{line.text}")
+        lines.append(f"{cause}{line.text}")
     if len(wrong) > LISTED:
-        lines.append(f"- and {len(wrong) - LISTED} more, all of them in weights.csv")
+        lines.append(f"and {len(wrong) - LISTED} more, all of them in weights.csv")
     return lines
 
 
@@ -69,7 +70,7 @@ def weight_notes(
 
 
 def _told(line: Weight, fault: Fault) -> bool:
-    """Whether a fault is of this module, or of one around it and for this reason."""
+    """True for a fault of this module, or of one around it and for this reason."""
     around = not fault.path or line.path.startswith(f"{fault.path}.")
     return fault.path == line.path or (around and fault.cause == line.cause)
 

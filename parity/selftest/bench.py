@@ -1,8 +1,8 @@
 """Trials of the harness on known mistakes: is each found, where it is, and for what it is?
 
-A round draws a module for every mistake from the round's seed, makes the mistake there, and gives
-the two models and the inputs to the public `compare`, nothing else. It also compares the port
-without any mistake, and with three at once.
+A round draws a module for every mistake from the round's seed, makes the mistake there, and
+compares the two models on the inputs, as `parity.compare` does. It also compares the port without
+any mistake, and with three at once.
 """
 
 import random
@@ -15,10 +15,16 @@ from typing import Any
 from parity.capture.nnx import submodules
 from parity.core.exceptions import InputError
 from parity.core.globs import renamed
+from parity.core.lock import alone
 from parity.core.pair import Case, Mistake, Pair, PairOptions
 from parity.host.progress import Progress
-from parity.pipeline import compare
+from parity.options.arguments import check_globs
+from parity.options.options import Options
 from parity.report import Report
+from parity.run.assemble import Comparison
+from parity.run.live import Live
+from parity.run.loop import Usage, run_cases
+from parity.run.port import RunningPort
 from parity.selftest.mistakes import GENERAL
 from parity.selftest.trials import SelfTest, Trial
 
@@ -153,19 +159,20 @@ class _Bench:
             if any(fnmatchcase(name, glob) for name in (names if "#" in glob else paths))
         )
 
+    @alone
     def _compare(self, case: Case, ignore: tuple[str, ...]) -> Report:
-        return compare(
-            self._reference,
-            self._port,
-            case.args,
-            torch_kwargs=case.kwargs,
-            torch_method=case.torch,
-            nnx_method=case.nnx,
-            layout=self._pair.layout,
+        """Report of a case, as of `parity.compare`; R is measured only where it decides."""
+        options = Options(
+            declared=dict.fromkeys(ignore, "ignored by the selftest"),
             rename=self._pair.rename,
-            ignore=ignore,
-            check_compiled=False,
+            layout=self._pair.layout,
+            leaves=tuple(glob for glob in ignore if "#" in glob),
         )
+        options = check_globs(self._reference, self._port, options)
+        plain = Case(case.name, case.args, torch=case.torch, nnx=case.nnx, kwargs=case.kwargs)
+        live, port = Live(self._reference), RunningPort(self._port)
+        comparison = Comparison(case.name, live, port, options, {}, {})
+        return run_cases(comparison, [plain], Progress(), Usage())
 
     def _trial(
         self,

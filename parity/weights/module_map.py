@@ -5,7 +5,7 @@ function puts it one module higher.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.core.calls import ModuleInfo
@@ -16,7 +16,7 @@ SPARE = frozenset({"num_batches_tracked"})
 
 @dataclass(frozen=True)
 class Folding:
-    """Which modules correspond, and where the tensors of the others count.
+    """Modules that correspond, and those with which the tensors of the others count.
 
     `partners` maps paths of the reference to the port's. `ref` and `port` map, on each side, the
     path of a module without a partner to that of the module that its tensors count with.
@@ -48,9 +48,7 @@ def fold(
         if path in ref and name in port and (name != path or path not in given)
     }
     taken = set(partners.values())
-    theirs = _by_owner((path for path in ref if path not in partners and _sizes(ref[path])),
-                       partners)  # fmt: skip
-    ours = _by_owner((path for path in port if path not in taken and _sizes(port[path])), taken)
+    theirs, ours = _by_owner(ref, partners), _by_owner(port, taken)
     held = {tied.get(name, "") for path in partners for name in _names(path, ref[path])}
     ref_owner: dict[str, str] = {}
     port_owner: dict[str, str] = {}
@@ -65,19 +63,19 @@ def fold(
     return Folding(partners, ref_owner, port_owner)
 
 
-def around(path: str, known: Iterable[str]) -> str:
+def around(path: str, known: Collection[str]) -> str:
     """The nearest of the `known` paths around a module; the root if there is none."""
-    known = set(known)
     while path and path not in known:
         path = path.rpartition(".")[0]
     return path
 
 
-def _by_owner(paths: Iterable[str], known: Iterable[str]) -> dict[str, list[str]]:
-    known = set(known)
+def _by_owner(modules: Mapping[str, ModuleInfo], known: Collection[str]) -> dict[str, list[str]]:
+    """Modules with tensors that are not among the `known`, by the nearest of these around them."""
     found: dict[str, list[str]] = defaultdict(list)
-    for path in paths:
-        found[around(path, known)].append(path)
+    for path, info in modules.items():
+        if path not in known and _sizes(info):
+            found[around(path, known)].append(path)
     return found
 
 
@@ -90,7 +88,7 @@ def _names(path: str, info: ModuleInfo) -> dict[str, int]:
 def _sizes_once(
     paths: Sequence[str], ref: Mapping[str, ModuleInfo], tied: Mapping[str, str], held: set[str]
 ) -> Counter[int]:
-    """How many tensors of each size modules have, each tied one once and none that is `held`."""
+    """Number of tensors by size in modules, each tied one once and none that is `held`."""
     names = {name: size for path in paths for name, size in _names(path, ref[path]).items()}
     once = {tied.get(name, name): size for name, size in names.items()}
     return Counter(size for name, size in once.items() if name not in held)
@@ -102,5 +100,5 @@ def _own(info: ModuleInfo) -> dict[str, int]:
 
 
 def _sizes(info: ModuleInfo) -> Counter[int]:
-    """How many tensors of each size a module has."""
+    """Number of tensors by size in a module."""
     return Counter(_own(info).values())

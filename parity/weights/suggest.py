@@ -1,4 +1,4 @@
-"""What a tensor or module without a counterpart is likely to be in the port, and how to say so."""
+"""Leaves that a tensor without a counterpart is likely to be in the port, and how to say so."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -30,30 +30,33 @@ def suggest(
     beside = {ref[name].path: leaf.path for name, leaf in by_values.items() if leaf}
     found: list[Weight] = []
     for line in lines:
-        text = _parametrized(line.name) if line.name in lacking else ""
-        if text:
-            found.append(replace(line, finding=f"{line.finding}; {text}"))
-            continue
-        tensor = lacking.get(line.name) if not line.nnx_name else None
-        leaf = by_values[line.name] if tensor else None
-        if tensor is None or (leaf is None and not any(s.size == tensor.size for s in spare)):
+        tensor = None if line.nnx_name else lacking.get(line.name)
+        text = _parametrized(line.name) if tensor else ""
+        if tensor is None or (not text and not any(one.size == tensor.size for one in spare)):
             found.append(line)
-            continue
-        what = "holds the same values" if leaf else "has its size"
-        leaf = leaf or _nearest(tensor, spare, beside.get(tensor.path))
-        whole = renamed(tensor.path, rename) not in modules
-        names = (tensor.path, leaf.path) if whole else (tensor.full_name, leaf.full_name)
-        text = f"the port's `{leaf.full_name}` {leaf.shape} {what}: use {how(*names)}"
-        finding = f"{line.finding}; {text}"
-        found.append(replace(line, suggested=leaf.full_name, finding=finding))
+        elif text:
+            found.append(replace(line, finding=f"{line.finding}; {text}"))
+        else:
+            same = by_values[line.name]
+            leaf = same or _nearest(tensor, spare, beside.get(tensor.path))
+            whole = renamed(tensor.path, rename) not in modules
+            found.append(_suggested(line, tensor, leaf, whole=whole, same=same is not None))
     return found
+
+
+def _suggested(line: Weight, tensor: Tensor, leaf: Tensor, *, whole: bool, same: bool) -> Weight:
+    """The line with a likely leaf, found by `same` values; `whole`: rename all of its module."""
+    what = "holds the same values" if same else "has its size"
+    names = (tensor.path, leaf.path) if whole else (tensor.full_name, leaf.full_name)
+    text = f"the port's `{leaf.full_name}` {leaf.shape} {what}: use {how(*names)}"
+    return replace(line, suggested=leaf.full_name, finding=f"{line.finding}; {text}")
 
 
 _ORIGINAL = re.compile(r"(?:(?P<path>.*)\.)?parametrizations\.(?P<name>[^.]+)\.original\d*")
 
 
 def _parametrized(name: str) -> str:
-    """What to do about a tensor of which PyTorch makes a weight at every call; `""` of others."""
+    """Advice on a tensor of which PyTorch makes a weight at every call; `""` of others."""
     found = _ORIGINAL.fullmatch(name)
     if found is None:
         return ""

@@ -13,11 +13,11 @@ import numpy as np
 
 from parity.core.globs import renamed, why
 from parity.core.tensors import Array, Tensor, Transform, Weight
+from parity.weights.axis_order import CLOSE, same_values, usual_axes
 from parity.weights.fused import Piece, Rule, pieces
 from parity.weights.mismatch import Owners, finding
 from parity.weights.module_map import SPARE, Folding
 from parity.weights.suggest import suggest
-from parity.weights.transform import CLOSE, same_values, usual_axes
 
 Index = tuple[int | slice, ...]
 
@@ -72,44 +72,56 @@ def make_weight_map(
 
 
 def _pairs(
-    theirs: Mapping[str, Tensor],
-    ours: Mapping[str, Tensor],
+    ref: Mapping[str, Tensor],
+    port: Mapping[str, Tensor],
     rename: Mapping[str, str],
     rules: Sequence[Rule],
     folding: Folding,
     modules: Collection[str],
 ) -> list[Piece]:
-    """By rule, by `rename` of the tensor, then module by module."""
+    """Pieces by rule, by `rename` of the tensor, then module by module."""
     packed: dict[str, list[Piece]] = defaultdict(list)
-    for piece in pieces(rules, theirs, ours):
+    for piece in pieces(rules, ref, port):
         packed[piece.ref.full_name].append(piece)
     taken = {piece.port.full_name for found in packed.values() for piece in found if piece.port}
-    single: dict[str, Tensor] = {}
-    for name in theirs:
-        target = renamed(name, rename)
-        if name not in packed and target != name and target in ours and target not in taken:
-            single[name] = ours[target]
-            taken.add(target)
-    groups: dict[str, list[Tensor]] = defaultdict(list)
-    leaves: dict[str, list[Tensor]] = defaultdict(list)
-    for name, tensor in theirs.items():
-        if name not in packed and name not in single:
-            groups[folding.ref.get(tensor.path, tensor.path)].append(tensor)
-    for name, leaf in ours.items():
-        if name not in taken:
-            leaves[folding.port.get(leaf.path, leaf.path)].append(leaf)
+    left = {name: tensor for name, tensor in ref.items() if name not in packed}
+    single = _by_rename(left, {name: port[name] for name in port if name not in taken}, rename)
+    taken |= {leaf.full_name for leaf in single.values()}
+    groups = _by_module((left[name] for name in left if name not in single), folding.ref)
+    leaves = _by_module((port[name] for name in port if name not in taken), folding.port)
     for path, group in groups.items():
         # a list of parameters is a module of the reference, and none of the port
         listed = renamed(path, rename)
         place = folding.partners.get(path, listed if listed not in modules else None)
-        if place is not None:
-            single |= assign(group, leaves[place])
+        single |= {} if place is None else assign(group, leaves[place])
     # a tensor that two modules of the reference share may be one leaf, in either of them
-    shared = {_key(theirs[name]): leaf for name, leaf in single.items()}
+    shared = {_key(ref[name]): leaf for name, leaf in single.items()}
     found: list[Piece] = []
-    for name, tensor in theirs.items():
+    for name, tensor in ref.items():
         one = Piece(tensor, single.get(name) or shared.get(_key(tensor)))
         found += packed.get(name, [one])
+    return found
+
+
+def _by_rename(
+    ref: Iterable[str], port: Mapping[str, Tensor], rename: Mapping[str, str]
+) -> dict[str, Tensor]:
+    """The leaves of tensors that `rename` gives another name, each leaf once."""
+    found: dict[str, Tensor] = {}
+    taken: set[str] = set()
+    for name in ref:
+        target = renamed(name, rename)
+        if target != name and target in port and target not in taken:
+            found[name] = port[target]
+            taken.add(target)
+    return found
+
+
+def _by_module(tensors: Iterable[Tensor], owners: Mapping[str, str]) -> dict[str, list[Tensor]]:
+    """Tensors by the module that they count with."""
+    found: dict[str, list[Tensor]] = defaultdict(list)
+    for tensor in tensors:
+        found[owners.get(tensor.path, tensor.path)].append(tensor)
     return found
 
 

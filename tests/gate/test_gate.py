@@ -1,8 +1,6 @@
 """The gate can fail: known mistakes are found, and named where they are."""
 
 import random
-import subprocess
-import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -16,16 +14,16 @@ from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
 from parity.run.port import RunningPort
+from tests.commands import parity
 from tests.docs.documents import blocks, difference
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 HERE = Path(__file__).parent
 
 
 def test_the_mistaken_time_pooling_is_named_and_all_before_it_passes(tmp_path):
     """The mistake of an earlier port, which called the encoder's error of 0.6 production ready."""
     words = ["run", "mutants:POOLING", "--config", "small", "--size", "32x32", "--out", tmp_path]
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
+    done = parity(*words, cwd=HERE)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     page = (tmp_path / "report.html").read_text()
@@ -49,7 +47,7 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_passes(tmp_path):
 @pytest.mark.slow
 def test_the_readme_shows_what_is_printed(tmp_path):
     words = ["run", "mutants:POOLING", "--config", "small", "--out", tmp_path]
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, cwd=HERE, check=False)
+    done = parity(*words, cwd=HERE)
     shown = next(one.text for one in blocks("README.md") if one.text.startswith("fault: encoder"))
     assert not difference(shown, done.stdout)
 

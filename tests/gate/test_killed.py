@@ -5,13 +5,13 @@ import random
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+from tests.commands import COMMAND
+
 HERE = Path(__file__).parent
 
 WRITER = """

@@ -5,25 +5,21 @@ import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from pathlib import Path
 
 import pytest
 
 from parity.cli import main
+from tests.commands import COMMAND
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 HERE = Path(__file__).parent
-WITHOUT_TORCH = {
-    **os.environ,
-    "PYTHONPATH": os.pathsep.join(
-        [str(HERE / "without_torch"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    ),
-}
+PATH = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+WITH_TORCH = {**os.environ, "PYTHONPATH": PATH}
+WITHOUT_TORCH = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "without_torch"), PATH])}
 
 
-def run(*words, env=None):
+def run(*words, env=WITH_TORCH):
     return subprocess.run(
         list(map(str, words)), capture_output=True, text=True, cwd=HERE, check=False, env=env
     )
@@ -76,7 +72,8 @@ def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, mo
     [
         (["check", "."], "trace.json: no such file; give the folder that `parity record` wrote"),
         (["check", ".", "--pair", "nonsense"], "no pair 'nonsense'"),
-        (["record", "--weights", "x", "--config", "small"], "leave --config out"),
+        (["record", "cogvideox", "--weights", "x", "--config", "small"], "leave --config out"),
+        (["record", "--weights", "x"], "--weights: options of a pair come after its name"),
         (["record", "--shard-size", "0"], "--shard-size"),
     ],
 )
@@ -158,7 +155,7 @@ def test_a_recording_that_was_killed_goes_on_and_keeps_others_out(tmp_path):
     wait.touch()
     words = (COMMAND, "record", "tiny:WAITING", "--out",
              tmp_path / "trace")  # fmt: skip
-    env = {**os.environ, "TINY_WAIT": str(wait)}
+    env = {**WITH_TORCH, "TINY_WAIT": str(wait)}
     index = tmp_path / "trace" / "trace.json"
     first = subprocess.Popen(list(map(str, words)), cwd=HERE, env=env)
     try:
@@ -195,9 +192,9 @@ def test_cogvideox_in_the_small_configuration(tmp_path):
 
     asked = ("--config", "small", "--size", "32x32")
     for words, env in (
-        (("record", "cogvideox", *asked, "--out", tmp_path / "trace"), None),
+        (("record", "cogvideox", *asked, "--out", tmp_path / "trace"), WITH_TORCH),
         (("check", tmp_path / "trace", "--out", tmp_path / "check"), WITHOUT_TORCH),
-        (("run", "cogvideox", *asked, "--out", tmp_path / "run"), None),
+        (("run", "cogvideox", *asked, "--out", tmp_path / "run"), WITH_TORCH),
     ):
         done = run(COMMAND, *words, env=env)
         assert done.returncode == 0, done.stderr

@@ -5,25 +5,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
 import parity
 from parity.core.pair import Pair, Rung
-
-
-class Block(nnx.Module):
-    def __init__(self, residual=1.0):
-        rngs = nnx.Rngs(0)
-        self.norm = nnx.GroupNorm(8, num_groups=4, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.conv = nnx.Conv(8, 8, (3, 3), padding=1, rngs=rngs)
-        self.act = Act()
-        self.residual = residual
-
-    def __call__(self, x, scale=1.0, cache=None):
-        h = self.conv(self.act(self.norm(x))) * scale + self.residual * x
-        return h, {"mean": h.mean((1, 2)), "none": cache}
+from tests.ports import Block, fill
 
 
 class Inlined(Block):
@@ -32,11 +18,6 @@ class Inlined(Block):
     def __call__(self, x, scale=1.0, cache=None):
         h = self.conv(nnx.relu(self.norm(x))) * scale + self.residual * x
         return h, {"mean": h.mean((1, 2)), "none": cache}
-
-
-class Act(nnx.Module):
-    def __call__(self, x):
-        return nnx.relu(x)
 
 
 class Net(nnx.Module):
@@ -50,21 +31,6 @@ class Net(nnx.Module):
         h, _ = self.block(self.stem(x))
         h, stats = self.block(h, scale=0.5)
         return {"logits": self.head(stats["mean"]), "h": h}
-
-
-def filled(port, tensors):
-    """The port with the reference's tensors, by name."""
-    for name in tensors:
-        module = port
-        *path, own = name.split(".")
-        for part in path:
-            module = getattr(module, part)
-        array = tensors[name]
-        if array.ndim > 1:
-            array = array.transpose(*range(2, array.ndim), 1, 0)
-        theirs = "bias" if own == "bias" else "kernel" if array.ndim > 1 else "scale"
-        getattr(module, theirs)[...] = jnp.asarray(np.ascontiguousarray(array))
-    return port
 
 
 def forward(model, x):
@@ -91,7 +57,7 @@ def pair(make=Net, change=lambda port: None):
     """The pair with a port that `make` makes and `change` changes once it has its weights."""
 
     def made(tensors):
-        port = filled(make(), tensors)
+        port = fill(make(), tensors)
         change(port)
         return port
 

@@ -73,7 +73,7 @@ OPTIONS = [
         (("--depth", "-1"), "--depth"), (("--depth", "x"), "--depth"), (("--seed", "-1"), "--seed"),
         (("--seed", str(2**70)), "--seed"), (("--device", "quantum"), "--device"),
         (("--device", "cpu:99"), "--device"), (("--device", ":"), "--device"),
-        (("--device", "cpu:x"), "--device"), (("--dtype", "int8"), "--dtype"),
+        (("--device", "cpu:x"), "--device"),
         (("--emulate", "fp8"), "--emulate"), (("--only", "gone*"), "gone*"),
         (("--unknown",), "--unknown"), (("more",), "more"),
     )

@@ -10,7 +10,9 @@ import torch
 from flax import nnx
 
 from tests.hostile.case import Case, Compared
-from tests.hostile.models import X, around, compared, linear, nnx_of, torch_of
+from tests.hostile.models import X, around, compared, linear
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 EVIL = "a</script><script>alert(1)</script>"
 

@@ -4,10 +4,8 @@ import os
 import random
 import signal
 import subprocess
-import sysconfig
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,11 +16,10 @@ import parity
 from parity.capture import hooks_nnx as observe_nnx
 from parity.core import lock as alone
 from parity.host import environment
+from tests.commands import COMMAND
 from tests.hostile import models
 from tests.hostile.case import hooks_of, left_behind
 from tests.hostile.makers import MAKER
-
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 
 
 def chain():

@@ -11,6 +11,7 @@ from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import record, submodules
 from parity.core.exceptions import InputError
 from parity.core.store import Store
+from tests.ports import nnx_of
 
 
 class Scale(nnx.Module):
@@ -130,14 +131,9 @@ def test_classes_and_modules_are_restored(store, breaks):
 def test_other_instances_are_not_recorded(store):
     other = Net()
 
-    class Outer(nnx.Module):
-        def __init__(self):
-            self.own = Scale(1.0)
+    port = nnx_of(lambda self, x: self.own(x) + other(x), own=Scale(1.0))
 
-        def __call__(self, x):
-            return self.own(x) + other(x)
-
-    assert [path for path, *_ in paths(run(Outer(), X, store=store))] == ["own", ""]
+    assert [path for path, *_ in paths(run(port, X, store=store))] == ["own", ""]
 
 
 def test_a_second_comparison_at_the_same_time_is_refused(store):
@@ -149,14 +145,9 @@ def test_a_second_comparison_at_the_same_time_is_refused(store):
             release.wait(10)
             return x
 
-    class Outer(nnx.Module):
-        def __init__(self):
-            self.slow = Slow()
+    port = nnx_of(lambda self, x: self.slow(x), slow=Slow())
 
-        def __call__(self, x):
-            return self.slow(x)
-
-    thread = threading.Thread(target=lambda: run(Outer(), X, store=store))
+    thread = threading.Thread(target=lambda: run(port, X, store=store))
     thread.start()
     try:
         assert inside.wait(10)

@@ -1,32 +1,14 @@
 """The command, through its entry point: exit codes, and one clear line for bad input."""
 
-import os
 import shutil
 import subprocess
-import sysconfig
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
-
-
-def parity(*words, cwd=None, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-
-
-def refused(done, *parts):
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    for part in parts:
-        assert part in last
-    return last
+from tests.commands import parity, refused
 
 
 def test_help_is_quick_and_names_the_options():
@@ -46,7 +28,7 @@ def test_help_is_quick_and_names_the_options():
 def test_the_shell_completes_commands_options_and_pairs():
     for words, found in (("parity ru", "run"), ("parity run cogv", "cogvideox"),
                          ("parity run cogvideox --fr", "--frames"),
-                         ("parity compare --dt", "--dtype")):  # fmt: skip
+                         ("parity compare --dev", "--device")):  # fmt: skip
         asked = {"_PARITY_COMPLETE": "bash_complete", "COMP_WORDS": words,
                  "COMP_CWORD": str(words.count(" "))}  # fmt: skip
         done = parity(**asked)

@@ -6,26 +6,18 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
-from collections import OrderedDict
 from pathlib import Path
 
-import jax.numpy as jnp
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from click.testing import CliRunner
-from flax import linen, nnx
 
-from parity import compare
 from parity.cli import cli
-from parity.cli.dtype import cast
 from parity.cli.making import arguments, find_function
 from parity.core.exceptions import InputError
+from tests.commands import COMMAND, parity, refused
 from tests.docs.documents import blocks, difference
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 SOURCE = """
@@ -121,13 +113,6 @@ LADDER = parity.Pair("ladder", None, None, None, ())
 """
 
 
-def parity(*words, cwd, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compare")
@@ -146,18 +131,13 @@ def home(tmp_path_factory):
         (["json:loads", "--depth", "-1"], "--depth"),
         (["gone.module:f"], "'gone.module:f' cannot be loaded: No module named 'gone'"),
         (["json:2"], "'json:2': expected module:attribute, as in package.module:function"),
-        (["json:loads", "--dtype", "int8"], "'int8' is not one of 'float64', 'float32'"),
-        (["json:loads", "--dtype", "float64", "--repro", "b"], "--repro cannot make the port"),
         (["math:pi"], "'math:pi' is a float, expected a function that returns"),
         (["json:loads", "--device", "cpu:7"], "--device 'cpu:7': JAX has cpu:0"),
         (["json:loads", "--device", "cpu:-1"], "--device 'cpu:-1': JAX has cpu:0"),
     ],
 )
 def test_wrong_usage(words, part, home):
-    done = parity("compare", *words, cwd=home)
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    assert part in done.stderr.strip().splitlines()[-1]
+    refused(parity("compare", *words, cwd=home), part)
 
 
 @pytest.fixture
@@ -221,51 +201,6 @@ def test_the_options_on_another_device(home):
     assert (report["facts"]["only"], report["facts"]["depth"]) == (["inner"], 0)
     assert report["verdict"] == "WARN"
     assert "the report has no fault" in done.stderr
-
-
-class LinearPort(nnx.Module):
-    def __init__(self, reference, dtype=None):
-        self.linear = nnx.Linear(4, 4, rngs=nnx.Rngs(0), dtype=dtype)
-        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
-        self.steps = nnx.Variable(jnp.zeros((), jnp.int32))
-
-    def __call__(self, input):
-        return self.linear(input)
-
-
-def linear(dtype=None):
-    reference = torch.nn.Sequential(OrderedDict(linear=torch.nn.Linear(4, 4)))
-    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    return {"torch_module": reference, "nnx_module": LinearPort(reference, dtype),
-            "torch_args": (x,), "nnx_args": (jnp.asarray(x),)}  # fmt: skip
-
-
-def test_both_sides_in_another_type():
-    made = cast(linear(), "bfloat16")
-    assert made["nnx_module"].steps[...].dtype == "int32"
-    report = compare(**made, ignore=("steps",), check_compiled=False)
-    assert report, report.notes
-    assert set(report.table.dtype) == {"bfloat16"}
-    assert 1e-5 < report.table.floor_rel_l2.max() < 1e-2  # PyTorch in bfloat16, not in float32
-
-
-def test_a_port_with_a_type_of_its_own_is_not_cast():
-    with pytest.raises(InputError, match="`linear` of the port computes in float32 whatever it"):
-        cast(linear(jnp.float32), "bfloat16")
-    assert cast(linear(jnp.float32), "float32")["nnx_module"].linear.dtype == jnp.float32
-    made = linear() | {"nnx_module": nnx.bridge.ToNNX(linen.Dense(4, dtype=jnp.float32))}
-    with pytest.raises(InputError, match="`<root>` of the port computes in float32 whatever it"):
-        cast(made, "bfloat16")
-
-
-@pytest.mark.slow
-def test_in_double_precision(home):
-    done = parity("compare", "mine:line", "--dtype", "float64", "--out", "double", cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr
-    table = pd.read_csv(home / "double" / "layers.csv", keep_default_na=False)
-    assert set(table.dtype) == {"float64"}
-    assert table.mae.astype(float).max() < 1e-14
 
 
 def test_what_a_module_does_not_find_itself_shows_where(beside):

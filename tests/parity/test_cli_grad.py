@@ -1,14 +1,11 @@
 """`parity compare --gradients`, through the entry point."""
 
 import json
-import subprocess
-import sysconfig
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+from tests.commands import parity
 
 SOURCE = """
 import jax
@@ -57,14 +54,8 @@ def home(tmp_path_factory):
     return folder
 
 
-def parity(home, *words):
-    return subprocess.run(
-        [COMMAND, "compare", *words], capture_output=True, text=True, cwd=home, check=False
-    )
-
-
 def test_a_gradient_that_is_stopped(home):
-    done = parity(home, "mine:wrong", "--gradients")
+    done = parity("compare", "mine:wrong", "--gradients", cwd=home)
     assert done.returncode == 1, done.stderr
     assert (
         "fault: <root> (Torch), call 0 of __call__/grad, between `first` and the input of `second`"
@@ -79,14 +70,14 @@ def test_a_gradient_that_is_stopped(home):
 
 @pytest.mark.slow
 def test_one_that_is_right(home):
-    done = parity(home, "mine:right", "--gradients", "--json", "--out", "there")
+    done = parity("compare", "mine:right", "--gradients", "--json", "--out", "there", cwd=home)
     assert done.returncode == 0, done.stderr
     kinds = [line["kind"] for line in json.loads(done.stdout)["kinds"]]
     assert kinds == ["Tanh", "Torch", "Tanh, gradients", "Torch, gradients"]
 
 
 def test_it_is_of_the_whole(home):
-    done = parity(home, "mine:right", "--gradients", "--only", "first")
+    done = parity("compare", "mine:right", "--gradients", "--only", "first", cwd=home)
     assert done.returncode == 2
     assert done.stderr.strip().splitlines() == [
         "parity: --gradients is of the whole model: use --depth, not --only, to see less of it"

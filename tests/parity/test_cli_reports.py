@@ -1,16 +1,12 @@
 """`parity show`, `diff` and `env`, and what `run` prints, through the console script."""
 
 import json
-import os
 import re
-import subprocess
-import sysconfig
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+from tests.commands import parity, refused
 
 TINY = """
 import jax.numpy as jnp
@@ -37,21 +33,6 @@ PAIR = parity.Pair(
     rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
 )
 """
-
-
-def parity(*words, cwd=None, **variables):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
-        env={**os.environ, **variables},
-    )  # fmt: skip
-
-
-def refused(done, *parts):
-    assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
-    assert done.stdout == ""
-    for part in parts:
-        assert part in done.stderr.strip().splitlines()[-1]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """`parity.compare` end to end on a small pair: correct, and with one thing wrong at a time."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,9 +8,10 @@ from flax import nnx
 
 import parity
 from parity import InputError
-
-compare = partial(parity.compare, check_compiled=False)
-"""Without the port as one program, which takes longer to compile than all the rest."""
+from tests.nets import ported, torch_of
+from tests.parity.conftest import renamed
+from tests.ports import Relu, nnx_of
+from tests.reports import compare
 
 
 def replaced(port, path, function):
@@ -125,20 +124,7 @@ def test_a_named_method(pair, image):
 
 
 def test_rename(pair, image):
-    class Renamed(nnx.Module):
-        def __init__(self, port):
-            self.first, self.block, self.blocks, self.head = (
-                port.stem, port.block, port.blocks, port.head,
-            )  # fmt: skip
-
-        def __call__(self, x):
-            h = self.first(x)
-            h, _ = self.block(h)
-            h, _ = self.block(h, scale=0.5)
-            h, stats = self.blocks[0](h)
-            return self.head(stats["mean"]), h
-
-    port = Renamed(pair[1])
+    port = renamed(pair[1], stem="first")
     report = compare(pair[0], port, (image,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("stem",)
@@ -187,82 +173,54 @@ def test_a_layout_glob_that_matches_nothing(pair, image):
 
 
 def test_an_ambiguous_layout_asks(pair):
-    class Double(torch.nn.Module):
-        def forward(self, x):
-            return 2 * x
+    reference = torch_of(lambda _, x: 2 * x)
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return 2 * x
+    port = nnx_of(lambda _, x: 2 * x)
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = compare(Double(), Port(), (cube,), layout={"#x": "channels_first"})
+    report = compare(reference, port, (cube,), layout={"#x": "channels_first"})
     assert report.verdict == "UNKNOWN"
     assert not report
-    assert compare(Double(), Port(), (cube,), layout={"*": "channels_first"}).verdict == "PASS"
+    assert compare(reference, port, (cube,), layout={"*": "channels_first"}).verdict == "PASS"
 
 
 def test_tokens_keep_their_layout():
     """(B, L, D) through a Linear: nothing is moved."""
     linear = torch.nn.Linear(6, 4)
-    port = nnx.Linear(6, 4, rngs=nnx.Rngs(0))
-    port.kernel[...] = jnp.asarray(linear.weight.detach().numpy().T)
-    port.bias[...] = jnp.asarray(linear.bias.detach().numpy())
+    port = ported(linear)
     x = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
     assert compare(linear, port, (x,)).verdict == "PASS"
-
-
-class Zero(torch.nn.Module):
-    def forward(self, x):
-        return x * 0
-
-
-class Pair2(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x), None
-
-
-def nnx_of(function):
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return function(x)
-
-    return Port()
 
 
 VECTOR = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_zero_reference_does_not_hide_an_error():
-    report = compare(Zero(), nnx_of(lambda x: x + 5), (VECTOR,))
+    reference = torch_of(lambda _, x: x * 0)
+    report = compare(reference, nnx_of(lambda _, x: x + 5), (VECTOR,))
     assert report.verdict == "FAIL"
     assert report.first_fault.path == ""
-    assert compare(Zero(), nnx_of(lambda x: x * 0), (VECTOR,)).verdict == "PASS"
+    assert compare(reference, nnx_of(lambda _, x: x * 0), (VECTOR,)).verdict == "PASS"
 
 
 def test_none_beside_the_array_does_not_hide_it():
-    assert compare(Pair2(), nnx_of(nnx.relu), (VECTOR,)).verdict == "PASS"
-    report = compare(Pair2(), nnx_of(lambda x: 7 * x), (VECTOR,))
+    reference = torch_of(lambda _, x: (torch.relu(x), None))
+    assert compare(reference, Relu(), (VECTOR,)).verdict == "PASS"
+    report = compare(reference, nnx_of(lambda _, x: 7 * x), (VECTOR,))
     assert report.verdict == "FAIL"
 
 
 def test_one_sided_outputs_alone_are_nothing_compared():
-    class Text(torch.nn.Module):
-        def forward(self, x):
-            return x
 
-    assert compare(Text(), nnx_of(lambda x: None), (VECTOR,)).verdict == "FAIL"
+    assert compare(torch_of(lambda _, x: x), nnx_of(lambda _, x: None), (VECTOR,)).verdict == "FAIL"
 
 
 def test_nan_everywhere_is_not_equality():
-    report = compare(Text2(), nnx_of(lambda x: x * jnp.nan), (VECTOR,))
+    report = compare(
+        torch_of(lambda _, x: x * float("nan")), nnx_of(lambda _, x: x * jnp.nan), (VECTOR,)
+    )
     assert report.verdict == "UNKNOWN"
     assert not report
-
-
-class Text2(torch.nn.Module):
-    def forward(self, x):
-        return x * float("nan")
 
 
 def test_plain_arguments_must_agree(pair):
@@ -273,49 +231,29 @@ def test_plain_arguments_must_agree(pair):
 
 
 def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
-    class Up(torch.nn.Module):
-        def forward(self, x):
-            return x * 1.0
 
-    class Net(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.up, self.head = Up(), Head()
+    reference = torch_of(
+        lambda self, x: self.head(self.up(x)),
+        up=torch_of(lambda _, x: x * 1.0),
+        head=torch_of(lambda _, x: x.mean((2, 3))),
+    )
 
-        def forward(self, x):
-            return self.head(self.up(x))
-
-    class Head(torch.nn.Module):
-        def forward(self, x):
-            return x.mean((2, 3))
-
-    class NnxUp(nnx.Module):
-        def __call__(self, x):
-            return x * 1.01
-
-    class NnxHead(nnx.Module):
-        def __call__(self, x):
-            return x.mean((1, 2))
-
-    class NnxNet(nnx.Module):
-        def __init__(self):
-            self.up, self.head = NnxUp(), NnxHead()
-
-        def __call__(self, x):
-            return self.head(self.up(x))
+    port = nnx_of(
+        lambda self, x: self.head(self.up(x)),
+        up=nnx_of(lambda _, x: x * 1.01),
+        head=nnx_of(lambda _, x: x.mean((1, 2))),
+    )
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
-    report = compare(Net(), NnxNet(), (cube,), nnx_args=(np.moveaxis(cube, 1, -1),))
+    report = compare(reference, port, (cube,), nnx_args=(np.moveaxis(cube, 1, -1),))
     assert "head" not in [fault.path for fault in report.faults]
-    sure = compare(Net(), NnxNet(), (cube,), layout={"*": "channels_first"})
+    sure = compare(reference, port, (cube,), layout={"*": "channels_first"})
     assert [fault.path for fault in sure.faults] == ["up"]
 
 
 def test_bfloat16_models_are_measured():
     reference = torch.nn.Linear(6, 4).bfloat16()
-    port = nnx.Linear(6, 4, rngs=nnx.Rngs(0), dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
-    port.kernel[...] = jnp.asarray(reference.weight.detach().float().numpy().T, jnp.bfloat16)
-    port.bias[...] = jnp.asarray(reference.bias.detach().float().numpy(), jnp.bfloat16)
+    port = ported(reference, dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
     x = torch.randn(3, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
     report = compare(
         reference, port, (x,), nnx_args=(jnp.asarray(x.float().numpy(), jnp.bfloat16),)
@@ -327,23 +265,20 @@ def test_bfloat16_models_are_measured():
 VECTORS = np.random.default_rng(5).standard_normal((4, 6)).astype(np.float32)
 
 
-class TorchLinear(torch.nn.Module):
-    def __init__(self, drop=0.0):
-        super().__init__()
-        self.linear, self.drop = torch.nn.Linear(6, 6), torch.nn.Dropout(drop)
-        self.norm = torch.nn.BatchNorm1d(6)
-
-    def forward(self, x):
-        return self.norm(self.drop(self.linear(x)))
+def torch_linear(drop=0.0):
+    return torch_of(
+        lambda self, x: self.norm(self.drop(self.linear(x))),
+        linear=torch.nn.Linear(6, 6),
+        drop=torch.nn.Dropout(drop),
+        norm=torch.nn.BatchNorm1d(6),
+    )
 
 
 class NnxLinear(nnx.Module):
     """The same without dropout, and with the norm's and the activation's code inside."""
 
     def __init__(self, reference, factor=1.0):
-        self.linear = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
+        self.linear = ported(reference.linear)
         self.norm = nnx.BatchNorm(6, epsilon=1e-5, use_running_average=True, rngs=nnx.Rngs(0))
         self.factor = factor
 
@@ -352,7 +287,7 @@ class NnxLinear(nnx.Module):
 
 
 def test_a_random_reference_is_no_reference():
-    reference = TorchLinear(drop=0.3)  # a new module is in train mode
+    reference = torch_linear(drop=0.3)  # a new module is in train mode
     report = compare(reference, NnxLinear(reference), (VECTORS,))
     assert not report
     assert [row.path for row in report.rows if "Call .eval() on both" in row.reason] == [""]
@@ -365,7 +300,7 @@ def test_a_random_reference_is_no_reference():
 
 
 def test_a_seed_gives_the_same_report_again():
-    reference = TorchLinear(drop=0.3)
+    reference = torch_linear(drop=0.3)
 
     class Dropping(NnxLinear):
         def __init__(self, reference):
@@ -399,7 +334,7 @@ def test_both_models_are_left_in_their_state():
             self.calls[...] = self.calls[...] + 1
             return super().__call__(x)
 
-    reference = TorchLinear()
+    reference = torch_linear()
     port = Counting(reference)
     before = {name: value.clone() for name, value in reference.named_buffers()}
     compare(reference, port, (VECTORS,))
@@ -408,71 +343,47 @@ def test_both_models_are_left_in_their_state():
 
 
 def test_inputs_that_hide_mistakes_are_said():
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return torch.tanh(x)
+    reference = torch_of(lambda _, x: torch.tanh(x))
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return jnp.tanh(2 * x)
+    port = nnx_of(lambda _, x: jnp.tanh(2 * x))
 
-    zeros = compare(Torch(), Port(), (np.zeros((3, 4), np.float32),))
+    zeros = compare(reference, port, (np.zeros((3, 4), np.float32),))
     assert zeros.verdict == "WARN"
     assert zeros.notes == ("input 'x' is 0 everywhere: that hides mistakes",)
     broken = VECTORS.copy()
     broken[0, 0] = np.nan
-    assert "1 entries that are not finite" in compare(Torch(), Port(), (broken,)).notes[0]
+    assert "1 entries that are not finite" in compare(reference, port, (broken,)).notes[0]
 
 
 def test_integers_of_64_bits_are_jax_s_of_32():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.embed = torch.nn.Embedding(11, 6)
 
-        def forward(self, ids):
-            return self.embed(ids)
+    def make_port(reference):
+        return nnx_of(lambda self, ids: self.embed(ids), embed=ported(reference.embed))
 
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            self.embed = nnx.Embed(11, 6, rngs=nnx.Rngs(0))
-            self.embed.embedding[...] = jnp.asarray(reference.embed.weight.detach().numpy())
-
-        def __call__(self, ids):
-            return self.embed(ids)
-
-    reference = Torch()
+    reference = torch_of(lambda self, ids: self.embed(ids), embed=torch.nn.Embedding(11, 6))
     ids = np.arange(8).reshape(2, 4)
     assert ids.dtype == np.int64
-    assert compare(reference, Port(reference), (ids,)).verdict == "PASS"
-    wrong = compare(reference, Port(reference), (ids,), nnx_args=(ids,))
+    assert compare(reference, make_port(reference), (ids,)).verdict == "PASS"
+    wrong = compare(reference, make_port(reference), (ids,), nnx_args=(ids,))
     assert wrong.verdict == "PASS"
     with pytest.raises(InputError, match="other values"):
-        compare(reference, Port(reference), (ids,), nnx_args=(ids + 1,))
+        compare(reference, make_port(reference), (ids,), nnx_args=(ids + 1,))
 
 
 def test_a_module_that_one_side_has_as_a_function():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear, self.act = torch.nn.Linear(6, 6), torch.nn.SiLU()
 
-        def forward(self, x):
-            return self.act(self.linear(x))
+    def make_port(act):
+        linear = ported(reference.linear)
+        return nnx_of(lambda self, x: self.act_function(self.linear(x)), linear=linear,
+                      act_function=act)  # fmt: skip
 
-    class Port(nnx.Module):
-        def __init__(self, reference, act):
-            self.linear = NnxLinear(type("R", (), {"linear": reference.linear})()).linear
-            self.act_function = act
-
-        def __call__(self, x):
-            return self.act_function(self.linear(x))
-
-    reference = Torch()
-    report = compare(reference, Port(reference, nnx.silu), (VECTORS,))
+    reference = torch_of(
+        lambda self, x: self.act(self.linear(x)), linear=torch.nn.Linear(6, 6), act=torch.nn.SiLU()
+    )
+    report = compare(reference, make_port(nnx.silu), (VECTORS,))
     assert report.verdict == "PASS"
     assert "does not call it" in report.coverage.dissolved["act"]
-    report = compare(reference, Port(reference, nnx.gelu), (VECTORS,))
+    report = compare(reference, make_port(nnx.gelu), (VECTORS,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "activation")]
 
 
@@ -485,11 +396,11 @@ def test_a_module_that_one_side_has_as_a_function():
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
         ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
-        ({"torch_method": "encode"}, "torch_method: TorchLinear has no method 'encode'"),
+        ({"torch_method": "encode"}, "torch_method: Net has no method 'encode'"),
     ],
 )
 def test_misuse_is_explained(change, message):
-    reference = TorchLinear()
+    reference = torch_linear()
     options = {"torch_module": reference, "nnx_module": NnxLinear(reference),
                "torch_args": (VECTORS,)}  # fmt: skip
     with pytest.raises(InputError, match=message):
@@ -497,109 +408,74 @@ def test_misuse_is_explained(change, message):
 
 
 def test_attention_whose_projection_is_never_called():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.attention = torch.nn.MultiheadAttention(6, 2, batch_first=True)
+    reference = torch_of(
+        lambda self, x: self.attention(x, x, x, need_weights=False)[0],
+        attention=torch.nn.MultiheadAttention(6, 2, batch_first=True),
+    )
 
-        def forward(self, x):
-            return self.attention(x, x, x, need_weights=False)[0]
+    def attend(self, x):
+        q, k, v = jnp.split(x @ self.weight[...] + self.bias[...].reshape(1, 1, -1), 3, -1)
+        q, k, v = (a.reshape(*a.shape[:2], 2, 3) for a in (q, k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.scale
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), v)
+        return self.out_proj(mixed.reshape(x.shape))
 
-    class Attention(nnx.Module):
-        def __init__(self, reference, scale):
-            self.weight = nnx.Param(jnp.asarray(reference.in_proj_weight.detach().numpy().T))
-            self.bias = nnx.Param(jnp.asarray(reference.in_proj_bias.detach().numpy()))
-            self.out_proj = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-            out = reference.out_proj
-            self.out_proj.kernel[...] = jnp.asarray(out.weight.detach().numpy().T)
-            self.out_proj.bias[...] = jnp.asarray(out.bias.detach().numpy())
-            self.scale = scale
+    def make_port(scale):
+        held = reference.attention
+        attention = nnx_of(
+            attend,
+            weight=nnx.Param(jnp.asarray(held.in_proj_weight.detach().numpy().T)),
+            bias=nnx.Param(jnp.asarray(held.in_proj_bias.detach().numpy())),
+            out_proj=ported(held.out_proj),
+            scale=scale,
+        )
+        return nnx_of(lambda self, x: self.attention(x), attention=attention)
 
-        def __call__(self, x):
-            q, k, v = jnp.split(x @ self.weight[...] + self.bias[...].reshape(1, 1, -1), 3, -1)
-            q, k, v = (a.reshape(*a.shape[:2], 2, 3) for a in (q, k, v))
-            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.scale
-            mixed = jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), v)
-            return self.out_proj(mixed.reshape(x.shape))
-
-    class Port(nnx.Module):
-        def __init__(self, reference, scale):
-            self.attention = Attention(reference.attention, scale)
-
-        def __call__(self, x):
-            return self.attention(x)
-
-    reference = Torch().eval()
+    reference.eval()
     x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
-    right = compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "as_is"})
+    right = compare(reference, make_port(3**-0.5), (x,), layout={"*": "as_is"})
     assert right.faults == ()
     assert "attention.out_proj" in right.coverage.dissolved
     assert right.verdict == "PASS"
-    wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "as_is"})
+    wrong = compare(reference, make_port(1.0), (x,), layout={"*": "as_is"})
     assert [fault.path for fault in wrong.faults] == ["attention"]
 
 
 def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
     """`nn.MultiheadAttention` hands the weights of `out_proj` to a function."""
 
-    class Reference(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out_proj = torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            return torch.nn.functional.linear(x, self.out_proj.weight, self.out_proj.bias)
-
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            self.out = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-            self.out.kernel[...] = jnp.asarray(reference.out_proj.weight.detach().numpy().T)
-            self.out.bias[...] = jnp.asarray(reference.out_proj.bias.detach().numpy())
-
-        def __call__(self, x):
-            return self.out(x)
-
-    reference = Reference()
+    linear = torch.nn.functional.linear
+    reference = torch_of(
+        lambda self, x: linear(x, self.out_proj.weight, self.out_proj.bias),
+        out_proj=torch.nn.Linear(4, 4),
+    )
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    report = compare(reference, Port(reference), (x,), rename={"out_proj": "out"})
+    report = compare(
+        reference,
+        nnx_of(lambda self, x: self.out(x), out=ported(reference.out_proj)),
+        (x,),
+        rename={"out_proj": "out"},
+    )
     assert report.verdict == "PASS"
     assert list(report.coverage.dissolved) == ["out_proj"]
 
 
 @pytest.mark.parametrize("broken", [True, False])
 def test_what_is_not_finite_before_a_mistake_does_not_hide_it(broken):
-    class Block(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = torch.nn.Linear(4, 4)
+    around = torch_of(lambda self, x: self.inner(2 * x), inner=torch.nn.Linear(4, 4))
 
-        def forward(self, x):
-            return self.inner(2 * x)
+    def chained(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
-    class Port(nnx.Module):
-        def __init__(self, inner, factor):
-            self.inner, self.factor = inner, factor
-
-        def __call__(self, x):
-            return self.inner(self.factor * x)
-
-    def linear(module):
-        port = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-        port.kernel[...] = jnp.asarray(module.weight.detach().numpy().T)
-        port.bias[...] = jnp.asarray(module.bias.detach().numpy())
-        return port
-
-    class Chain(nnx.Module):
-        def __init__(self, *layers):
-            self.layers = nnx.List(layers)
-
-        def __call__(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    reference = torch.nn.Sequential(torch.nn.Linear(4, 4), Block())
-    port = Chain(linear(reference[0]), Port(linear(reference[1].inner), 1 if broken else 2))
+    reference = torch.nn.Sequential(torch.nn.Linear(4, 4), around)
+    inner = nnx_of(
+        lambda self, x: self.inner(self.factor * x),
+        inner=ported(reference[1].inner),
+        factor=1 if broken else 2,
+    )
+    port = nnx_of(chained, layers=nnx.List([ported(reference[0]), inner]))
     port.layers[0].kernel[0, 0] = jnp.nan
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = compare(reference, port, (x,), rename={"*": "layers.*"})

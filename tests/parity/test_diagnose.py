@@ -8,7 +8,9 @@ import torch
 from flax import nnx
 
 import parity
-from parity.diagnose.probe import PROBES
+from parity.diagnose.all_probes import PROBES
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(3).standard_normal((2, 6, 7, 5)).astype(np.float32)
 NOISE = np.random.default_rng(5).standard_normal((2, 7, 5, 6)).astype(np.float32)
@@ -16,15 +18,10 @@ VIDEO = np.random.default_rng(4).standard_normal((1, 4, 5, 6, 7)).astype(np.floa
 
 
 def compare(theirs, ours, x=X):
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return theirs(x)
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return ours(x)
-
-    return parity.compare(Torch(), Port(), (x,), check_compiled=False).first_fault
+    return parity.compare(
+        torch_of(lambda _, x: theirs(x)), nnx_of(lambda _, x: ours(x)), (x,), check_compiled=False
+    ).first_fault
 
 
 def test_an_epsilon_under_a_root():

@@ -162,24 +162,10 @@ def test_the_table_is_sorted_paged_and_opened_by_keyboard(driver, large):
     assert shown(driver, "verdict") == ["WARN"]
 
 
-def test_the_flame_graph_and_the_chart_by_keyboard(driver, small):
+def test_the_chart_by_keyboard(driver, small):
     from selenium.webdriver.common.keys import Keys
 
     opened(driver, small)
-    driver.execute_script("document.querySelector('#flame [tabindex=\"0\"]').focus()")
-    text = find(driver, "#flame-text")
-    assert text.text.startswith("<root>")
-    press(driver, Keys.ARROW_DOWN)
-    assert text.text.startswith("stem (Conv2d), fault 1")
-    press(driver, Keys.ARROW_RIGHT)
-    inside = text.text.split()[0].rstrip(":")
-    assert inside != "stem"
-    press(driver, Keys.ENTER)
-    assert find(driver, "#flame > div").text.startswith(inside)
-    press(driver, Keys.ESCAPE)
-    assert find(driver, "#flame > div").text.startswith("<root>")
-    find(driver, "#by-calls").click()
-    assert "calls" in text.text
     call = find(driver, "#call")
     assert find(driver, "#call-text").text.startswith("stem, call 0")
     call.send_keys(Keys.HOME, Keys.END)

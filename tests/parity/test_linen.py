@@ -1,7 +1,5 @@
 """A port in Flax Linen, wrapped with `nnx.bridge.ToNNX`: its modules have rows like any other."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,25 +9,24 @@ from flax import linen, nnx
 import parity
 from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import named_tensors, submodules
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
-compare = partial(parity.compare, check_compiled=False)
 
-
-class TorchBlock(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = torch.nn.LayerNorm(6)
-        self.fc = torch.nn.Linear(6, 6)
-        self.act = torch.nn.GELU()
-
-    def forward(self, x, scale=1.0):
-        return x + self.act(self.fc(self.norm(x))) * scale
+def torch_block():
+    return torch_of(
+        lambda self, x, scale=1.0: x + self.act(self.fc(self.norm(x))) * scale,
+        norm=torch.nn.LayerNorm(6),
+        fc=torch.nn.Linear(6, 6),
+        act=torch.nn.GELU(),
+    )
 
 
 class TorchNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.blocks = torch.nn.ModuleList([TorchBlock(), TorchBlock()])
+        self.blocks = torch.nn.ModuleList([torch_block(), torch_block()])
         self.bn = torch.nn.BatchNorm1d(6)
         self.head = torch.nn.Linear(6, 4)
 
@@ -151,14 +148,9 @@ def test_a_wrong_weight_is_named():
     assert [(f.path, f.cause) for f in report.faults] == [("blocks.1.fc", "weights_swapped")]
 
 
-class Around(nnx.Module):
+def around(inner):
     """An NNX port of which a part is still Linen."""
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def __call__(self, x):
-        return _compiled(self, x)
+    return nnx_of(lambda self, x: _compiled(self, x), inner=inner)
 
 
 @nnx.jit
@@ -166,19 +158,10 @@ def _compiled(module, x):
     return module.inner(x) * 2
 
 
-class TorchAround(torch.nn.Module):
-    def __init__(self, inner):
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x):
-        return self.inner(x) * 2
-
-
 @pytest.mark.parametrize("only", [(), ("inner.blocks.1",)])
 def test_inside_an_nnx_module_under_jit(only):
     reference, port = make(residual=0.0)
-    pair = TorchAround(reference), Around(port)
+    pair = torch_of(lambda self, x: self.inner(x) * 2, inner=reference), around(port)
     report = compare(*pair, (X,), rename={"inner.blocks.*": "inner.blocks_*"}, only=only)
     assert [fault.path for fault in report.faults] == ["inner.blocks.1"]
     inside = report.table[report.table.path.str.startswith("inner.blocks.1.")]

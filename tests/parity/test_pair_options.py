@@ -105,7 +105,7 @@ def test_the_commands_take_them_after_the_name_and_others_before_it(tmp_path, mo
         (("run", NAME, "--batch-rows", "x"), "'--batch-rows': 'x' is no number of rows"),
         (("run", NAME, "--scale", "x"), "'--scale': could not convert"),
         (("run", NAME, "--rows", "3"), "No such option '--rows'"),
-        (("run", "--batch-rows", "3", NAME), "no pair '3'"),
+        (("run", "--batch-rows", "3", NAME), "--batch-rows: options of a pair come after its name"),
         (("run",), "name a pair: registered are cogvideox"),
         (("run", f"{__name__}:CLASH"), "option 'seed' is one of `parity run` itself"),
     ],

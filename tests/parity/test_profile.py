@@ -44,8 +44,8 @@ def test_the_calls_of_a_recorded_run_have_the_paths_of_their_modules(tmp_path):
 @pytest.mark.parametrize(
     "words",
     [
-        ("run", "--config", "gone.json"),
-        ("selftest", "--only", "no such mistake"),
+        ("run", "cogvideox", "--config", "gone.json"),
+        ("selftest", "cogvideox", "--only", "no such mistake"),
     ],
 )
 def test_both_commands_profile_what_they_run(tmp_path, words):

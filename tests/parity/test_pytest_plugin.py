@@ -140,9 +140,9 @@ def test_wrong(assert_parity):
     done.stdout.fnmatch_lines([
         '>*assert_parity(model, ported(model, 0.1), (images,), name="one more")',
         "E*AssertionError: parity FAIL: `second`: weights_value",
-        "E*fault: `second` (Linear), call 0 of __call__: weights_value: *",
-        "E*hint: *",
-        "E*worst R *e+*, of `second`, call 0",
+        "E*what to do: *",
+        "E*- modules: 3 matched *",
+        "E*fault: second (Linear), call 0 of __call__: weights_value: *",
         f"E*report: {folder}",
         "PASS*R *test_port.py::test_wrong",
         "FAIL*R *e+*test_port.py::test_wrong [[]one-more[]]  `second`: weights_value",
@@ -202,10 +202,10 @@ def test_warn(assert_parity):
     done = run(BEGIN + source)
     done.assert_outcomes(failed=2, passed=1)
     done.stdout.fnmatch_lines([
-        "E*parity FAIL: no counterpart: extra, and 3 more",
+        "E*parity FAIL: without a counterpart, which fails: 1 modules (extra), 1 calls (*",
         "E*- unmatched *extra*",
         "E*parity UNKNOWN: `<root>#1`: not compared: object is no array*",
-        "FAIL*test_incomplete  no counterpart: extra, and 3 more",
+        "FAIL*test_incomplete  without a counterpart, which fails: 1 modules (extra), *",
         "UNKNOWN*test_unknown  `<root>#1`: *",
         "WARN*test_warn  only the port returns 1 of the outputs: <root>#1",
     ])  # fmt: skip

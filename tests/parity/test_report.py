@@ -1,18 +1,13 @@
 import io
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from flax import nnx
 from rich.console import Console
 
 import parity
@@ -26,8 +21,10 @@ from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
-
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+from tests.commands import python
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import SCHEMA
 
 
 def test_json_follows_the_published_schema(report):
@@ -41,15 +38,12 @@ def test_json_follows_the_published_schema(report):
 
 
 def test_the_reason_of_every_doubt_reaches_the_reader(image):
-    class Torch(torch.nn.Module):
-        def forward(self, x):
-            return x.tanh(), object()
 
-    class Port(nnx.Module):
-        def __call__(self, x):
-            return jnp.tanh(x), object()
+    port = nnx_of(lambda _, x: (jnp.tanh(x), object()))
 
-    report = parity.compare(Torch(), Port(), (image,), check_compiled=False)
+    report = parity.compare(
+        torch_of(lambda _, x: (x.tanh(), object())), port, (image,), check_compiled=False
+    )
     assert report.verdict == "UNKNOWN"
     line = "UNKNOWN: `<root>` output `1` call 0 of __call__: not compared: object is no array"
     assert line in as_markdown(report)
@@ -204,5 +198,4 @@ def test_what_cannot_be_written_is_said_with_its_place(report, tmp_path):
 def test_importing_parity_is_cheap():
     heavy = ("torch", "jax", "pandas")
     code = f"import sys, parity, parity.cli; print(any(m in sys.modules for m in {heavy}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert python("-c", code).strip() == "False"

@@ -3,44 +3,34 @@
 import io
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 from rich.console import Console
 
 import parity
 from parity.report.tree import show_tree
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 SQUARE = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
 LONG = np.random.default_rng(0).standard_normal((2, 6, 9)).astype(np.float32)
 
 
-class Reference(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.conv = torch.nn.Conv1d(6, 6, 3, padding=1)
-
-    def forward(self, x):
-        return self.conv(x.relu())
+def make_reference():
+    torch.manual_seed(0)
+    return torch_of(lambda self, x: self.conv(x.relu()), conv=torch.nn.Conv1d(6, 6, 3, padding=1))
 
 
-class Port(nnx.Module):
-    def __init__(self, reference):
-        self.conv = nnx.Conv(6, 6, (3,), padding=1, rngs=nnx.Rngs(0))
-        self.conv.kernel[...] = jnp.asarray(reference.conv.weight.detach().numpy().T)
-        self.conv.bias[...] = jnp.asarray(reference.conv.bias.detach().numpy())
-
-    def __call__(self, x):
-        return self.conv(jax.nn.relu(x))
+def make_port(reference):
+    return nnx_of(lambda self, x: self.conv(jax.nn.relu(x)), conv=ported(reference.conv))
 
 
 def compared(x=SQUARE, **options):
-    reference = Reference()
+    reference = make_reference()
     options = {"layout": {"<root>": "channels_first"}, "check_compiled": False, **options}
-    return parity.compare(reference, Port(reference), (x,), **options)
+    return parity.compare(reference, make_port(reference), (x,), **options)
 
 
 def test_layout_takes_it():
@@ -81,10 +71,8 @@ def test_no_hint_where_the_layout_is_known():
     def broken(x):
         raise ValueError("mine")
 
-    reference, port = Reference(), Port(Reference())
+    reference, port = make_reference(), make_port(make_reference())
     port.conv = broken
     with pytest.raises(ValueError, match="mine") as caught:
-        parity.compare(
-            reference, port, (LONG,), layout={"<root>": "channels_first"}, check_compiled=False
-        )
+        compare(reference, port, (LONG,), layout={"<root>": "channels_first"})
     assert not any("layout" in note for note in getattr(caught.value, "__notes__", ()))

@@ -2,7 +2,6 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -18,31 +17,13 @@ from parity.selftest.bench import _charged, selftest
 from parity.selftest.mistakes import GENERAL, behaviour
 from parity.selftest.show import to_frame
 from parity.selftest.trials import SelfTest, Trial
-
-
-class Torch(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = torch.nn.Conv2d(4, 4, 3, padding=1)
-        self.norm = torch.nn.GroupNorm(2, 4)
-        self.second = torch.nn.Conv2d(4, 4, 3, padding=1)
-
-    def forward(self, x):
-        return self.second(self.norm(self.first(x))) + x
+from tests.nets import ported, torch_of
 
 
 class Port(nnx.Module):
     def __init__(self, reference):
-        rngs = nnx.Rngs(0)
-        self.first = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
-        self.norm = nnx.GroupNorm(4, num_groups=2, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.second = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
-        for name in ("first", "second"):
-            weight = getattr(reference, name).weight.detach().numpy()
-            getattr(self, name).kernel[...] = jnp.asarray(weight.transpose(2, 3, 1, 0))
-        for name in ("first", "norm", "second"):
-            getattr(self, name).bias[...] = jnp.asarray(getattr(reference, name).bias.detach())
-        self.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
+        for name, layer in reference.named_children():
+            setattr(self, name, ported(layer))
 
     def __call__(self, x):
         return self.second(self.norm(self.first(x))) + x
@@ -50,7 +31,12 @@ class Port(nnx.Module):
 
 def make_torch(options, seed):
     torch.manual_seed(seed)
-    reference = Torch().eval()
+    reference = torch_of(
+        lambda self, x: self.second(self.norm(self.first(x))) + x,
+        first=torch.nn.Conv2d(4, 4, 3, padding=1),
+        norm=torch.nn.GroupNorm(2, 4),
+        second=torch.nn.Conv2d(4, 4, 3, padding=1),
+    ).eval()
     with torch.no_grad():
         for parameter in reference.norm.parameters():
             parameter.normal_()

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from parity.core.exceptions import InputError
-from parity.report.markdown import number
+from parity.report.sections import number
 from parity.report.terminal import shown_progress
 from parity.report.tree import _bar, show_tree
 

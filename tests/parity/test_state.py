@@ -18,6 +18,8 @@ from parity import InputError
 from parity.core import store
 from parity.core.exceptions import first_line
 from parity.measure import free as measure
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
@@ -25,71 +27,38 @@ WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
 
 def reference_of(function, **buffers):
     """A leaf with a weight and buffers, and the code given."""
-
-    class Leaf(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.from_numpy(WEIGHT.copy()))
-            for name, value in buffers.items():
-                self.register_buffer(name, torch.tensor(value))
-
-        def forward(self, x):
-            return function(self, x)
-
-    return Leaf()
+    leaf = torch_of(function, weight=torch.nn.Parameter(torch.from_numpy(WEIGHT.copy())))
+    for name, value in buffers.items():
+        leaf.register_buffer(name, torch.tensor(value))
+    return leaf
 
 
 def port_of(function, **variables):
     """The same of the port: its weight, variables, and the code given."""
-
-    class Leaf(nnx.Module):
-        def __init__(self):
-            self.weight = nnx.Param(jnp.asarray(WEIGHT.T))
-            for name, value in variables.items():
-                setattr(self, name, nnx.Variable(jnp.asarray(value)))
-
-        def __call__(self, x):
-            return function(self, x)
-
-    return Leaf()
+    variables = {name: nnx.Variable(jnp.asarray(value)) for name, value in variables.items()}
+    return nnx_of(function, weight=nnx.Param(jnp.asarray(WEIGHT.T)), **variables)
 
 
-class Torch(torch.nn.Module):
+def make_torch(m, calls=1):
     """Hands something of its own to `m`: the port's is not the same bit for bit."""
-
-    def __init__(self, m, calls=1):
-        super().__init__()
-        self.m, self.calls = m, calls
-
-    def forward(self, x):
-        return sum(self.m(torch.exp(x)) for _ in range(self.calls))
+    return torch_of(
+        lambda self, x: sum(self.m(torch.exp(x)) for _ in range(self.calls)), m=m, calls=calls
+    )
 
 
-class Port(nnx.Module):
-    def __init__(self, m, calls=1):
-        self.m, self.calls = m, calls
-
-    def __call__(self, x):
-        return sum(self.m(jnp.exp(x)) for _ in range(self.calls))
+def make_port(m, calls=1):
+    return nnx_of(
+        lambda self, x: sum(self.m(jnp.exp(x)) for _ in range(self.calls)), m=m, calls=calls
+    )
 
 
-class Shell(torch.nn.Module):
+def shell(m):
     """A container that only calls another one."""
-
-    def __init__(self, m):
-        super().__init__()
-        self.inner = m
-
-    def forward(self, x):
-        return self.inner(x)
+    return torch_of(lambda self, x: self.inner(x), inner=m)
 
 
-class PortShell(nnx.Module):
-    def __init__(self, m):
-        self.inner = m
-
-    def __call__(self, x):
-        return self.inner(x)
+def port_shell(m):
+    return nnx_of(lambda self, x: self.inner(x), inner=m)
 
 
 def linear(self, x):
@@ -125,8 +94,8 @@ def by_type(self, x):
     ],
 )
 def test_a_reference_for_float32_alone_is_unknown(function, reason):
-    reference = Torch(reference_of(function))
-    port = Port(port_of(lambda self, x: 1.01 * port_linear(self, x)))
+    reference = make_torch(reference_of(function))
+    port = make_port(port_of(lambda self, x: 1.01 * port_linear(self, x)))
     report = parity.compare(reference, port, (X,))
     assert report.verdict == "UNKNOWN"
     reasons = {row.path: row.reason for row in report.rows}
@@ -151,15 +120,9 @@ def test_the_callers_tensor_is_not_written_to():
 
 
 def test_one_tensor_given_twice_stays_one():
-    class Same(torch.nn.Module):
-        def forward(self, x, y):
-            return x * 2.0 if x is y else x * 3.0
+    reference = torch_of(lambda _, x, y: x * 2.0 if x is y else x * 3.0)
 
-    class Twice(nnx.Module):
-        def __call__(self, x, y):
-            return x * 2.0
-
-    assert parity.compare(Same(), Twice(), (X, X)).verdict == "PASS"
+    assert parity.compare(reference, nnx_of(lambda _, x, y: x * 2.0), (X, X)).verdict == "PASS"
 
 
 def test_the_reference_is_left_as_it_was():
@@ -203,16 +166,12 @@ def test_the_port_is_left_as_it_was():
     assert port._pytree__nodes == nodes
     assert int(port.drop.rngs.count[...]) == 0
 
-    class Random(nnx.Module):
-        def __init__(self, m):
-            self.m = m
-
-        def __call__(self, x, rngs):
-            rngs.dropout()
-            return self.m(x)
+    def random(self, x, rngs):
+        rngs.dropout()
+        return self.m(x)
 
     given = {"rngs": rngs}
-    parity.compare(Shell(reference_of(linear)), Random(port_of(port_linear)), (X,),
+    parity.compare(shell(reference_of(linear)), nnx_of(random, m=port_of(port_linear)), (X,),
                    rename={"inner": "m"}, nnx_kwargs=given)  # fmt: skip
     assert int(rngs.default.count[...]) == 0
 
@@ -235,8 +194,8 @@ def test_a_healthy_counter_passes(start, reassigned, calls):
         self.count[...] += 1
         return port_linear(self, x) * self.count[...]
 
-    reference = Torch(Shell(reference_of(counting, count=start)), calls)
-    port = Port(PortShell(port_of(port_counting, count=start)), calls)
+    reference = make_torch(shell(reference_of(counting, count=start)), calls)
+    port = make_port(port_shell(port_of(port_counting, count=start)), calls)
     report = parity.compare(reference, port, (X,))
     assert [(row.path, row.reason) for row in report.rows if row.verdict != "PASS"] == []
     assert report.verdict == "PASS"
@@ -248,9 +207,9 @@ def test_state_given_away_to_a_program_is_put_back():
         return port_linear(self, x) * self.count[...]
 
     reference = reference_of(lambda self, x: linear(self, x) * 2.0, count=1.0)
-    port = PortShell(port_of(port_counting, count=1.0))
+    port = port_shell(port_of(port_counting, count=1.0))
     call = nnx.jit(lambda model, x: model(x), donate_argnums=0)
-    assert parity.compare(Shell(reference), port, (X,), nnx_method=call).verdict == "PASS"
+    assert parity.compare(shell(reference), port, (X,), nnx_method=call).verdict == "PASS"
     assert float(port.inner.count[...]) == 1.0
     np.testing.assert_array_equal(port.inner.weight[...], WEIGHT.T)
 
@@ -264,8 +223,8 @@ def test_state_does_not_make_a_fault_dropout():
         self.count[...] += 1
         return port_linear(self, x) * self.count[...] * 1.5
 
-    reference = Torch(reference_of(counting, count=0.0))
-    report = parity.compare(reference, Port(port_of(port_counting, count=0.0)), (X,))
+    reference = make_torch(reference_of(counting, count=0.0))
+    report = parity.compare(reference, make_port(port_of(port_counting, count=0.0)), (X,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "scale_or_offset")]
 
 
@@ -275,7 +234,7 @@ def test_dropout_is_still_seen():
 
     leaf = port_of(dropping)
     leaf.drop = nnx.Dropout(0.5, rngs=nnx.Rngs(0))
-    report = parity.compare(Torch(reference_of(linear)), Port(leaf), (X,))
+    report = parity.compare(make_torch(reference_of(linear)), make_port(leaf), (X,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("m", "dropout")]
 
 
@@ -305,32 +264,26 @@ def test_arrays_inside_arguments(make):
         a, b = (given["a"], given["b"]) if isinstance(given, dict) else (given.a, given.b)
         return a, b[0] if isinstance(b, list) else b
 
-    class Take(torch.nn.Module):
-        def forward(self, given):
+    def summed(tanh):
+        def call(_, given):
             a, b = parts(given)
-            return torch.tanh(a) + b
+            return tanh(a) + b
 
-    class PortTake(nnx.Module):
-        def __call__(self, given):
-            a, b = parts(given)
-            return jnp.tanh(a) + b
+        return call
 
-    assert parity.compare(Take(), PortTake(), (make(X, 2 * X),)).verdict == "PASS"
+    reference, port = torch_of(summed(torch.tanh)), nnx_of(summed(jnp.tanh))
+    assert parity.compare(reference, port, (make(X, 2 * X),)).verdict == "PASS"
 
 
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_typed_key_is_no_array(jitted):
-    class Keyed(nnx.Module):
-        def __init__(self, m):
-            self.m = m
-
-        def __call__(self, x, key):
-            jax.random.normal(key, (2,))
-            return self.m(jnp.exp(x))
+    def keyed(self, x, key):
+        jax.random.normal(key, (2,))
+        return self.m(jnp.exp(x))
 
     call = (lambda m, x, key: m(x, key)) if not jitted else nnx.jit(lambda m, x, key: m(x, key))
     report = parity.compare(
-        Torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
+        make_torch(reference_of(linear)), nnx_of(keyed, m=port_of(port_linear)), (X,),
         nnx_args=(X, jax.random.key(0)), nnx_method=call,
     )  # fmt: skip
     assert report.verdict == "PASS"
@@ -340,19 +293,17 @@ def test_a_typed_key_is_no_array(jitted):
 
 
 def test_calls_under_vmap_count_with_the_call_around_them():
-    class Mapped(nnx.Module):
-        def __init__(self, m, factor=1.0):
-            self.m, self.factor = m, factor
+    def mapped(m, factor=1.0):
+        return nnx_of(
+            lambda self, x: jax.vmap(self.m)(jnp.exp(x)) * self.factor, m=m, factor=factor
+        )
 
-        def __call__(self, x):
-            return jax.vmap(self.m)(jnp.exp(x)) * self.factor
-
-    reference = Torch(Shell(reference_of(linear)))
-    report = parity.compare(reference, Mapped(PortShell(port_of(port_linear))), (X,))
+    reference = make_torch(shell(reference_of(linear)))
+    report = parity.compare(reference, mapped(port_shell(port_of(port_linear))), (X,))
     assert report.verdict == "PASS"
     assert set(report.coverage.dissolved) == {"m", "m.inner"}
     assert "under jax.vmap" in report.coverage.dissolved["m.inner"]
-    wrong = parity.compare(reference, Mapped(PortShell(port_of(port_linear)), 1.5), (X,))
+    wrong = parity.compare(reference, mapped(port_shell(port_of(port_linear)), 1.5), (X,))
     assert [fault.path for fault in wrong.faults] == [""]
 
 
@@ -368,22 +319,11 @@ def test_only_the_cpu_runs_in_float64():
 
 
 def test_a_method_called_by_name_was_not_called_through_forward():
-    class Named(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.m = reference_of(linear)
+    reference = torch_of(lambda self, x: linear(self.m, x), m=reference_of(linear))
 
-        def forward(self, x):
-            return linear(self.m, x)
+    port = nnx_of(lambda self, x: port_linear(self.m, x), m=port_of(port_linear))
 
-    class PortNamed(nnx.Module):
-        def __init__(self):
-            self.m = port_of(port_linear)
-
-        def __call__(self, x):
-            return port_linear(self.m, x)
-
-    report = parity.compare(Named(), PortNamed(), (X,))
+    report = parity.compare(reference, port, (X,))
     assert "called on neither side (through its forward or __call__)" in report.notes[0]
 
 

@@ -14,6 +14,7 @@ import parity
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
 from parity.core.store import MAPPED, Store
+from tests.ports import nnx_of
 
 
 @pytest.mark.parametrize(
@@ -118,18 +119,13 @@ class Refilled(nnx.Module):
     """Hands the same memory on twice, with other values."""
 
     def __init__(self):
-        self.inner = Inner()
+        self.inner = nnx_of(lambda _, x: x * 2)
 
     def __call__(self, x):
         room = (torch.tensor(np.asarray(x)) + 10).numpy()  # aligned as XLA wants it
         first = self.inner(jax.device_put(room, may_alias=True)).block_until_ready()
         room += 1
         return first + self.inner(jax.device_put(room, may_alias=True))
-
-
-class Inner(nnx.Module):
-    def __call__(self, x):
-        return x * 2
 
 
 def test_memory_that_a_port_uses_again_is_recorded_as_it_was():

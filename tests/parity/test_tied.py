@@ -1,12 +1,12 @@
 """A head that shares the weight of the embedding, and a port that multiplies by that weight."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 
-import parity
+from tests.nets import ported
+from tests.ports import nnx_of
+from tests.reports import compare
 
 IDS = np.array([[1, 2, 4], [3, 4, 6]])
 
@@ -24,14 +24,12 @@ class Reference(torch.nn.Module):
         return self.head(self.emb(ids))
 
 
-class Port(nnx.Module):
-    def __init__(self, reference, head):
-        self.emb = nnx.Embed(7, 6, rngs=nnx.Rngs(0))
-        self.emb.embedding[...] = jnp.asarray(reference.emb.weight.detach().numpy())
-        self.project = head
-
-    def __call__(self, ids):
-        return self.project(self.emb, self.emb(ids))
+def port(reference, head):
+    return nnx_of(
+        lambda self, ids: self.project(self.emb, self.emb(ids)),
+        emb=ported(reference.emb),
+        project=head,
+    )
 
 
 def attend(emb, h):
@@ -48,7 +46,7 @@ def negated(emb, h):
 
 def compared(head, **options):
     reference = Reference(**options)
-    return parity.compare(reference, Port(reference, head), (IDS,), check_compiled=False)
+    return compare(reference, port(reference, head), (IDS,))
 
 
 @pytest.mark.parametrize("head", [attend, product])
@@ -68,6 +66,6 @@ def test_a_wrong_head_is_a_fault_of_the_module_around_it():
 def test_a_head_with_a_weight_of_its_own_is_missing():
     reference = Reference()
     reference.head.weight = torch.nn.Parameter(reference.emb.weight + 1)
-    report = parity.compare(reference, Port(reference, attend), (IDS,), check_compiled=False)
+    report = compare(reference, port(reference, attend), (IDS,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("head",)

@@ -128,8 +128,8 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
 
         `single_latents` decodes one latent frame at a time, in half of the temporary memory, to as
         many frames. It is NOT what the reference computes: group statistics are taken over the one
-        latent frame of a chunk, where the reference takes them over two or three (figures in
-        `tests/jaxvae/test_stream.py`). Nor is it a chunk size of 1, which doubles no frame in time.
+        latent frame of a chunk, where the reference takes them over two or three (see
+        `tests/jaxvae/test_streams.py`). Nor is it a chunk size of 1: that doubles no frame in time.
         """
         self._check_stream("decode_stream")
         if single_latents and self.sharding is not None and self.sharding.time is not None:

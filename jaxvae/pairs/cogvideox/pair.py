@@ -35,6 +35,7 @@ def make_torch(options: PairOptions, seed: int) -> Any:
     """Return diffusers' model; see `reference`."""
     from jaxvae.pairs.cogvideox import reference
 
+    clip_of(options, seed)  # one that cannot be used is refused before models take memory
     if options["weights"] is not None:
         if options["config"] is not None:
             raise InputError("--weights brings its own configuration: leave --config out")

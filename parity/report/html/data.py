@@ -1,32 +1,28 @@
-"""What the page's script gets: rows, calls and modules as plain values."""
+"""Rows and calls as plain values, which the page's script gets."""
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from parity.report.cells import COLUMNS, record
 from parity.report.contents import Contents
 from parity.report.html.drift import Drift
-from parity.report.html.modules import Module
 
 SHOWN = (
-    "path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed", "R",
-    "incl_mae", "grade", "verdict",
-)  # fmt: skip
+    *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed"),
+    *("R", "incl_mae", "grade", "verdict"),
+)
 """The columns of the page's table; the others show for a row that is opened. `handed` is there only
-if some call hands on something wrong."""
+if the child inputs of some call are wrong."""
 
 TEXT = frozenset(
-    ("rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype", "grade", "verdict",
-     "worst_index")
-)  # fmt: skip
+    {"rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"}
+    | {"grade", "verdict", "worst_index"}
+)
 """The columns that hold no numbers."""
 
 
-def page_data(report: Contents, drift: Drift, root: Module) -> dict[str, Any]:
-    """Columns, rows with what they hand on and why they have their verdict, calls of the chart,
-    modules of the flame graph.
-    """
+def page_data(report: Contents, drift: Drift) -> dict[str, Any]:
+    """Columns, rows with their child inputs and why they have their verdict, calls of the chart."""
     handed = any(row.handed for row in report.rows)
     return {
         "columns": [*COLUMNS, "handed", "reason"],
@@ -40,21 +36,7 @@ def page_data(report: Contents, drift: Drift, root: Module) -> dict[str, Any]:
             [point.row, *map(_plain, (point.free, point.inclusive, point.exclusive, point.floor))]
             for point in drift.points
         ],
-        "modules": list(_modules(root, -1, 0)),
     }
-
-
-def _modules(module: Module, parent: int, at: int) -> Iterator[list[Any]]:
-    """A module and those inside it, each with the place of the one around it in this list."""
-    yield [
-        module.path, module.kind, parent, module.calls, _plain(module.own), _plain(module.added),
-        module.heat, module.verdict, module.fault,
-    ]  # fmt: skip
-    place = at + 1
-    for child in module.inside:
-        inside = list(_modules(child, at, place))
-        yield from inside
-        place += len(inside)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How the error grows along the network: four lines over the calls in the order of execution."""
+"""Chart of the error along the network: four lines over the calls in the order of execution."""
 
 import math
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ ROOM = 0.06
 class Point:
     """One call: the worst relative L2 error of its outputs of each sort, NaN if not measured.
 
-    `row` is the first of its rows. `exclusive` counts what it hands on too (see `Row.own`). `floor`
+    `row` is the first of its rows. `exclusive` counts its child inputs too (see `Row.own`). `floor`
     is what R is measured in: the distance of the reference from float64, at least four roundings,
     and `measured` says that it is not just those.
     """
@@ -129,19 +129,22 @@ def _draw(
     figure: "Figure", found: Sequence[Point], bounds: Sequence[int], faults: Sequence[int]
 ) -> None:
     axes = figure.add_axes((LEFT, BOTTOM, RIGHT - LEFT, TOP - BOTTOM))
-    errors = [value for point in found for name in LINES
-              if math.isfinite(value := getattr(point, name)) and value > 0]  # fmt: skip
+    values = (getattr(point, name) for point in found for name in LINES)
+    errors = [value for value in values if 0 < value < math.inf]
     low, high = max(min(errors, default=1e-8), LOWEST), max([*errors, 1e-6])
     bottom, top = 10.0 ** (math.floor(math.log10(low)) - 1), 10.0 ** math.ceil(math.log10(high))
     for name in LINES:
         errors = [(i, getattr(point, name)) for i, point in enumerate(found)]
         line = [(i, _within(error, bottom, top)) for i, error in errors if error != 0]
         axes.plot(
-            [i for i, _ in line], [error for _, error in line], color=INKS[name],
+            [i for i, _ in line],
+            [error for _, error in line],
+            color=INKS[name],
             linewidth=1.2 if len(found) < MANY else 0.6,
             linestyle=(0, (4, 2)) if name == "floor" else "-",
-            marker="." if len(found) < FEW else None, zorder=2 + LINES.index(name),
-        )  # fmt: skip
+            marker="." if len(found) < FEW else None,
+            zorder=2 + LINES.index(name),
+        )
         exact = [i for i, error in errors if error == 0]
         # one path of short strokes: a marker for each would take more room than all the lines
         strokes = [(i, bottom * length) for i in exact for length in (1, 2, math.nan)]

@@ -51,9 +51,12 @@ def _heat(figure: "Figure", axes: "Axes", error_map: ErrorMap) -> None:
     height, width = error_map.heat_size
     values = np.ma.masked_invalid(np.array(error_map.heat))
     image = axes.imshow(
-        values, COLOURS, interpolation="nearest", aspect="equal" if error_map.heat_axes[0] == "row"
-        else "auto", extent=(-0.5, width - 0.5, height - 0.5, -0.5),
-    )  # fmt: skip
+        values,
+        COLOURS,
+        interpolation="nearest",
+        aspect="equal" if error_map.heat_axes[0] == "row" else "auto",
+        extent=(-0.5, width - 0.5, height - 0.5, -0.5),
+    )
     first, second = error_map.heat_axes
     axes.set_title("the worst image" if error_map.worst else "the image")
     axes.set_xlabel(second)

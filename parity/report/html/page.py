@@ -8,16 +8,22 @@ from markupsafe import Markup
 
 from parity.core.globs import path_name
 from parity.report.contents import Contents
-from parity.report.faults import fault_place, fault_reason
 from parity.report.html.data import page_data
 from parity.report.html.drift import Point, drift
 from parity.report.html.error_maps import pictures
-from parity.report.html.modules import module_tree
 from parity.report.html.words import plain, words
-from parity.report.markdown import GRADE_KEY, count_lines, left_out, number, unmatched_lines
-from parity.report.sections import doubt_lines, nonfinite_lines, precision_lines
+from parity.report.modules import module_tree
+from parity.report.sections import (
+    BOUNDED_KEY,
+    GRADE_KEY,
+    fault_place,
+    fault_reason,
+    kind_cells,
+    number,
+    rung_cells,
+    sections,
+)
 from parity.report.table import by_kind, summarise
-from parity.report.weights import weight_lines
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -47,36 +53,30 @@ def as_html(report: Contents) -> str:
     """
     env = environment()
     chart = drift(report.rows, report.faults)
-    root = module_tree(report)
     script = _source(env, "page.js")
     return env.get_template("page.html").render(
         report=report,
         style=Markup(_source(env, "page.css")),
         script=Markup(script),
         script_hash=_hash(script),
-        data=page_data(report, chart, root),
+        data=page_data(report, chart),
         drift=chart,
         drift_svg=Markup(chart.svg),
-        root=root,
+        root=module_tree(report),
         pictures=_pictures(report),
-        rungs=summarise(report.rows, report.rungs),
+        rungs=[rung_cells(line) for line in summarise(report.rows, report.rungs)],
         grade_key=GRADE_KEY,
-        kinds=by_kind(report.rows),
+        kinds=[kind_cells(line) for line in by_kind(report.rows)],
+        bounded_key=BOUNDED_KEY,
+        sections={section.title: section.lines for section in reversed(sections(report))},
         calls=len(chart.points),
         measured=sum(point.measured for point in chart.points),
         start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
-        own=any(row.exclusive is not None for row in report.rows),
-        doubts=list(doubt_lines(report.doubts)),
-        nonfinite=list(nonfinite_lines(report.nonfinite)),
-        precision=list(precision_lines(report.emulations)),
-        coverage=[*count_lines(report), *unmatched_lines(report)],
-        left_out=left_out(report),
-        weights=weight_lines(report.weights, report.coverage),
     )
 
 
 def _is_of(point: Point, report: Contents) -> bool:
-    """Whether a call is that of the first fault."""
+    """True for the call of the first fault."""
     first = report.first_fault
     return first is not None and (
         (point.case, point.path, point.call) == (first.case, first.path, first.call)
@@ -90,7 +90,7 @@ def _source(env: "Environment", name: str) -> str:
 
 
 def _hash(script: str) -> str:
-    """What the page's policy knows its script by: no other runs."""
+    """Digest by which the page's policy knows its script: no other runs."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 

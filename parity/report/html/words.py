@@ -1,4 +1,4 @@
-"""How the templates write text and numbers: everything is escaped."""
+"""Text and numbers as the templates write them: everything is escaped."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 def words(text: str) -> Markup:
     """A sentence of the report, whose `code` and **bold** are those of Markdown."""
-    safe = str(escape(text.removeprefix("- ")))
+    safe = str(escape(text))
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
 

@@ -6,7 +6,6 @@ The walk-through of the examples runs one in a process of its own: `test_cli_com
 import re
 import runpy
 import sys
-from functools import partial
 from importlib import import_module
 
 import jax
@@ -24,8 +23,8 @@ from parity.core.repro import Repro
 from parity.core.verdicts import Fault
 from parity.report.repro import write_repro
 from parity.run.repro import Unshowable, _access, made_by_pair
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.ports import nnx_of
+from tests.reports import compare
 
 SOURCE = """
 import jax.numpy as jnp
@@ -146,12 +145,8 @@ def make_other():
     np.testing.assert_array_equal(np.asarray(made["port"].mixes[1].linear.kernel[...]).T, kept)
 
 
-class Scaled(nnx.Module):
-    def __init__(self, factor):
-        self.factor = factor
-
-    def __call__(self, x, rngs=None):
-        return x * self.factor
+def scaled(factor):
+    return nnx_of(lambda self, x, rngs=None: x * self.factor, factor=factor)
 
 
 def doubled(module, x):
@@ -167,31 +162,31 @@ X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_right_port_has_nothing_to_show(tmp_path):
-    report = compare(Same(), Scaled(1.0), (X,), keep_repro=True)
+    report = compare(Same(), scaled(1.0), (X,), keep_repro=True)
     with pytest.raises(parity.InputError, match="no call to write: the report has no fault"):
         report.write_repro(tmp_path, make="a:b")
-    report = compare(Same(), Scaled(2.0), (X,))
+    report = compare(Same(), scaled(2.0), (X,))
     with pytest.raises(parity.InputError, match="compare with keep_repro=True"):
         report.write_repro(tmp_path, make="a:b")
     assert not list(tmp_path.iterdir())
 
 
 def test_what_cannot_be_written_down_is_said(tmp_path):
-    report = compare(Same(), Scaled(2.0), (X,), keep_repro=True)
+    report = compare(Same(), scaled(2.0), (X,), keep_repro=True)
     with pytest.raises(parity.InputError, match="expected module:attribute"):
         report.write_repro(tmp_path, make="somewhere")
     inline = lambda module, x: module(x)  # noqa: E731
-    report = compare(Same(), Scaled(2.0), (X,), nnx_method=inline, keep_repro=True)
+    report = compare(Same(), scaled(2.0), (X,), nnx_method=inline, keep_repro=True)
     with pytest.raises(parity.InputError, match="no function that can be imported"):
         report.write_repro(tmp_path, make="a:b")
     streams = {"rngs": nnx.Rngs(0)}
-    report = compare(Same(), Scaled(2.0), (X,), nnx_kwargs=streams, keep_repro=True)
+    report = compare(Same(), scaled(2.0), (X,), nnx_kwargs=streams, keep_repro=True)
     with pytest.raises(parity.InputError, match="it takes a Rngs"):
         report.write_repro(tmp_path, make="a:b")
 
 
 def test_a_function_that_was_called_is_imported(tmp_path):
-    report = compare(Same(), Scaled(1.0), (X,), nnx_method=doubled, keep_repro=True)
+    report = compare(Same(), scaled(1.0), (X,), nnx_method=doubled, keep_repro=True)
     report.write_repro(tmp_path, make="a:b")
     script = (tmp_path / "repro.py").read_text()
     assert f"from {__name__} import doubled" in script
@@ -201,7 +196,7 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 def test_how_a_pair_makes_its_port():
     repro = Repro(Fault("a", 0, "", "forward", "Conv", ""))
     assert made_by_pair(repro, {"size": (8, 8), "config": None}, 7).making == (
-        "options = {'size': (8, 8,), 'config': None}\n"
+        "options = {'size': (8, 8), 'config': None}\n"
         "reference = {name}.make_torch(options, 7)\n"
         "port = {name}.make_nnx(options, reference)"
     )
@@ -226,7 +221,7 @@ def test_arrays_that_no_file_holds_are_said(tmp_path):
 def test_the_script_configures_jax_as_it_was(tmp_path):
     device = jax.devices("cpu")[0]
     with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
-        report = compare(Same(), Scaled(2.0), (X,), keep_repro=True)
+        report = compare(Same(), scaled(2.0), (X,), keep_repro=True)
     report.write_repro(tmp_path, make="a:b")
     lines = [
         line

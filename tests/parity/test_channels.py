@@ -10,6 +10,8 @@ from flax import nnx
 import parity
 from parity.measure.channels import suspicious, worst_channel
 from parity.pipeline import run_pair
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 
@@ -19,17 +21,15 @@ class Theirs(torch.nn.Module):
         return torch.cat([x * 1e6, x.sigmoid()], -1)
 
 
-class Ours(nnx.Module):
-    def __init__(self, slope):
-        self.slope = slope
-
-    def __call__(self, x):
-        return jnp.concatenate([x * 1e6, jax.nn.sigmoid(self.slope * x)], -1)
+def ours(slope):
+    return nnx_of(
+        lambda self, x: jnp.concatenate([x * 1e6, jax.nn.sigmoid(self.slope * x)], -1), slope=slope
+    )
 
 
 @pytest.mark.parametrize("slope", [-1.0, 1.01, 1.0])
 def test_a_small_channel_is_looked_at_by_itself(slope):
-    report = parity.compare(Theirs(), Ours(slope), (X,))
+    report = parity.compare(Theirs(), ours(slope), (X,))
     row = report.rows[-1]
     assert row.exclusive.rel_l2 < 1e-6
     if slope == 1.0:
@@ -45,7 +45,7 @@ def test_in_a_ladder_such_a_channel_asks_for_float64(slope):
     pair = parity.Pair(
         name="channels",
         make_torch=lambda options, seed: Theirs(),
-        make_nnx=lambda options, reference: Ours(slope),
+        make_nnx=lambda options, reference: ours(slope),
         cases=lambda reference, options, seed: (parity.Case("__call__/x", (X,)),),
         rungs=(),
     )
@@ -94,16 +94,8 @@ def test_channels_one_by_one():
     assert worst_channel(ref, port, wide) is None
 
 
-class Masked(torch.nn.Module):
-    def forward(self, x):
-        return x.masked_fill(torch.arange(x.shape[-1]) >= 4, -1e9)
-
-
-class Negated(nnx.Module):
-    def __call__(self, x):
-        return jnp.where(jnp.arange(x.shape[-1])[None] >= 4, -1e9, -x)
-
-
 def test_what_a_mask_fills_hides_nothing():
     """Beside -1e9 the others are nothing: R of all was 0 where they were negated."""
-    assert parity.compare(Masked(), Negated(), (X,)).verdict == "FAIL"
+    reference = torch_of(lambda _, x: x.masked_fill(torch.arange(x.shape[-1]) >= 4, -1e9))
+    port = nnx_of(lambda _, x: jnp.where(jnp.arange(x.shape[-1])[None] >= 4, -1e9, -x))
+    assert parity.compare(reference, port, (X,)).verdict == "FAIL"

@@ -1,65 +1,40 @@
 """What one comparison is asked for at once: taps and gradients."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
 
 import parity
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import port_of, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 
 
-class TorchGate(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(6, 6)
-
-    def forward(self, x):
-        gate = parity.tap("gate", torch.sigmoid(self.linear(x)))
-        return parity.tap("open", gate * 2) * x
+def torch_gate(self, x):
+    gate = parity.tap("gate", torch.sigmoid(self.linear(x)))
+    return parity.tap("open", gate * 2) * x
 
 
-class TorchNet(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = TorchGate(), TorchGate()
-
-    def forward(self, x):
-        return self.second(self.first(x))
+def gate(self, x):
+    gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
+    return parity.tap("open", gate * self.factor) * x
 
 
-class Gate(nnx.Module):
-    factor = 2.0
-
-    def __init__(self, reference):
-        self.linear = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
-        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
-
-    def __call__(self, x):
-        gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
-        return parity.tap("open", gate * self.factor) * x
-
-
-class Net(nnx.Module):
-    def __init__(self, reference):
-        self.first, self.second = Gate(reference.first), Gate(reference.second)
-
-    def __call__(self, x):
-        return self.second(self.first(x))
+def both(self, x):
+    return self.second(self.first(x))
 
 
 def make(factor=2.0):
     torch.manual_seed(0)
-    reference = TorchNet()
-    port = Net(reference)
-    port.second.factor = factor
-    return reference, port
+    gates = (torch_of(torch_gate, linear=torch.nn.Linear(6, 6)) for _ in range(2))
+    reference = torch_of(both, **dict(zip(("first", "second"), gates, strict=True)))
+    first = port_of(reference.first, gate, factor=2.0)
+    return reference, nnx_of(
+        both, first=first, second=port_of(reference.second, gate, factor=factor)
+    )
 
 
 def test_gradients_pass_taps():
@@ -78,7 +53,7 @@ def test_gradients_pass_taps():
 
 def test_gradients_of_a_port_that_is_a_function():
     """Of the root alone: a tap has no gradient of its own."""
-    reference = TorchNet()
+    reference, _ = make()
     params = {
         name: {"linear": {"kernel": jnp.asarray(one.linear.weight.detach().numpy().T),
                           "bias": jnp.asarray(one.linear.bias.detach().numpy())}}

@@ -1,12 +1,12 @@
 import ml_dtypes
 import numpy as np
 import pytest
-import torch
-from flax import nnx
 
-import parity
 from parity.core.error_map import EDGES
 from parity.diagnose.error_map import error_map
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 REF = np.random.default_rng(0).standard_normal((2, 5, 8, 9, 6)).astype(np.float32)
 
@@ -128,22 +128,12 @@ def test_an_array_without_channels_is_drawn_by_its_last_axes():
     assert np.argwhere(found.heat).tolist() == [[4, 6]]
 
 
-class Same(torch.nn.Module):
-    def forward(self, x):
-        return x
-
-
-class Twice(nnx.Module):
-    def __call__(self, x):
-        return 2 * x
-
-
 def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
     def fail(found, scene):
         raise MemoryError("no room for the error")
 
     monkeypatch.setattr("parity.run.explain.error_map_of", fail)
-    report = parity.compare(Same(), Twice(), (REF,), check_compiled=False)
+    report = compare(torch_of(lambda _, x: x), nnx_of(lambda _, x: 2 * x), (REF,))
     fault = report.first_fault
     assert report.verdict == "FAIL"
     assert (fault.cause, fault.error_map) == ("scale_or_offset", None)

@@ -1,4 +1,4 @@
-"""In what order of axes one array's values are another's. Only the values decide."""
+"""The order of axes in which one array's values are another's. Only the values decide."""
 
 import itertools
 
@@ -50,7 +50,7 @@ def usual_axes(ref: tuple[int, ...], port: tuple[int, ...]) -> tuple[int, ...] |
 
 
 def regroups(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether each axis of one is a run of axes of the other; axes of length 1 do not count."""
+    """True if each axis of one is a run of axes of the other; axes of length 1 do not count."""
     few, many = sorted(([n for n in sizes if n != 1] for sizes in (shape, other)), key=len)
     runs = iter(many)
     for wanted in few:
@@ -75,7 +75,7 @@ def fingerprint(values: Array) -> tuple[int, int]:
 
 
 def constant(values: Array) -> bool:
-    """Whether all entries are one value."""
+    """True if all entries are one value."""
     return bool(values.size) and bool((values == values.flat[0]).all())
 
 

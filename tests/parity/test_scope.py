@@ -1,7 +1,6 @@
 """`only=` and `depth=`: the chosen modules are judged as in a whole comparison, and no others."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,8 +11,9 @@ import parity
 from parity.core.pair import Case
 from parity.options.scope import Scope, outermost, scope_of, touches
 from parity.pipeline import run_pair
+from tests.nets import torch_of
+from tests.reports import compare
 
-compare = partial(parity.compare, check_compiled=False)
 FEATURES = {"torch_method": "features", "nnx_method": "features"}
 
 PATHS = ("", "stem", "down", "down.0", "down.0.conv", "down.0.conv.inner", "up", "up.norm")
@@ -208,13 +208,7 @@ def test_a_reference_whose_choice_never_runs_does_not_run_the_port(pair, image):
         def __call__(self, x):
             raise AssertionError("not needed")
 
-    class Idle(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.used, self.idle = torch.nn.ReLU(), torch.nn.ReLU()
-
-        def forward(self, x):
-            return self.used(x)
+    reference = torch_of(lambda self, x: self.used(x), used=torch.nn.ReLU(), idle=torch.nn.ReLU())
 
     with pytest.raises(parity.InputError, match="call no module that 'idle'"):
-        compare(Idle(), Counting(nnx.Rngs(0)), (image,), only=["idle"])
+        compare(reference, Counting(nnx.Rngs(0)), (image,), only=["idle"])

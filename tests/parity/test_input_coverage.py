@@ -9,6 +9,8 @@ from parity.core.store import Buffer
 from parity.extras.input_coverage import coverage_of, unexercised
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
+from tests.nets import port_of, torch_of
+from tests.reports import compare
 
 
 def array(*shape, name="x", moved=True, dtype="float32"):
@@ -109,32 +111,21 @@ def test_it_is_reported_and_takes_nothing_from_the_verdict(pair, image):
     ],
 )  # fmt: skip
 def test_weights_of_zeros(zero, note):
-    class Reference(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.fc, self.idle = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
-            self.gate = torch.nn.Parameter(torch.ones(3))
+    def make_reference():
+        torch.manual_seed(0)
+        return torch_of(
+            lambda self, x: x + self.gate * self.fc(x),
+            fc=torch.nn.Linear(3, 3),
+            idle=torch.nn.Linear(3, 3),
+            gate=torch.nn.Parameter(torch.ones(3)),
+        )
 
-        def forward(self, x):
-            return x + self.gate * self.fc(x)
-
-    class Port(nnx.Module):
-        def __init__(self, theirs):
-            self.fc, self.idle = (nnx.Linear(3, 3, rngs=nnx.Rngs(0)) for _ in range(2))
-            self.gate = nnx.Param(theirs.gate.detach().numpy().copy())
-            for name in ("fc", "idle"):
-                ours, held = getattr(self, name), getattr(theirs, name)
-                ours.kernel[...] = held.weight.detach().numpy().T
-                ours.bias[...] = held.bias.detach().numpy()
-
-        def __call__(self, x):
-            return x + self.gate[...][None] * self.fc(x)
-
-    reference = Reference().eval()
+    reference = make_reference().eval()
     for name in zero:
         torch.nn.init.zeros_(reference.get_parameter(name))
     x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
-    report = parity.compare(reference, Port(reference), (x,), check_compiled=False)
+    gate = nnx.Param(reference.gate.detach().numpy().copy())
+    port = port_of(reference, lambda self, x: x + self.gate[...][None] * self.fc(x), gate=gate)
+    report = compare(reference, port, (x,))
     assert [text for text in report.notes if "zeros" in text] == ([note] if note else [])
     assert report.verdict == "WARN"

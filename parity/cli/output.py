@@ -1,0 +1,130 @@
+"""Output of a command: folders, progress, what is printed, the exit code."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from parity.core.exceptions import InputError
+from parity.core.files import writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from parity.host.progress import Progress
+    from parity.report import Report
+
+PROFILE = click.option(
+    "--profile", metavar="DIR", help="Also profile the run, with the calls of modules by name."
+)
+REPRO = click.option(
+    "--repro",
+    metavar="DIR",
+    help="Write the call of the first fault there: its arrays, and a script that shows it.",
+)
+JSON = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
+)
+QUIET = click.option(
+    "--quiet", is_flag=True, help="No progress; print only what is wrong, and the verdict."
+)
+
+FOLDERS = ("out", "repro", "profile")
+"""The options that name a folder."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Options of a command on what to write and to print."""
+
+    quiet: bool
+    as_json: bool
+    out: str | None
+    repro: str | None = None
+    profile: str | None = None
+
+    @cached_property
+    def console(self) -> "Console":
+        """Standard error, where progress goes."""
+        from rich.console import Console
+
+        return Console(stderr=True, quiet=self.quiet)
+
+    def folder(self, default: Path | str) -> Path:
+        """Make the folder that `--out` names, else the default one."""
+        return writable(Path(self.out or default))
+
+    @contextmanager
+    def progress(self) -> Iterator["Progress"]:
+        """Make the folders that were named, then show progress during the block."""
+        from parity.report.terminal import shown_progress
+
+        for name in FOLDERS:
+            if folder := getattr(self, name):
+                writable(Path(folder), f"--{name}")
+        with shown_progress(self.console) as progress:
+            yield progress
+
+    @contextmanager
+    def measured(self, *frameworks: str) -> Iterator[None]:
+        """Say in which precision these compute; profile the block if that was asked for."""
+        from parity.host.environment import effective_precision
+        from parity.host.profile import profiled
+
+        found = ", ".join(f"{name} {one}" for name, one in effective_precision(frameworks).items())
+        self.console.print(f"effective precision of float32 products: {found}", highlight=False)
+        with profiled(Path(self.profile) if self.profile else None):
+            yield
+
+    def end(self, report: "Report", folder: Path, make: str = "") -> NoReturn:
+        """Write the report, and the call of its first fault, and print what was asked for.
+
+        `make` makes the port, as for `Report.write_repro`. Exits with 1 if a gate did not hold.
+        """
+        from parity.report.as_json import as_json
+        from parity.report.terminal import output, show, show_verdict
+
+        written = report.write(folder)
+        if self.as_json:
+            click.echo(as_json(report), nl=False)
+        elif self.quiet:
+            show_verdict(report, output())
+        else:
+            show(report, output())
+            click.echo(f"wrote {len(written)} files to {folder}")
+        if self.repro:
+            self._write_repro(report, Path(self.repro), make)
+        sys.exit(0 if report.holds else 1)
+
+    def _write_repro(self, report: "Report", folder: Path, make: str) -> None:
+        """Write the repro, or say why there is none: the report stands all the same."""
+        try:
+            written = report.write_repro(folder, make)
+        except InputError as error:
+            click.echo(f"parity: {error}", err=True)
+            return
+        if not (self.quiet or self.as_json):
+            click.echo(f"wrote {len(written)} files to {folder}; run {folder / 'repro.py'}")
+
+
+def with_output(
+    out: str, *options: Callable[[Any], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command these options, `--json` and `--out`, whose help is `out`, as one `Output`."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(**given: Any) -> None:
+            names = given.keys() & Output.__dataclass_fields__.keys()
+            function(output=Output(**{name: given.pop(name) for name in names}), **given)
+
+        for option in (click.option("--out", metavar="DIR", help=out), JSON, *reversed(options)):
+            option(command)
+        return command
+
+    return decorate
