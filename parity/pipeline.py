@@ -28,9 +28,10 @@ from parity.options.options import Options
 from parity.options.scope import needed
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.case import with_repro
-from parity.run.live import Live, facts
+from parity.run.facts import facts
+from parity.run.live import Live
 from parity.run.loop import Usage, run_cases
+from parity.run.outcome import with_repro
 from parity.run.port import RunningPort
 from parity.run.repro import made_by_function, made_by_pair
 

@@ -1,19 +1,36 @@
-"""The console script `parity`, run as a user runs it."""
+"""Console scripts and scripts of Python, run as a user runs them."""
 
 import os
 import subprocess
+import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 
-COMMAND = Path(sysconfig.get_path("scripts")) / "parity"
+SCRIPTS = Path(sysconfig.get_path("scripts"))
+COMMAND = SCRIPTS / "parity"
 
 
-def parity(*words, cwd=None, **variables):
-    """Run the command in a folder, with more variables of the environment."""
+def run(*words, cwd=None, **variables):
+    """Run a command in a folder, with more variables of the environment."""
     return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, cwd=cwd, check=False,
+        list(map(str, words)), capture_output=True, text=True, cwd=cwd, check=False,
         env={**os.environ, **variables},
     )  # fmt: skip
+
+
+parity = partial(run, COMMAND)
+jaxvae = partial(run, SCRIPTS / "jaxvae")
+
+
+def python(*words, devices=0, **options):
+    """Return what Python prints in a process of its own, which may have several devices."""
+    if devices:
+        flags = os.environ.get("XLA_FLAGS", "")
+        options["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={devices}"
+    done = run(sys.executable, *words, **options)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def refused(done, *parts):

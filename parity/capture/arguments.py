@@ -1,5 +1,6 @@
-"""Arguments of the reference in the port's layout."""
+"""Calls of the reference: arguments for the port, a known output, modules in train mode."""
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import bind
 from parity.capture.torch import Method, target, to_numpy
-from parity.core.tree import flatten, rebuild
+from parity.core.globs import path_name
+from parity.core.tree import flatten, mapped, rebuild
 
 
 def port_arguments(
@@ -38,3 +40,26 @@ def port_arguments(
 
     converted = tuple(convert(names[min(i, len(names) - 1)], x) for i, x in enumerate(args))
     return converted, {name: convert(name, value) for name, value in kwargs.items()}
+
+
+def returning(value: Any, module: torch.nn.Module, method: Method) -> Any:
+    """A method that returns `value`, with the arguments of `method`."""
+    returned = mapped(torch.from_numpy, value)
+    cls = type(module)
+    named = cls.forward if method == "__call__" else method
+    function = getattr(cls, named) if isinstance(named, str) else named
+
+    @functools.wraps(function)
+    def known(*args: Any, **kwargs: Any) -> Any:
+        return returned
+
+    return known
+
+
+def in_train_mode(module: torch.nn.Module) -> list[str]:
+    """Paths of the modules in train mode that behave differently there."""
+    return [
+        path_name(path)
+        for path, one in module.named_modules()
+        if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
+    ]

@@ -29,13 +29,13 @@ class Trial:
 
 
 Probe = Callable[[Sequence[Operation]], Iterator[Trial]]
-PROBES: list[Probe] = []
-"""In the order in which they are believed where several explain an error equally well."""
+REGISTERED: list[Probe] = []
+"""All probes of the files that are imported; `all_probes` has their order."""
 
 
 def probe(function: Probe) -> Probe:
     """Register a probe."""
-    PROBES.append(function)
+    REGISTERED.append(function)
     return function
 
 

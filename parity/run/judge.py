@@ -7,7 +7,6 @@ from flax import nnx
 
 from parity.capture import nnx as capture_nnx
 from parity.capture.recorder import join
-from parity.core.globs import renamed
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides
 from parity.judge.rows import rows_of
@@ -26,9 +25,9 @@ def judge_forced(context: Context, compared: Compared, module: nnx.Module) -> Ju
     `module` is the port's called one.
     """
     case = context.case
-    prefix = renamed(case.path, context.options.rename or {})
     modules: dict[str, Any] = {
-        join(prefix, path): child for path, child in capture_nnx.submodules(module).items()
+        join(context.port_path, path): child
+        for path, child in capture_nnx.submodules(module).items()
     }
     modules |= compared.recording.port.linen
     sides = Sides(context.reference.float64(case), modules, case.nnx)

@@ -1,6 +1,5 @@
 """The reference that runs: recorded anew, run in float64, and changed to find out why."""
 
-import functools
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -9,39 +8,23 @@ import numpy as np
 import torch
 
 from parity.capture import torch as capture_torch
-from parity.capture.arguments import port_arguments
+from parity.capture.arguments import in_train_mode, port_arguments, returning
 from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
-from parity.core.globs import path_name
-from parity.core.pair import Case, Pair, PairOptions
+from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
-from parity.core.tree import mapped
 from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.diagnose import diagnose
 from parity.force.float64 import TorchModules
-from parity.host import environment, memory
+from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 
 if TYPE_CHECKING:
     from parity.gradients.torch import TorchBackward
-
-
-def facts(
-    pair: Pair, reference: torch.nn.Module, cases: Sequence[Case], options: PairOptions, seed: int
-) -> dict[str, Any]:
-    """Inputs, size of the reference, and what the pair states of itself."""
-    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
-    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
-    return {
-        "input": sources or f"made by the pair{given and f' ({given})'}",
-        **pair.facts(options, seed),
-        "parameters": sum(p.numel() for p in reference.parameters()),
-        "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
-    }
 
 
 class Live:
@@ -83,7 +66,7 @@ class Live:
         """Calls of a run, or the one call whose output is known from cases before."""
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
-            method = _returning(case.returned_from({}), module, method)
+            method = returning(case.returned_from({}), module, method)
         subtree = Subtree(case.path, inside)
         return capture_torch.record(
             module, method, case.args, case.kwargs, store=store, layout=layout, subtree=subtree
@@ -119,27 +102,8 @@ class Live:
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """A warning of modules in train mode that behave differently there."""
-        paths = [
-            path_name(path)
-            for path, one in self._called(case).named_modules()
-            if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
-        ]
-        found = ", ".join(paths[:5])
-        return (f"the reference is in train mode: {found}; call .eval()",) if paths else ()
+        found = ", ".join(in_train_mode(self._called(case))[:5])
+        return (f"the reference is in train mode: {found}; call .eval()",) if found else ()
 
     def _called(self, case: Case) -> torch.nn.Module:
         return self._root.get_submodule(case.path)
-
-
-def _returning(value: Any, module: torch.nn.Module, method: capture_torch.Method) -> Any:
-    """A method that returns `value`, with the arguments of `method`."""
-    returned = mapped(torch.from_numpy, value)
-    cls = type(module)
-    named = cls.forward if method == "__call__" else method
-    function = getattr(cls, named) if isinstance(named, str) else named
-
-    @functools.wraps(function)
-    def known(*args: Any, **kwargs: Any) -> Any:
-        return returned
-
-    return known

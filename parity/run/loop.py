@@ -12,7 +12,8 @@ from parity.host import memory
 from parity.host.progress import Progress
 from parity.report import Report
 from parity.run.assemble import Comparison, assembled
-from parity.run.case import Outcome, run_case
+from parity.run.case import run_case
+from parity.run.outcome import Outcome
 
 
 class Usage:

@@ -1,11 +1,10 @@
 """The port that runs: recorded, then run again on the reference's values."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-import jax
 from flax import nnx
 
 from parity.capture import layout as layout_rules
@@ -14,11 +13,7 @@ from parity.capture.functional import Functional
 from parity.capture.recorder import Subtree
 from parity.capture.tapped import record_with_taps
 from parity.core.calls import Trace
-from parity.core.exceptions import InputError
-from parity.core.globs import renamed
-from parity.core.pair import Case
-from parity.core.tree import flatten
-from parity.host import memory
+from parity.host.programs import Programs
 from parity.options.options import Options
 from parity.options.scope import Scope
 from parity.run.inputs import check_inputs
@@ -52,8 +47,8 @@ class RunningPort:
         own_process: bool = False,
     ) -> None:
         self.root = root
-        self._args, self._kwargs, self._own_process = args, kwargs, own_process
-        self._shapes: list[tuple[int, ...]] = []
+        self._args, self._kwargs = args, kwargs
+        self._programs = Programs(own_process)
 
     def paths(self) -> Collection[str]:
         """All modules of the root."""
@@ -63,51 +58,29 @@ class RunningPort:
         """The modules and tensors that correspond to the reference's."""
         return pair(reference.modules(), reference.tensors(), self.root, options)
 
-    def called(self, case: Case, rename: Mapping[str, str]) -> nnx.Module:
-        """The module that the case calls."""
-        if not case.path:
-            return self.root
-        path = renamed(case.path, rename)
-        found = capture_nnx.submodules(self.root).get(path)
-        if found is None:
-            raise InputError(
-                f"the port has no module {path!r}, counterpart of {case.path!r}; use rename="
-            )
-        return found
-
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The calls of the case on the arguments `given`, or on those of the caller."""
-        case, rename = context.case, context.options.rename or {}
-        module = self.called(case, rename)
-        if context.options.only and isinstance(module, Functional):
-            raise InputError("only: a port that is a function runs as a whole; leave it out")
-        self._drop_programs(case, [array.shape for _, array in flatten(given).arrays])
+        module = capture_nnx.submodule(self.root, context.port_path)
+        self._programs.before(context.port_path, given)
         run = partial(
             capture_nnx.record,
             module,
-            case.nnx,
+            context.case.nnx,
             given[0] if self._args is None else self._args,
             given[1] if self._kwargs is None else self._kwargs,
             store=context.store,
-            subtree=Subtree(renamed(case.path, rename), scope.port),
+            subtree=Subtree(context.port_path, scope.port),
         )
         with layout_rules.hint(ref.calls[-1]) if self._args is None else nullcontext():
-            trace = record_with_taps(run, module, ref, rename)
+            trace = record_with_taps(run, module, ref, context.options.rename or {})
         check_inputs(ref.calls[-1], trace.calls[-1], context.store)
         return trace
 
     def judge(self, context: Context, compared: Compared) -> Judged:
         """Judged rows, by running each side with the other's values."""
-        module = self.called(context.case, context.options.rename or {})
-        return judge_forced(context, compared, module)
+        return judge_forced(context, compared, capture_nnx.submodule(self.root, context.port_path))
 
     def notes(self, trace: Trace) -> tuple[str, ...]:
-        """What a function without taps leaves unseen."""
+        """A note on a function without taps."""
         tapped = any(call.tapped for call in trace.calls)
         return (NO_TAPS,) if isinstance(self.root, Functional) and not tapped else ()
-
-    def _drop_programs(self, case: Case, shapes: list[tuple[int, ...]]) -> None:
-        if self._own_process and not case.path and shapes != self._shapes:
-            jax.clear_caches()
-            memory.give_back()
-            self._shapes = shapes

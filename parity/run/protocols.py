@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from parity.core.calls import ModuleInfo, Trace
+from parity.core.globs import renamed
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
@@ -95,6 +96,11 @@ class Context:
     weights: Sequence[Weight]
     store: Store
     progress: Progress
+
+    @property
+    def port_path(self) -> str:
+        """Path of the called module in the port."""
+        return renamed(self.case.path, self.options.rename or {})
 
 
 class Port(Protocol):

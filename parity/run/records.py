@@ -1,10 +1,13 @@
 """Records that the stages of a case pass on."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from parity.align.calls import Alignment
 from parity.core.calls import Call, Trace
+from parity.core.measurements import Emulation, NonFinite
+from parity.core.repro import Repro
+from parity.core.verdicts import Fault, Row
 from parity.extras.input_coverage import InputCoverage
 from parity.force.common import Sides
 from parity.judge.faults import Found
@@ -54,3 +57,21 @@ class Judged:
     def found(self) -> Sequence[Found]:
         """The rows of all parts."""
         return [one for part in self.parts for one in part.found]
+
+
+@dataclass(frozen=True)
+class Extras:
+    """Results of the optional checks.
+
+    `rows` and `faults` are of gradients. `uncaptured` says by case what the port returned when it
+    was not recorded, `seen` what a person would see of what both sides returned.
+    """
+
+    rows: tuple[Row, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+    uncaptured: Mapping[str, str] = field(default_factory=dict)
+    emulation: Emulation | None = None
+    nonfinite: tuple[NonFinite, ...] = ()
+    repro: Repro | None = None
+    seen: str = ""

@@ -6,18 +6,18 @@ from typing import Any
 
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
-from parity.core.pair import Case, Pair
+from parity.core.pair import Pair
 from parity.host import environment
 from parity.host.progress import Progress
 from parity.options.emulate import check_emulate
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.case import Outcome
 from parity.run.loop import Usage, run_cases
+from parity.run.outcome import Outcome
 from parity.run.port import RunningPort
-from parity.traces.index import AGAIN, NOT_OFFLINE, StoredCase
-from parity.traces.methods import method_of
+from parity.traces.index import AGAIN, NOT_OFFLINE
+from parity.traces.methods import case_of
 from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
 
@@ -50,7 +50,7 @@ def check_trace(
         raise InputError(
             f"{folder}: has some modules only, and emulate= is measured on all calls; record all"
         )
-    cases = [_case(stored, pair) for stored in index.cases]
+    cases = [case_of(stored, pair) for stored in index.cases]
     progress.stage("making the port")
     assert pair.offline is not None  # checked above
     port = RunningPort(pair.offline.make_nnx(index.settings, golden.state), own_process=own_process)
@@ -95,18 +95,6 @@ def _check_pair(golden: Golden, pair: Pair) -> None:
             f"{folder}: recorded with layout {dict(index.layout)}, the pair has"
             f" {dict(pair.layout)}; {AGAIN}"
         )
-
-
-def _case(stored: StoredCase, pair: Pair) -> Case:
-    return Case(
-        stored.name,
-        path=stored.path,
-        nnx=method_of(stored.nnx, pair),
-        depth=stored.depth,
-        floor=stored.floor,
-        r_limit=stored.r_limit,
-        shipped=None if stored.shipped is None else method_of(stored.shipped, pair),
-    )
 
 
 def _environment(golden: Golden) -> dict[str, Any]:

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.core.exceptions import InputError
-from parity.core.pair import Pair
+from parity.core.pair import Case, Pair
+from parity.traces.index import StoredCase
 
 Method = str | Callable[..., Any]
 
@@ -46,6 +47,19 @@ def method_of(name: str, pair: Pair) -> Method:
             f" has {', '.join(known) or 'none'} in Offline.methods; record it again"
         )
     return function
+
+
+def case_of(stored: StoredCase, pair: Pair) -> Case:
+    """The case of the pair that was recorded."""
+    return Case(
+        stored.name,
+        path=stored.path,
+        nnx=method_of(stored.nnx, pair),
+        depth=stored.depth,
+        floor=stored.floor,
+        r_limit=stored.r_limit,
+        shipped=None if stored.shipped is None else method_of(stored.shipped, pair),
+    )
 
 
 def _functions(pair: Pair) -> dict[str, Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""Two runs compared as they are: nothing is run again, and no call is given another's arrays.
+"""Errors of two recorded runs: nothing is run again, and no call is given another's arrays.
 
 A call is judged by what it was given in both. Where that is the same to the bit, what it returns
 is its own error, exactly; where it is the same up to rounding, R counts in units of what it was
@@ -15,19 +15,16 @@ import numpy as np
 
 from parity.align.calls import same_value
 from parity.core.arrays import comparable, read
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import distance, unit_roundoff
-from parity.core.pair import Case
 from parity.core.problems import Problem, not_measured, other_value
 from parity.core.store import Buffer, Store
 from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
-from parity.judge.faults import Found
-from parity.judge.rows import rows_of
-from parity.judge.verdict import fail_limit, grade
+from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
-from parity.measure.free import Free, Key
+from parity.measure.free import Key
 from parity.measure.noise import score
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.shards import Array
@@ -48,29 +45,7 @@ def half(*dtypes: np.dtype[Any]) -> float:
     return math.sqrt(max(unit_roundoff(dtype) or 2.0**-24 for dtype in dtypes))
 
 
-def judge_apart(
-    case: Case,
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    float64: RecordedFloat64,
-    free: Free,
-    store: Store,
-    progress: Progress,
-) -> tuple[Sequence[Found], Exclusives]:
-    """Judged rows of the matched calls of one case, and their errors; `calls` are the reference's.
-
-    Values besides arrays that a call was given count too: both sides are of one framework.
-    """
-    work = _Errors(matches, float64, store, progress)
-    progress.stage("what each call was given", len(matches))
-    wanted = {match.ref.order for match in matches}
-    unknown = float64.own(matches, calls, store, work.measure, wanted)
-    exclusives, inclusive = work.result(unknown), work.inclusive()
-    found = rows_of(case, matches, (), free, inclusive, exclusives, ())
-    return [work.shown(one) for one in found], exclusives
-
-
-class _Errors:
+class PropagatedErrors:
     """Errors measured so far, by the `order` of calls and the names of leaves."""
 
     def __init__(
@@ -103,7 +78,7 @@ class _Errors:
     def measure(self, match: Match, child_inputs: Arrays, outputs: Arrays) -> None:
         """Measure a call, given its inputs and outputs in float64."""
         order = match.ref.order
-        before = self._before(order)
+        before = self.before(order)
         for leaf in match.outputs:
             if comparable(leaf):
                 wide = outputs.get(leaf.ref.name)
@@ -154,7 +129,7 @@ class _Errors:
                 if not comparable(leaf):
                     continue
                 if key not in self._errors:
-                    before = self._before(order)
+                    before = self.before(order)
                     self._errors[key] = self._score(match.ref.kind, leaf, None, before)
                 error = self._errors[key]
                 if unknown.get(order) and not error.problem and not error.bounded:
@@ -191,16 +166,7 @@ class _Errors:
         one = one if given == 0.0 else replace(one, mae=NAN, rel_l2=NAN)
         return one.of_subtree()
 
-    def shown(self, one: Found) -> Found:
-        """The row as reports have it: what is not known exactly is no error of the call's own."""
-        row = one.row
-        if row.exclusive is not None and self._before(row.order) > 0:
-            row = replace(row, exclusive=replace(row.exclusive, mae=NAN, rel_l2=NAN))
-        if row.inclusive is not None and math.isnan(row.inclusive.mae):
-            row = replace(row, grade="" if row.metrics is None else grade(row.metrics.mae))
-        return replace(one, row=row)
-
-    def _before(self, order: int) -> float:
+    def before(self, order: int) -> float:
         """Largest relative error of the inputs, and of what the calls inside returned."""
         inner = (self._returned[match.ref.order] for match in self._inside[order])
         return max([self._given[order], *inner])

@@ -1,27 +1,21 @@
 """The reference of a golden trace, in place of one that runs."""
 
-import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from itertools import chain
 from typing import NoReturn
 
-from parity.core.arrays import Array
-from parity.core.calls import Leaf, Match, ModuleInfo, Trace
+from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.core.verdicts import Diagnosis
-from parity.diagnose import array_probes
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.causes import EXPLAINED, HINTS
-from parity.diagnose.location import location
-from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
+from parity.traces.diagnosis import diagnosis
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
 from parity.traces.trace import Golden, adopted
@@ -85,21 +79,7 @@ class Recorded:
 
     def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
-        match = next(m for m in scene.matches if m.ref.order == found.row.order)
-        for cause, evidence in chain(by_kind(found, match), by_repetition(match, scene)):
-            return Diagnosis(cause, evidence, HINTS[cause])
-        arrays = next(_wrong(found, match, scene), None)
-        place = location(*arrays) if arrays else ""
-        lines = suspected(match, scene)
-        if lines:
-            evidence = "; ".join([*(line.text for line in lines[:3]), *filter(None, [place])])
-            return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
-        left, cause, text = array_probes.best(*arrays) if arrays else (math.inf, "", "")
-        if left <= EXPLAINED:
-            evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
-            return Diagnosis(cause, evidence, HINTS[cause])
-        container = any(one.parent == match.ref.order for one in scene.matches)
-        return Diagnosis("glue" if container else "unknown", place, self._advice)
+        return diagnosis(found, scene, self._advice)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments of the recorded classes."""
@@ -111,24 +91,6 @@ class Recorded:
 
     def _of(self, case: Case) -> StoredCase:
         return self._cases[case.name, case.path]
-
-
-def _wrong(found: Found, match: Match, scene: CaseRecord) -> Iterator[tuple[Array, Array]]:
-    """The reference in float64 and the port, where the call goes wrong: what it hands on first."""
-    float64 = scene.sides.reference
-    assert isinstance(float64, RecordedFloat64)  # `Recorded.float64` made it
-    for handed in found.handed:
-        buffer = scene.exclusives.received.get((handed.child, handed.leaf))
-        ref = float64.handed(handed.child, handed.leaf)
-        if ref is not None and buffer is not None:
-            yield ref, scene.store.get(buffer)
-    errors = scene.exclusives.errors
-    keys = [(match.ref.order, leaf.ref.name) for leaf in match.outputs]
-    for key in sorted((key for key in keys if key in scene.exclusives.outputs),
-                      key=lambda key: -errors[key].rel_l2):  # fmt: skip
-        ref = float64.returned(*key)
-        if ref is not None:
-            yield ref, scene.store.get(scene.exclusives.outputs[key])
 
 
 def in_one_layout(trace: Trace) -> Trace:

@@ -17,7 +17,7 @@ from parity.core.store import digest
 from parity.core.tree import flatten
 from parity.host import environment
 from parity.options.options import Options
-from parity.run.live import facts
+from parity.run.facts import facts
 from parity.traces.index import Index, StoredTensor
 from parity.traces.plain import encode
 from parity.traces.shards import Array, Form, ToWrite

@@ -1,10 +1,8 @@
 """A second recording of a reference in place of a port."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Collection
 
 from parity.core.calls import Trace
-from parity.core.tensors import Tensor, Weight
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides
 from parity.options.options import Options
@@ -14,11 +12,10 @@ from parity.run.part import Extent, Part
 from parity.run.protocols import Arguments, Context, Reference
 from parity.run.records import Compared, Judged
 from parity.traces.float64 import RecordedFloat64
-from parity.traces.propagate import judge_apart
+from parity.traces.judge import judge_apart
+from parity.traces.pairing import pair_traces
 from parity.traces.recorded import in_one_layout
 from parity.traces.trace import Golden, adopted
-from parity.weights.module_map import fold
-from parity.weights.weight_map import make_weight_map
 
 
 class SecondTrace:
@@ -36,11 +33,7 @@ class SecondTrace:
 
     def pair(self, reference: Reference, options: Options) -> Pairing:
         """Modules of the same path, and tensors of the same values."""
-        modules, tensors, others = reference.modules(), reference.tensors(), self._golden.tensors
-        folding = fold(modules, self._golden.modules, {path: path for path in modules})
-        found = make_weight_map(tensors, others, modules=self._golden.modules, folding=folding)
-        refs, ports = ({one.full_name: one for one in side} for side in (tensors, others))
-        return Pairing(len(modules), folding, tuple(_in_order(one, refs, ports) for one in found))
+        return pair_traces(reference.modules(), reference.tensors(), self._golden)
 
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The recorded calls, of whatever arguments they were made."""
@@ -63,15 +56,3 @@ class SecondTrace:
     def notes(self, trace: Trace) -> tuple[str, ...]:
         """None: the recording has its own."""
         return ()
-
-
-def _in_order(line: Weight, ref: Mapping[str, Tensor], port: Mapping[str, Tensor]) -> Weight:
-    """The line: of two models of one framework the axes have one order."""
-    usual = str(tuple(range(len(line.shape))))
-    if not line.transform or line.transform == usual:
-        return line
-    before, after = ref[line.name], port[line.nnx_name]
-    if before.shape == after.shape and (before.read() == after.read()).all():
-        return replace(line, transform=usual)
-    text = f"its axes are in the order {line.transform}"
-    return replace(line, transform="", cause="weights_layout", finding=text)

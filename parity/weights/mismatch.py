@@ -11,7 +11,7 @@ import numpy as np
 
 from parity.core.metrics import compare_arrays
 from parity.core.tensors import Array, Tensor
-from parity.weights.transform import constant, fingerprint, regroups, same_values, usual_order
+from parity.weights.axis_order import constant, fingerprint, regroups, same_values, usual_order
 
 PARTLY = 0.1
 """Part of the entries that are equal in two arrays that have to do with each other."""

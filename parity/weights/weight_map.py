@@ -13,11 +13,11 @@ import numpy as np
 
 from parity.core.globs import renamed, why
 from parity.core.tensors import Array, Tensor, Transform, Weight
+from parity.weights.axis_order import CLOSE, same_values, usual_axes
 from parity.weights.fused import Piece, Rule, pieces
 from parity.weights.mismatch import Owners, finding
 from parity.weights.module_map import SPARE, Folding
 from parity.weights.suggest import suggest
-from parity.weights.transform import CLOSE, same_values, usual_axes
 
 Index = tuple[int | slice, ...]
 

@@ -88,125 +88,83 @@ def autoencoder(folder: str) -> Any:
     return np.random.default_rng(0).uniform(-1, 1, (1, 9, 8, 8, 3)).astype(np.float32)
 
 
-def layer() -> Any:
-    """A layer of the reference."""
+def stack() -> Any:
+    """Two layers of the reference."""
     import torch
 
-    class Layer(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = torch.nn.Linear(4, 4, bias=False)
+    from tests.nets import torch_of
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.tanh(self.fc(x))
+    return torch.nn.ModuleList(
+        torch_of(lambda self, x: torch.tanh(self.fc(x)), fc=torch.nn.Linear(4, 4, bias=False))
+        for _ in range(2)
+    )
 
-    return Layer()
+
+def _in_turn(layers: Any, x: Any) -> Any:
+    for layer in layers:
+        x = layer(x)
+    return x
 
 
 def layered() -> tuple[Any, Any, Any]:
     """A reference of two layers, their parameters as a port that is a function takes them."""
-    import jax.numpy as jnp
     import numpy as np
-    import torch
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.ModuleList([layer(), layer()])
+    from tests.nets import torch_of
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
-    model = Model()
-    kernels = [jnp.asarray(layer.fc.weight.detach().numpy().T) for layer in model.layers]
-    params = {"layers": [{"fc": {"kernel": kernel}} for kernel in kernels]}
+    model = torch_of(lambda self, x: _in_turn(self.layers, x), layers=stack())
+    params = {"layers": [{"fc": {"kernel": _array(layer.fc.weight).T}} for layer in model.layers]}
     return model, params, np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def packed() -> tuple[Any, Any, Any]:
     """A reference, a port that holds several of its tensors in one leaf, or one in several."""
-    import jax
     import jax.numpy as jnp
     import numpy as np
     import torch
     from flax import nnx
 
-    class Attn(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name in ("to_q", "to_k", "to_v"):
-                setattr(self, name, torch.nn.Linear(4, 4, bias=False))
+    from tests.nets import torch_of
+    from tests.ports import nnx_of
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.to_q(x) * self.to_k(x) + self.to_v(x)
+    def gated(x: Any, weight: torch.Tensor) -> torch.Tensor:
+        q, k, v = torch.nn.functional.linear(x, weight).chunk(3, -1)
+        return q * k + v
 
-    class Heads(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.in_proj_weight = torch.nn.Parameter(torch.randn(12, 4))
+    names = ("to_q", "to_k", "to_v")
+    theirs = torch_of(
+        lambda self, x: self.mha(_in_turn(self.layers, self.attn(x))),
+        attn=torch_of(lambda self, x: self.to_q(x) * self.to_k(x) + self.to_v(x),
+                      **{name: torch.nn.Linear(4, 4, bias=False) for name in names}),
+        layers=stack(),
+        mha=torch_of(lambda self, x: gated(x, self.in_proj_weight),
+                     in_proj_weight=torch.nn.Parameter(torch.randn(12, 4))),
+    ).eval()  # fmt: skip
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = torch.nn.functional.linear(x, self.in_proj_weight).chunk(3, -1)
-            return q * k + v
+    def leaf(kernel: Any) -> nnx.Module:
+        """Hold a kernel and run nothing."""
+        return nnx_of(lambda self: None, kernel=nnx.Param(kernel))
 
-    class Model(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.attn = Attn()
-            self.layers = torch.nn.ModuleList([layer(), layer()])
-            self.mha = Heads()
+    def attend(self: Any, x: Any) -> Any:
+        q, k, v = jnp.split(x @ self.qkv.kernel[...], 3, -1)
+        return q * k + v
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.attn(x)
-            for layer in self.layers:
-                x = layer(x)
-            return self.mha(x)
+    def scanned(self: Any, x: Any) -> Any:
+        for kernel in self.fc.kernel[...]:
+            x = jnp.tanh(x @ kernel)
+        return x
 
-    class Leaf(nnx.Module):
-        def __init__(self, **leaves: jax.Array) -> None:
-            for name, leaf in leaves.items():
-                setattr(self, name, nnx.Param(leaf))
-
-    class PortAttn(nnx.Module):
-        def __init__(self, theirs: Attn) -> None:
-            parts = [getattr(theirs, name).weight for name in ("to_q", "to_k", "to_v")]
-            self.qkv = Leaf(kernel=jnp.concatenate([_array(part).T for part in parts], -1))
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            q, k, v = jnp.split(x @ self.qkv.kernel[...], 3, -1)
-            return q * k + v
-
-    class Layers(nnx.Module):
-        def __init__(self, theirs: Any) -> None:
-            self.fc = Leaf(kernel=jnp.stack([_array(one.fc.weight).T for one in theirs]))
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            for kernel in self.fc.kernel[...]:
-                x = jnp.tanh(x @ kernel)
-            return x
-
-    class PortHeads(nnx.Module):
-        def __init__(self, theirs: Heads) -> None:
-            for name, part in zip(
-                "qkv", _array(theirs.in_proj_weight).reshape(3, 4, 4), strict=True
-            ):
-                setattr(self, name, nnx.Param(part.T))
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return (x @ self.q[...]) * (x @ self.k[...]) + x @ self.v[...]
-
-    class Port(nnx.Module):
-        def __init__(self, theirs: Model) -> None:
-            self.attn, self.layers = PortAttn(theirs.attn), Layers(theirs.layers)
-            self.mha = PortHeads(theirs.mha)
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return self.mha(self.layers(self.attn(x)))
-
-    theirs = Model().eval()
-    return theirs, Port(theirs), np.ones((2, 4), np.float32)
+    kernels = [_array(getattr(theirs.attn, name).weight).T for name in names]
+    stacked = jnp.stack([_array(one.fc.weight).T for one in theirs.layers])
+    heads = _array(theirs.mha.in_proj_weight).reshape(3, 4, 4)
+    port = nnx_of(
+        lambda self, x: self.mha(self.layers(self.attn(x))),
+        attn=nnx_of(attend, qkv=leaf(jnp.concatenate(kernels, -1))),
+        layers=nnx_of(scanned, fc=leaf(stacked)),
+        mha=nnx_of(lambda self, x: (x @ self.q[...]) * (x @ self.k[...]) + x @ self.v[...],
+                   **{name: nnx.Param(part.T) for name, part in zip("qkv", heads, strict=True)}),
+    )  # fmt: skip
+    return theirs, port, np.ones((2, 4), np.float32)
 
 
 def _array(tensor: Any) -> Any:

@@ -1,13 +1,13 @@
 import pytest
 
-import parity
 from tests.faultzoo.zoo import CASES, nets
+from tests.reports import compare
 
 
 def find(one, wrong, seed):
     reference, port, x = nets(one, wrong, seed)
     layout = {"*": "channels_first"} if x.ndim == 3 else None
-    return parity.compare(reference, port, (x,), layout=layout, check_compiled=False)
+    return compare(reference, port, (x,), layout=layout)
 
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)

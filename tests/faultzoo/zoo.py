@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from flax import nnx
 
+from tests.nets import randomise, torch_of
+from tests.ports import nnx_of
+
 CHANNELS = 8
 
 
@@ -39,50 +42,20 @@ def case(**options: Any) -> None:
     CASES.append(Case(**options))
 
 
-class TorchNet(torch.nn.Module):
-    """The reference."""
-
-    def __init__(self, middle: torch.nn.Module, dims: int) -> None:
-        super().__init__()
-        conv = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[dims]
-        self.stem = conv(3, CHANNELS, 1)
-        self.middle = middle
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.middle(self.stem(x))
-
-
-class NnxNet(nnx.Module):
-    """The port."""
-
-    def __init__(self, stem: nnx.Module, middle: nnx.Module) -> None:
-        self.stem, self.middle = stem, middle
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.middle(self.stem(x))
+def _net(self: Any, x: Any) -> Any:
+    return self.middle(self.stem(x))
 
 
 def nets(one: Case, wrong: bool, seed: int) -> tuple[torch.nn.Module, nnx.Module, np.ndarray]:
     """Reference, port and input."""
     torch.manual_seed(seed)
-    reference = randomised(TorchNet(one.torch(), len(one.shape)))
-    port = NnxNet(conv(reference.stem), one.port(reference.middle, wrong))
+    stem = {3: torch.nn.Conv1d, 4: torch.nn.Conv2d, 5: torch.nn.Conv3d}[len(one.shape)]
+    middle = one.torch()
+    reference = randomise(torch_of(_net, stem=stem(3, CHANNELS, 1), middle=middle))
+    port = nnx_of(_net, stem=conv(reference.stem), middle=one.port(reference.middle, wrong))
     port.eval()
     x = np.random.default_rng(seed).standard_normal(one.shape).astype(np.float32)
     return reference, port, x
-
-
-def randomised(reference: torch.nn.Module) -> torch.nn.Module:
-    """The module with vectors that no swapped or lost one can stand for, in evaluation."""
-    with torch.no_grad():
-        for module in reference.modules():
-            for name, parameter in module.named_parameters(recurse=False):
-                if parameter.ndim == 1:
-                    parameter.normal_().mul_(0.3).add_(float(name == "weight"))
-            for name, buffer in module.named_buffers(recurse=False):
-                if buffer.ndim == 1:
-                    buffer.normal_().mul_(0.3).add_(float(name == "running_var")).abs_()
-    return reference.eval()
 
 
 def array(tensor: torch.Tensor) -> jax.Array:
@@ -124,36 +97,11 @@ def conv(module: Any, **changes: Any) -> Conv:
     return Conv(**{**settings, **changes})
 
 
-class Apply(nnx.Module):
-    """A function, and modules that it calls."""
-
-    def __init__(self, function: Callable[..., jax.Array], **children: Any) -> None:
-        self.function = function
-        for name, child in children.items():
-            setattr(self, name, child)
-
-    def __call__(self, x: jax.Array) -> jax.Array:
-        return self.function(self, x)
-
-
-class TorchApply(torch.nn.Module):
-    """The same on PyTorch's side."""
-
-    def __init__(self, function: Callable[..., torch.Tensor], **children: Any) -> None:
-        super().__init__()
-        self.function = function
-        for name, child in children.items():
-            setattr(self, name, child)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(self, x)
-
-
 def both(theirs: Any, ours: Any, wrong: Any) -> dict[str, Any]:
     """A case of functions alone."""
     return {
-        "torch": lambda: TorchApply(lambda self, x: theirs(x)),
-        "port": lambda module, bad: Apply(lambda self, x: (wrong if bad else ours)(x)),
+        "torch": lambda: torch_of(lambda self, x: theirs(x)),
+        "port": lambda module, bad: nnx_of(lambda self, x: (wrong if bad else ours)(x)),
     }
 
 
@@ -248,9 +196,9 @@ class NormFar(Norm):
 
 case(name="size_given_where_epsilon_stands", source="google/flax#2195", cause="epsilon",
      path="middle.norm",
-     torch=lambda: TorchApply(lambda self, x: self.norm(x.movedim(1, -1)).movedim(-1, 1),
+     torch=lambda: torch_of(lambda self, x: self.norm(x.movedim(1, -1)).movedim(-1, 1),
                               norm=torch.nn.LayerNorm(CHANNELS)),
-     port=lambda m, bad: Apply(lambda self, x: self.norm(x), norm=Norm(
+     port=lambda m, bad: nnx_of(lambda self, x: self.norm(x), norm=Norm(
          m.norm, None, float(CHANNELS) if bad else m.norm.eps)))  # fmt: skip
 case(name="other_number_of_groups", source="mindspore-lab/mindone#169", cause="norm_axes",
      torch=lambda: torch.nn.GroupNorm(4, CHANNELS),
@@ -364,11 +312,11 @@ def _block(glue: Any) -> Callable[[Any, Any], Any]:
 
 
 def _torch_block(glue: Any) -> Callable[[], torch.nn.Module]:
-    return lambda: TorchApply(_block(glue), conv=torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1))
+    return lambda: torch_of(_block(glue), conv=torch.nn.Conv2d(CHANNELS, CHANNELS, 3, padding=1))
 
 
 def _port_block(right: Any, wrong: Any) -> Callable[[Any, bool], nnx.Module]:
-    return lambda m, bad: Apply(_block(wrong if bad else right), conv=conv(m.conv))
+    return lambda m, bad: nnx_of(_block(wrong if bad else right), conv=conv(m.conv))
 
 
 case(name="addition_left_out", source="james-see/ltx-video-mac#34", cause="glue",

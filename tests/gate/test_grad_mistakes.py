@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-import parity
 from jaxvae.pairs.cogvideox.ladder import DECLARED, decode_nnx, encode_nnx
 from jaxvae.pairs.cogvideox.pair import PAIR
+from tests.reports import compare
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +31,9 @@ CALLS = {
 
 def gradients(port, reference, call):
     array, torch_method, nnx_method, ignore = CALLS[call]
-    return parity.compare(
+    return compare(
         reference, port, (array,), torch_method=torch_method, nnx_method=nnx_method, ignore=ignore,
-        gradients=True, check_compiled=False,
-    )  # fmt: skip
+        gradients=True)  # fmt: skip
 
 
 def make():

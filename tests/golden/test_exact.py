@@ -13,26 +13,15 @@ from parity.core.pair import Pair
 from parity.traces.check import check_trace
 from parity.traces.compare import compare_traces
 from parity.traces.record import record_pair
-
-
-class TorchTable(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Embedding(7, 4)
-        self.out = torch.nn.Linear(4, 3)
-
-    def forward(self, ids):
-        return self.out(self.table(ids))
+from tests.nets import torch_of
+from tests.ports import fill
 
 
 class Table(nnx.Module):
     def __init__(self, tensors):
-        rngs = nnx.Rngs(0)
-        self.table = nnx.Embed(7, 4, rngs=rngs)
-        self.out = nnx.Linear(4, 3, rngs=rngs)
-        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
-        self.out.kernel[...] = jnp.asarray(tensors["out.weight"].T)
-        self.out.bias[...] = jnp.asarray(tensors["out.bias"])
+        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
+        self.out = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+        fill(self, tensors)
 
     def __call__(self, ids):
         return self.out(self.table(ids))
@@ -57,7 +46,7 @@ class Hands(nnx.Module):
 
     def __init__(self, tensors):
         self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
-        self.table.embedding[...] = jnp.asarray(tensors["table.weight"])
+        fill(self, tensors)
 
     def __call__(self, x):
         ids = (x > 0).astype(jnp.int32)
@@ -66,7 +55,10 @@ class Hands(nnx.Module):
 
 def make_torch(options, seed):
     torch.manual_seed(seed)
-    return TorchTable()
+    return torch_of(
+        lambda self, ids: self.out(self.table(ids)),
+        table=torch.nn.Embedding(7, 4), out=torch.nn.Linear(4, 3),
+    )  # fmt: skip
 
 
 IDS = np.random.default_rng(0).integers(0, 7, (30, 5))

@@ -13,6 +13,7 @@ from parity.core.exceptions import InputError
 from parity.traces.compare import compare_traces
 from parity.traces.propagate import half
 from parity.traces.record import record_pair
+from tests.reports import places
 
 ASKED = {"seed": 3}
 
@@ -44,10 +45,6 @@ def edited(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(edited):
     return edited()
-
-
-def places(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
 
 
 def test_of_the_same_model_nothing_differs(plain, edited):

@@ -9,20 +9,7 @@ from flax import nnx
 
 import parity
 from parity.core.pair import Pair, Rung
-from tests.weights import fill
-
-
-class Block(nnx.Module):
-    def __init__(self, residual=1.0):
-        rngs = nnx.Rngs(0)
-        self.norm = nnx.GroupNorm(8, num_groups=4, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.conv = nnx.Conv(8, 8, (3, 3), padding=1, rngs=rngs)
-        self.act = Act()
-        self.residual = residual
-
-    def __call__(self, x, scale=1.0, cache=None):
-        h = self.conv(self.act(self.norm(x))) * scale + self.residual * x
-        return h, {"mean": h.mean((1, 2)), "none": cache}
+from tests.ports import Block, fill
 
 
 class Inlined(Block):
@@ -31,11 +18,6 @@ class Inlined(Block):
     def __call__(self, x, scale=1.0, cache=None):
         h = self.conv(nnx.relu(self.norm(x))) * scale + self.residual * x
         return h, {"mean": h.mean((1, 2)), "none": cache}
-
-
-class Act(nnx.Module):
-    def __call__(self, x):
-        return nnx.relu(x)
 
 
 class Net(nnx.Module):

@@ -5,26 +5,14 @@ import tiny
 import torch
 
 from parity.core.pair import Case
-
-
-class Block(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm = torch.nn.GroupNorm(4, 8)
-        self.conv = torch.nn.Conv2d(8, 8, 3, padding=1)
-        self.act = torch.nn.ReLU(inplace=True)
-
-    def forward(self, x, scale=1.0, cache=None):
-        h = self.conv(self.act(self.norm(x))) * scale
-        h += x
-        return h, {"mean": h.mean((2, 3)), "none": cache}
+from tests.nets import TorchBlock, randomise
 
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.block = Block()
+        self.block = TorchBlock()
         self.head = torch.nn.Linear(8, 5)
 
     def forward(self, x):
@@ -35,12 +23,7 @@ class Net(torch.nn.Module):
 
 def make_torch(options, seed):
     torch.manual_seed(seed)
-    reference = Net().eval()
-    with torch.no_grad():
-        for name, value in reference.named_parameters():
-            if value.ndim == 1:
-                value.normal_().mul_(0.3).add_(float("norm.weight" in name))
-    return reference
+    return randomise(Net())
 
 
 def cases(reference, options, seed):

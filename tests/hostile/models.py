@@ -8,7 +8,8 @@ import torch
 from flax import nnx
 
 from tests.hostile.case import Compared
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 

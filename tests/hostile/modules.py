@@ -11,7 +11,8 @@ from flax import nnx
 
 from tests.hostile.case import Case, Compared
 from tests.hostile.models import X, around, compared, linear
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 EVIL = "a</script><script>alert(1)</script>"
 

@@ -1,10 +1,6 @@
 """The command `jaxvae`, against diffusers on the same frames."""
 
 import json
-import os
-import subprocess
-import sysconfig
-from pathlib import Path
 from types import SimpleNamespace
 
 import diffusers
@@ -25,15 +21,7 @@ from jaxvae.cli.reconstruct import returned
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.video import find_video, from_pixels, to_pixels
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
-
-COMMAND = Path(sysconfig.get_path("scripts")) / "jaxvae"
-
-
-def jaxvae(*words, **environment):
-    return subprocess.run(
-        [COMMAND, *map(str, words)], capture_output=True, text=True, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
+from tests.commands import jaxvae
 
 
 @pytest.fixture(scope="module")
@@ -191,10 +179,7 @@ def test_an_interrupt_leaves_before_the_interpreter_ends(home, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTED)
     (tmp_path / "out").mkdir()
     words = ("reconstruct", home / "clip.npy", "out/back.npy", "--weights", home / "vae")
-    done = subprocess.run(
-        [COMMAND, *map(str, words)], cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )  # fmt: skip
+    done = jaxvae(*words, cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.strip().splitlines()[-1] == "jaxvae: interrupted"
     assert list((tmp_path / "out").iterdir()) == []

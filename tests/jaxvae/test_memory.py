@@ -1,7 +1,6 @@
 """What memory grows with, and what it does not: as the compiler plans it, and as it is taken."""
 
 import itertools
-import subprocess
 import sys
 
 import jax
@@ -9,6 +8,7 @@ import numpy as np
 import pytest
 
 from jaxvae.layers.norms import GroupNorm
+from tests.commands import python
 
 
 def temporary(vae, latent):
@@ -92,9 +92,8 @@ def test_a_stream_takes_the_same_for_any_number_of_frames(objective, tmp_path):
     objective.ours.save_pretrained(tmp_path)
     peaks = {}
     for how, latents in (("passed on", 5), ("passed on", 21), ("kept", 21)):
-        words = [sys.executable, "-c", PEAK, tmp_path, how, str(latents)]
-        done = subprocess.run(words, capture_output=True, text=True, check=True)
-        frames, peaks[how, latents] = map(int, done.stdout.split())
+        done = python("-c", PEAK, tmp_path, how, latents)
+        frames, peaks[how, latents] = map(int, done.split())
         assert frames == 2 * latents - 1
     short, long = peaks["passed on", 5], peaks["passed on", 21]
     assert abs(long - short) < 0.1 * short

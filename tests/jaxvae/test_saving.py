@@ -1,8 +1,6 @@
 """Saved models: the files of diffusers, bit for bit, one tensor at a time."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import diffusers
@@ -15,6 +13,7 @@ from safetensors.torch import load_file
 
 from jaxvae import AutoencoderKLCogVideoX, WeightsError
 from jaxvae.io import saving
+from tests.commands import python
 
 FILE = "diffusion_pytorch_model.safetensors"
 load = AutoencoderKLCogVideoX.from_pretrained
@@ -184,11 +183,7 @@ print(json.dumps([sum(sizes), max(sizes), saved, loaded]))
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux's peak memory")
 def test_memory_is_the_model_and_a_few_tensors(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    model, largest, saved, loaded = json.loads(done.stdout)
+    model, largest, saved, loaded = json.loads(python("-c", MEMORY, tmp_path))
     assert model > 50 * 2**20
     # A tensor as it is read, its transposed copy and the array made of it; and 16 MiB of tracing.
     assert saved < 3 * largest + 16 * 2**20

@@ -1,13 +1,11 @@
 """What a step costs each device: the formulae against the compiled programs."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.commands import python
 from tools.measure_sharding import SMALL, communicated, extrapolate
 from tools.scaling import Chip, Split, step_cost
 
@@ -59,17 +57,8 @@ def test_more_chips_are_faster_until_messages_take_longer():
 
 @pytest.mark.slow
 def test_the_formulae_are_those_of_the_compiled_programs():
-    flags = "--xla_force_host_platform_device_count=2"
-    done = subprocess.run(
-        [sys.executable, "-c", MEASURE, "batch", "width", "time"],
-        cwd=ROOT,
-        env=os.environ | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+    words = ("-c", MEASURE, "batch", "width", "time")
+    rows = json.loads(python(*words, devices=2, cwd=ROOT, PYTHONPATH=str(ROOT)))
     memory = {(row["direction"], row["split"], row["devices"]): row["memory"] for row in rows}
     for direction in ("encode", "decode"):
         assert memory[direction, "width", 2] < 0.6 * memory[direction, "width", 1]

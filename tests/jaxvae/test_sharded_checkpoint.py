@@ -1,10 +1,7 @@
 """Orbax checkpoints between shardings, on virtual devices of their own process."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +9,7 @@ import pytest
 from flax import nnx
 
 from jaxvae import WeightsError, load_checkpoint, save_checkpoint
+from tests.commands import python
 
 RESHARD = """
 import json
@@ -76,15 +74,8 @@ def vae(make_pair):
 
 def test_saved_sharded_and_restored_otherwise(vae, tmp_path):
     vae.save_pretrained(tmp_path / "vae")
-    done = subprocess.run(
-        [sys.executable, "-c", RESHARD, str(tmp_path / "vae"), str(tmp_path / "sharded")],
-        env=os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    done = python("-c", RESHARD, tmp_path / "vae", tmp_path / "sharded", devices=8)
+    assert json.loads(done) == {
         "other": [True, 8, [3, 3, 3, 3, 2]],
         "replicated": [True, 8, [3, 3, 3, 3, 8]],
     }

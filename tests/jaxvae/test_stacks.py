@@ -1,9 +1,6 @@
 """Tiles of one size that run together: stacked, mapped over, spread over devices."""
 
 import json
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +9,7 @@ import pytest
 
 from jaxvae.run.steps import Coder, run_windows
 from jaxvae.run.tiling import Axis, Windows
+from tests.commands import python
 
 BOUNDS = [(0, 3), (3, 5), (5, 7)]
 
@@ -139,16 +137,8 @@ print(json.dumps({
 )
 def test_tiles_spread_over_devices(objective, tmp_path, method, axes):
     objective.ours.save_pretrained(tmp_path)
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SPREAD, tmp_path, method, json.dumps(axes)],
-        env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    words = ("-W", "error", "-c", SPREAD, tmp_path, method, json.dumps(axes))
+    found = json.loads(python(*words, devices=8))
     assert max(found["errors"]) < 2e-6
     assert found["devices"] == 8
     assert found["whole"]

@@ -1,11 +1,8 @@
 """Training: twenty steps on the real clip follow PyTorch's, and the example runs."""
 
 import copy
-import os
 import re
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -15,6 +12,7 @@ import pytest
 import torch
 
 from jaxvae.pairs.inputs import load_clip
+from tests.commands import python
 
 STEPS = 20
 ROUNDING = 2.0**-24
@@ -95,14 +93,9 @@ def test_what_the_example_cannot_use_is_said_in_one_line(capsys, words, message)
 @pytest.mark.parametrize("options", [[], ["--checkpointing", "--size", "8"]])
 def test_the_example(tmp_path, options):
     out = tmp_path / "video.npy"
-    run = subprocess.run(
-        [sys.executable, "-W", "error", EXAMPLE, "--steps", "4", "--out", out, *options],
-        env=os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1])},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    losses = [float(x) for x in re.findall(r"step \d: loss (\S+)", run.stdout)]
+    words = ("-W", "error", EXAMPLE, "--steps", 4, "--out", out, *options)
+    printed = python(*words, PYTHONPATH=str(EXAMPLE.parents[1]))
+    losses = [float(x) for x in re.findall(r"step \d: loss (\S+)", printed)]
     assert len(losses) == 4
     assert losses[-1] < losses[0]
     size = 8 if options else 16

@@ -1,7 +1,3 @@
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +7,7 @@ from jax import lax
 
 from jaxvae.layers import convolution, winograd
 from jaxvae.layers.products import sum_over_time
+from tests.commands import python
 
 ONE = (1, 1, 1)
 HIGHEST = lax.Precision.HIGHEST
@@ -189,13 +186,4 @@ print(float(np.abs(np.asarray(split) - one).max() / np.abs(one).max()))
 
 @pytest.mark.slow
 def test_the_compiler_splits_it_over_devices():
-    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", SPLIT],
-        env=os.environ | {"XLA_FLAGS": flags},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert float(done.stdout) < 2e-6
+    assert float(python("-W", "error", "-c", SPLIT, devices=4)) < 2e-6

@@ -6,28 +6,17 @@ import torch
 from flax import nnx
 
 import parity
-from tests.weights import copy_weights
-
-
-class TorchBlock(torch.nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.norm = torch.nn.GroupNorm(4, channels)
-        self.conv = torch.nn.Conv2d(channels, channels, 3, padding=1)
-        self.act = torch.nn.ReLU(inplace=True)
-
-    def forward(self, x, scale=1.0):
-        h = self.conv(self.act(self.norm(x))) * scale
-        h += x  # overwrites what a careless record would still point to
-        return h, {"mean": h.mean((2, 3)), "none": None}
+from tests.nets import TorchBlock, randomise
+from tests.ports import Block, copy_weights, nnx_of
+from tests.reports import compare
 
 
 class TorchNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.stem = torch.nn.Conv2d(3, 8, 3, padding=1)
-        self.block = TorchBlock(8)
-        self.blocks = torch.nn.ModuleList([TorchBlock(8)])
+        self.block = TorchBlock()
+        self.blocks = torch.nn.ModuleList([TorchBlock()])
         self.head = torch.nn.Linear(8, 5)
 
     def forward(self, x):
@@ -41,29 +30,11 @@ class TorchNet(torch.nn.Module):
         return self.block(self.stem(x))[0]
 
 
-class NnxBlock(nnx.Module):
-    def __init__(self, channels, rngs):
-        self.norm = nnx.GroupNorm(
-            channels, num_groups=4, epsilon=1e-5, use_fast_variance=False, rngs=rngs
-        )
-        self.conv = nnx.Conv(channels, channels, (3, 3), padding=1, rngs=rngs)
-        self.act = Relu()
-
-    def __call__(self, x, scale=1.0):
-        h = self.conv(self.act(self.norm(x))) * scale + x
-        return h, {"mean": h.mean((1, 2)), "none": None}
-
-
-class Relu(nnx.Module):
-    def __call__(self, x):
-        return nnx.relu(x)
-
-
 class NnxNet(nnx.Module):
     def __init__(self, rngs):
         self.stem = nnx.Conv(3, 8, (3, 3), padding=1, rngs=rngs)
-        self.block = NnxBlock(8, rngs)
-        self.blocks = nnx.List([NnxBlock(8, rngs)])
+        self.block = Block()
+        self.blocks = nnx.List([Block()])
         self.head = nnx.Linear(8, 5, rngs=rngs)
 
     def __call__(self, x):
@@ -79,14 +50,25 @@ class NnxNet(nnx.Module):
 
 def make_pair(seed=0):
     torch.manual_seed(seed)
-    reference = TorchNet().eval()
-    with torch.no_grad():
-        for name, value in reference.named_parameters():
-            if value.ndim == 1:
-                value.normal_().mul_(0.3).add_(float("norm.weight" in name))
+    reference = randomise(TorchNet())
     port = copy_weights(reference, NnxNet(nnx.Rngs(0)))
     port.eval()
     return reference, port
+
+
+def renamed(port, **names):
+    """The same port under other names of its parts."""
+    of = {part: names.get(part, part) for part in ("stem", "block", "blocks", "head")}
+
+    def call(self, x):
+        stem, block, blocks, head = (getattr(self, name) for name in of.values())
+        h = stem(x)
+        h, _ = block(h)
+        h, _ = block(h, scale=0.5)
+        h, stats = blocks[0](h)
+        return head(stats["mean"]), h
+
+    return nnx_of(call, **{name: getattr(port, part) for part, name in of.items()})
 
 
 @pytest.fixture(scope="session")
@@ -95,7 +77,7 @@ def new_pair():
     return make_pair
 
 
-class WrongBlock(NnxBlock):
+class WrongBlock(Block):
     """Hands its first call an input that is upside down."""
 
     def __call__(self, x, scale=1.0):
@@ -107,11 +89,11 @@ class WrongBlock(NnxBlock):
 def faulty(image):
     """The report of a port with two faults: a bias in `stem`, and what `blocks.0` hands on."""
     reference, port = make_pair()
-    port.blocks[0] = WrongBlock(8, nnx.Rngs(0))
+    port.blocks[0] = WrongBlock()
     copy_weights(reference, port)
     port.stem.bias[...] = port.stem.bias[...] + 1
     port.eval()
-    return parity.compare(reference, port, (image,), check_compiled=False)
+    return compare(reference, port, (image,))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import record, submodules
 from parity.core.exceptions import InputError
 from parity.core.store import Store
-from tests.nets import nnx_of
+from tests.ports import nnx_of
 
 
 class Scale(nnx.Module):

@@ -10,7 +10,8 @@ from flax import nnx
 import parity
 from parity.measure.channels import suspicious, worst_channel
 from parity.pipeline import run_pair
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 

@@ -1,7 +1,5 @@
 """`parity.compare` end to end on a small pair: correct, and with one thing wrong at a time."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,10 +8,10 @@ from flax import nnx
 
 import parity
 from parity import InputError
-from tests.nets import nnx_of, ported, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
-"""Without the port as one program, which takes longer to compile than all the rest."""
+from tests.nets import ported, torch_of
+from tests.parity.conftest import renamed
+from tests.ports import Relu, nnx_of
+from tests.reports import compare
 
 
 def replaced(port, path, function):
@@ -126,20 +124,7 @@ def test_a_named_method(pair, image):
 
 
 def test_rename(pair, image):
-    class Renamed(nnx.Module):
-        def __init__(self, port):
-            self.first, self.block, self.blocks, self.head = (
-                port.stem, port.block, port.blocks, port.head,
-            )  # fmt: skip
-
-        def __call__(self, x):
-            h = self.first(x)
-            h, _ = self.block(h)
-            h, _ = self.block(h, scale=0.5)
-            h, stats = self.blocks[0](h)
-            return self.head(stats["mean"]), h
-
-    port = Renamed(pair[1])
+    port = renamed(pair[1], stem="first")
     report = compare(pair[0], port, (image,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("stem",)
@@ -207,29 +192,21 @@ def test_tokens_keep_their_layout():
     assert compare(linear, port, (x,)).verdict == "PASS"
 
 
-class Zero(torch.nn.Module):
-    def forward(self, x):
-        return x * 0
-
-
-class Pair2(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu(x), None
-
-
 VECTOR = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
 
 
 def test_a_zero_reference_does_not_hide_an_error():
-    report = compare(Zero(), nnx_of(lambda _, x: x + 5), (VECTOR,))
+    reference = torch_of(lambda _, x: x * 0)
+    report = compare(reference, nnx_of(lambda _, x: x + 5), (VECTOR,))
     assert report.verdict == "FAIL"
     assert report.first_fault.path == ""
-    assert compare(Zero(), nnx_of(lambda _, x: x * 0), (VECTOR,)).verdict == "PASS"
+    assert compare(reference, nnx_of(lambda _, x: x * 0), (VECTOR,)).verdict == "PASS"
 
 
 def test_none_beside_the_array_does_not_hide_it():
-    assert compare(Pair2(), nnx_of(lambda _, x: nnx.relu(x)), (VECTOR,)).verdict == "PASS"
-    report = compare(Pair2(), nnx_of(lambda _, x: 7 * x), (VECTOR,))
+    reference = torch_of(lambda _, x: (torch.relu(x), None))
+    assert compare(reference, Relu(), (VECTOR,)).verdict == "PASS"
+    report = compare(reference, nnx_of(lambda _, x: 7 * x), (VECTOR,))
     assert report.verdict == "FAIL"
 
 
@@ -395,21 +372,18 @@ def test_integers_of_64_bits_are_jax_s_of_32():
 
 def test_a_module_that_one_side_has_as_a_function():
 
-    class Port(nnx.Module):
-        def __init__(self, reference, act):
-            self.linear = NnxLinear(type("R", (), {"linear": reference.linear})()).linear
-            self.act_function = act
-
-        def __call__(self, x):
-            return self.act_function(self.linear(x))
+    def make_port(act):
+        linear = ported(reference.linear)
+        return nnx_of(lambda self, x: self.act_function(self.linear(x)), linear=linear,
+                      act_function=act)  # fmt: skip
 
     reference = torch_of(
         lambda self, x: self.act(self.linear(x)), linear=torch.nn.Linear(6, 6), act=torch.nn.SiLU()
     )
-    report = compare(reference, Port(reference, nnx.silu), (VECTORS,))
+    report = compare(reference, make_port(nnx.silu), (VECTORS,))
     assert report.verdict == "PASS"
     assert "does not call it" in report.coverage.dissolved["act"]
-    report = compare(reference, Port(reference, nnx.gelu), (VECTORS,))
+    report = compare(reference, make_port(nnx.gelu), (VECTORS,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "activation")]
 
 
@@ -422,7 +396,7 @@ def test_a_module_that_one_side_has_as_a_function():
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
         ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
-        ({"torch_method": "encode"}, "torch_method: TorchLinear has no method 'encode'"),
+        ({"torch_method": "encode"}, "torch_method: Net has no method 'encode'"),
     ],
 )
 def test_misuse_is_explained(change, message):
@@ -439,52 +413,42 @@ def test_attention_whose_projection_is_never_called():
         attention=torch.nn.MultiheadAttention(6, 2, batch_first=True),
     )
 
-    class Attention(nnx.Module):
-        def __init__(self, reference, scale):
-            self.weight = nnx.Param(jnp.asarray(reference.in_proj_weight.detach().numpy().T))
-            self.bias = nnx.Param(jnp.asarray(reference.in_proj_bias.detach().numpy()))
-            self.out_proj = nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-            out = reference.out_proj
-            self.out_proj.kernel[...] = jnp.asarray(out.weight.detach().numpy().T)
-            self.out_proj.bias[...] = jnp.asarray(out.bias.detach().numpy())
-            self.scale = scale
+    def attend(self, x):
+        q, k, v = jnp.split(x @ self.weight[...] + self.bias[...].reshape(1, 1, -1), 3, -1)
+        q, k, v = (a.reshape(*a.shape[:2], 2, 3) for a in (q, k, v))
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.scale
+        mixed = jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), v)
+        return self.out_proj(mixed.reshape(x.shape))
 
-        def __call__(self, x):
-            q, k, v = jnp.split(x @ self.weight[...] + self.bias[...].reshape(1, 1, -1), 3, -1)
-            q, k, v = (a.reshape(*a.shape[:2], 2, 3) for a in (q, k, v))
-            scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * self.scale
-            mixed = jnp.einsum("bhqk,bkhd->bqhd", nnx.softmax(scores), v)
-            return self.out_proj(mixed.reshape(x.shape))
-
-    class Port(nnx.Module):
-        def __init__(self, reference, scale):
-            self.attention = Attention(reference.attention, scale)
-
-        def __call__(self, x):
-            return self.attention(x)
+    def make_port(scale):
+        held = reference.attention
+        attention = nnx_of(
+            attend,
+            weight=nnx.Param(jnp.asarray(held.in_proj_weight.detach().numpy().T)),
+            bias=nnx.Param(jnp.asarray(held.in_proj_bias.detach().numpy())),
+            out_proj=ported(held.out_proj),
+            scale=scale,
+        )
+        return nnx_of(lambda self, x: self.attention(x), attention=attention)
 
     reference.eval()
     x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
-    right = compare(reference, Port(reference, 3**-0.5), (x,), layout={"*": "as_is"})
+    right = compare(reference, make_port(3**-0.5), (x,), layout={"*": "as_is"})
     assert right.faults == ()
     assert "attention.out_proj" in right.coverage.dissolved
     assert right.verdict == "PASS"
-    wrong = compare(reference, Port(reference, 1.0), (x,), layout={"*": "as_is"})
+    wrong = compare(reference, make_port(1.0), (x,), layout={"*": "as_is"})
     assert [fault.path for fault in wrong.faults] == ["attention"]
 
 
 def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
     """`nn.MultiheadAttention` hands the weights of `out_proj` to a function."""
 
-    class Reference(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.out_proj = torch.nn.Linear(4, 4)
-
-        def forward(self, x):
-            return torch.nn.functional.linear(x, self.out_proj.weight, self.out_proj.bias)
-
-    reference = Reference()
+    linear = torch.nn.functional.linear
+    reference = torch_of(
+        lambda self, x: linear(x, self.out_proj.weight, self.out_proj.bias),
+        out_proj=torch.nn.Linear(4, 4),
+    )
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = compare(
         reference,
@@ -500,24 +464,18 @@ def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
 def test_what_is_not_finite_before_a_mistake_does_not_hide_it(broken):
     around = torch_of(lambda self, x: self.inner(2 * x), inner=torch.nn.Linear(4, 4))
 
-    class Chain(nnx.Module):
-        def __init__(self, *layers):
-            self.layers = nnx.List(layers)
-
-        def __call__(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
+    def chained(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
 
     reference = torch.nn.Sequential(torch.nn.Linear(4, 4), around)
-    port = Chain(
-        ported(reference[0]),
-        nnx_of(
-            lambda self, x: self.inner(self.factor * x),
-            inner=ported(reference[1].inner),
-            factor=1 if broken else 2,
-        ),
+    inner = nnx_of(
+        lambda self, x: self.inner(self.factor * x),
+        inner=ported(reference[1].inner),
+        factor=1 if broken else 2,
     )
+    port = nnx_of(chained, layers=nnx.List([ported(reference[0]), inner]))
     port.layers[0].kernel[0, 0] = jnp.nan
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = compare(reference, port, (x,), rename={"*": "layers.*"})

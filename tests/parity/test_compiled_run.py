@@ -15,91 +15,59 @@ from parity.options.options import Options
 from parity.run.case import run_case
 from parity.run.live import Live
 from parity.run.port import RunningPort
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import port_of, torch_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((5, 3, 4)).astype(np.float32)
 
 
-class TorchLoop(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head = (
-            torch_of(
-                lambda self, state, x: torch.tanh(self.linear(state + x)),
-                linear=torch.nn.Linear(4, 4),
-            ),
-            torch.nn.Linear(4, 4),
-        )
-
-    def forward(self, xs):
-        state = torch.zeros(3, 4)
-        for x in xs:
-            state = self.cell(state, x)
-        return self.head(state)
+def torch_loop(self, xs):
+    state = torch.zeros(3, 4)
+    for x in xs:
+        state = self.cell(state, x)
+    return self.head(state)
 
 
-class Loop(nnx.Module):
+def loop(self, xs):
     """As in PyTorch, one step after the other."""
-
-    def __init__(self, reference):
-        self.cell, self.head = (
-            nnx_of(
-                lambda self, state, x: jnp.tanh(self.linear(state + x)),
-                linear=linear(reference.cell.linear),
-            ),
-            linear(reference.head),
-        )
-
-    def __call__(self, xs):
-        state = jnp.zeros((3, 4))
-        for x in xs:
-            state = self.cell(state, x)
-        return self.head(state)
+    state = jnp.zeros((3, 4))
+    for x in xs:
+        state = self.cell(state, x)
+    return self.head(state)
 
 
-class Scanned(Loop):
-    def __call__(self, xs):
-        def step(state, x):
-            return self.cell(state, x), None
+def scanned(self, xs):
+    def step(state, x):
+        return self.cell(state, x), None
 
-        return self.head(lax.scan(step, jnp.zeros((3, 4)), xs)[0])
-
-
-class Jitted(Loop):
-    @nnx.jit
-    def __call__(self, xs):
-        return Scanned.__call__(self, xs)
+    return self.head(lax.scan(step, jnp.zeros((3, 4)), xs)[0])
 
 
-class Watched(Loop):
+def watched(self, xs):
     """Another function inside a program than outside."""
-
-    def __call__(self, xs):
-        compiled = isinstance(xs, jax.core.Tracer)
-        state = jnp.zeros((3, 4))
-        for x in xs:
-            state = self.cell(state * 0.9 if compiled else state, x)
-        return self.head(state)
+    compiled = isinstance(xs, jax.core.Tracer)
+    state = jnp.zeros((3, 4))
+    for x in xs:
+        state = self.cell(state * 0.9 if compiled else state, x)
+    return self.head(state)
 
 
-class Looking(Loop):
-    def __call__(self, xs):
-        return super().__call__(xs if xs.max() > 0 else -xs)
-
-
-def linear(reference):
-    return ported(reference)
+def make_port(reference, call=loop, **parts):
+    step = lambda self, state, x: jnp.tanh(self.linear(state + x))  # noqa: E731
+    return port_of(reference, call, cell=port_of(reference.cell, step), **parts)
 
 
 @pytest.fixture(scope="module")
 def reference():
     torch.manual_seed(0)
-    return TorchLoop()
+    step = lambda self, state, x: torch.tanh(self.linear(state + x))  # noqa: E731
+    cell = torch_of(step, linear=torch.nn.Linear(4, 4))
+    return torch_of(torch_loop, cell=cell, head=torch.nn.Linear(4, 4))
 
 
 @pytest.fixture(scope="module")
 def plain(reference):
-    return parity.compare(reference, Loop(reference), (X,))
+    return parity.compare(reference, make_port(reference), (X,))
 
 
 def test_a_correct_port_is_the_same_unwatched(plain):
@@ -109,9 +77,9 @@ def test_a_correct_port_is_the_same_unwatched(plain):
     assert float(fact.removeprefix("rel_l2 ").split()[0]) < 1e-6
 
 
-@pytest.mark.parametrize("kind", [Scanned, Jitted])
-def test_eager_and_compiled_runs_are_recorded_alike(kind, reference, plain):
-    port = kind(reference)
+@pytest.mark.parametrize("call", [scanned, nnx.jit(scanned)], ids=["scanned", "jitted"])
+def test_eager_and_compiled_runs_are_recorded_alike(call, reference, plain):
+    port = make_port(reference, call)
     compiled = parity.compare(reference, port, (X,))
     eager = parity.compare(reference, port, (X,), eager=True)
     wanted = plain.table
@@ -129,7 +97,7 @@ def test_eager_and_compiled_runs_are_recorded_alike(kind, reference, plain):
 
 @pytest.mark.parametrize("eager", [False, True])
 def test_a_fault_inside_a_program_is_named_either_way(reference, eager):
-    port = Jitted(reference)
+    port = make_port(reference, nnx.jit(scanned))
     port.cell.linear.bias[...] = port.cell.linear.bias[...] + 0.1
     report = parity.compare(reference, port, (X,), eager=eager)
     assert [fault.path for fault in report.faults] == ["cell.linear"]
@@ -137,27 +105,30 @@ def test_a_fault_inside_a_program_is_named_either_way(reference, eager):
 
 
 def test_another_result_in_a_program_is_said_and_where(reference):
-    report = parity.compare(reference, Watched(reference), (X,))
+    report = parity.compare(reference, make_port(reference, watched), (X,))
     assert report.faults == ()
     assert report.verdict == "WARN"
     (note,) = report.notes
     assert note.startswith("__call__: the uncaptured, jitted port returns something else: rel_l2 ")
     assert "the first call that differs is `cell.linear`, call 1;" in note
     assert note.endswith("the table does not represent it")
-    quiet = parity.compare(reference, Watched(reference), (X,), check_compiled=False)
+    quiet = compare(reference, make_port(reference, watched), (X,))
     assert quiet.verdict == "PASS"
     assert "uncaptured" not in quiet.facts
 
 
 def test_a_port_at_fault_is_measured_against_pytorch_s_own_noise(reference):
-    port = Watched(reference)
+    port = make_port(reference, watched)
     port.head.bias[...] = port.head.bias[...] + 10
     (note,) = parity.compare(reference, port, (X,)).notes
     assert "returns something else" in note
 
 
 def test_a_port_that_looks_at_values_cannot_be_compiled(reference):
-    report = parity.compare(reference, Looking(reference), (X,))
+    def looking(self, xs):
+        return loop(self, xs if xs.max() > 0 else -xs)
+
+    report = parity.compare(reference, make_port(reference, looking), (X,))
     assert report.verdict == "PASS"
     fact = report.facts["uncaptured"]["__call__"]
     assert fact.startswith("not compared: the port cannot be compiled (TracerBoolConversionError")
@@ -186,7 +157,7 @@ def shipped_broken(model, xs):
 def test_what_is_shipped_is_compared(reference, function, said):
     case = Case("loop", (X,), shipped=function)
     outcome = run_case(
-        case, Live(reference), RunningPort(Loop(reference)), Options(), (), Progress()
+        case, Live(reference), RunningPort(make_port(reference)), Options(), (), Progress()
     )
     assert bool(outcome.notes) == bool(said)
     assert said in "".join(outcome.notes)
@@ -196,31 +167,25 @@ def test_what_is_shipped_is_compared(reference, function, said):
 def test_jit_stays_as_the_user_set_it(reference):
     seen = []
 
-    class Noting(Loop):
-        def __call__(self, xs):
-            seen.append(bool(jax.config.jax_disable_jit))
-            return super().__call__(xs)
+    def noting(self, xs):
+        seen.append(bool(jax.config.jax_disable_jit))
+        return loop(self, xs)
 
-    parity.compare(reference, Noting(reference), (X,), eager=True)
+    parity.compare(reference, make_port(reference, noting), (X,), eager=True)
     assert seen[0]
     assert not all(seen)  # the run that nobody watches is a program all the same
     assert not jax.config.jax_disable_jit
 
 
 def test_random_streams_are_those_of_the_recorded_run(reference):
-    class Random(Watched):
-        """Draws anew in each run, and is another function inside a program."""
+    """Those of a port that draws anew in each run, and is another function inside a program."""
 
-        def __init__(self, reference):
-            super().__init__(reference)
-            self.rngs = nnx.Rngs(7)
+    def random(self, xs):
+        noise = jax.random.normal(self.rngs.noise(), (4,)).reshape(1, 1, 4)
+        last = 1.1 if isinstance(xs, jax.core.Tracer) else 1.0
+        return loop(self, xs + 0.01 * noise) * last
 
-        def __call__(self, xs):
-            noise = jax.random.normal(self.rngs.noise(), (4,)).reshape(1, 1, 4)
-            last = 1.1 if isinstance(xs, jax.core.Tracer) else 1.0
-            return Loop.__call__(self, xs + 0.01 * noise) * last
-
-    port = Random(reference)
+    port = make_port(reference, random, rngs=nnx.Rngs(7))
     (note,) = parity.compare(reference, port, (X,)).notes
     assert "rel_l2 1.0e-01" in note
     assert "the first call that differs" not in note  # the factor is the root's own

@@ -8,8 +8,9 @@ import torch
 from flax import nnx
 
 import parity
-from parity.diagnose.probe import PROBES
-from tests.nets import nnx_of, torch_of
+from parity.diagnose.all_probes import PROBES
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(3).standard_normal((2, 6, 7, 5)).astype(np.float32)
 NOISE = np.random.default_rng(5).standard_normal((2, 7, 5, 6)).astype(np.float32)

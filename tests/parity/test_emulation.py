@@ -1,7 +1,7 @@
 """Products as other hardware makes them: which are rounded, how, and what the report says."""
 
 import json
-from pathlib import Path
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,10 @@ from parity.host import precision as probe
 from parity.options.emulate import check_emulate
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from tests.nets import nnx_of, ported
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import SCHEMA, compare
 
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 LHS, RHS = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
 
 
@@ -203,50 +204,37 @@ def test_the_probe_tells_the_effective_precision(monkeypatch):
     assert probe.of_torch() == "bfloat16 passes"
 
 
-class TorchMix(torch.nn.Module):
-    """A product of its own before and one inside a layer."""
+def make_mix(mix, precision=None, factor=1.0):
+    """The port: products that ask for this precision, and a result that is off by a factor."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-        self.act = torch.nn.Tanh()
-
-    def forward(self, x):
+    def call(self, x):
         h = self.first(x)
-        return self.last(self.act(h @ h.mT @ h))
+        product = partial(jnp.matmul, precision=precision)
+        return self.last(self.act(product(product(h, h.T), h))) * factor
 
-
-class Mix(nnx.Module):
-    def __init__(self, reference, precision=None, factor=1.0):
-        self.first = self.layer(reference.first, precision)
-        self.last = self.layer(reference.last, precision)
-        self.act = nnx_of(lambda _, x: jnp.tanh(x))
-        self.precision, self.factor = precision, factor
-
-    @staticmethod
-    def layer(reference, precision):
-        return ported(reference, precision=precision)
-
-    def __call__(self, x):
-        h = self.first(x)
-        mixed = jnp.matmul(jnp.matmul(h, h.T, precision=self.precision), h,
-                           precision=self.precision)  # fmt: skip
-        return self.last(self.act(mixed)) * self.factor
+    layers = {name: ported(getattr(mix, name), precision=precision) for name in ("first", "last")}
+    return nnx_of(call, act=nnx_of(lambda _, x: jnp.tanh(x)), **layers)
 
 
 @pytest.fixture(scope="module")
 def mix():
     torch.manual_seed(0)
-    return TorchMix()
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(self.act(h @ h.mT @ h))  # a product of its own before one inside a layer
+
+    first, last = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+    return torch_of(forward, first=first, last=last, act=torch.nn.Tanh())
 
 
 @pytest.fixture(scope="module")
 def emulated(mix):
-    return parity.compare(mix, Mix(mix), (LHS,), emulate="tpu-default", check_compiled=False)
+    return compare(mix, make_mix(mix), (LHS,), emulate="tpu-default")
 
 
 def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
-    plain = parity.compare(mix, Mix(mix), (LHS,), check_compiled=False)
+    plain = compare(mix, make_mix(mix), (LHS,))
     assert emulated.verdict == plain.verdict == "PASS"
     assert emulated.table.equals(plain.table)
     assert plain.emulations == ()
@@ -261,9 +249,7 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
 
 
 def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
-    wrong = parity.compare(
-        mix, Mix(mix, factor=1.5), (LHS,), emulate="tpu-default", check_compiled=False
-    )
+    wrong = compare(mix, make_mix(mix, factor=1.5), (LHS,), emulate="tpu-default")
     assert [fault.path for fault in wrong.faults] == [""]
     (one,), (right,) = wrong.emulations, emulated.emulations
     assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
@@ -272,8 +258,8 @@ def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
 
 
 def test_a_port_that_asks_for_more_is_left_alone(mix):
-    port = Mix(mix, precision="highest")
-    report = parity.compare(mix, port, (LHS,), emulate="tpu-default", check_compiled=False)
+    port = make_mix(mix, precision="highest")
+    report = compare(mix, port, (LHS,), emulate="tpu-default")
     (one,) = report.emulations
     assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
     assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)
@@ -292,7 +278,7 @@ def test_the_report_says_it(emulated):
 
 def test_an_unknown_mode_is_refused(mix):
     with pytest.raises(InputError, match="emulate 'fp8'"):
-        parity.compare(mix, Mix(mix), (LHS,), emulate="fp8")
+        parity.compare(mix, make_mix(mix), (LHS,), emulate="fp8")
 
 
 def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, small_nnx):
@@ -312,15 +298,11 @@ def test_bfloat16_products_make_an_mae_of_1e_3_in_a_convolution(small_torch, sma
     assert np.abs(exact - wanted).mean() < 1e-5
 
 
-def make_port(options, reference):
-    return ported(reference)
-
-
 CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)
 TINY = parity.Pair(
     name="tiny",
     make_torch=lambda options, seed: torch.nn.Conv3d(3, 4, 1),
-    make_nnx=make_port,
+    make_nnx=lambda options, reference: ported(reference),
     cases=lambda reference, options, seed: (parity.Case("conv/clip", (CLIP,)),),
     rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
 )

@@ -2,10 +2,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import parity
 from parity.core.error_map import EDGES
 from parity.diagnose.error_map import error_map
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 REF = np.random.default_rng(0).standard_normal((2, 5, 8, 9, 6)).astype(np.float32)
 
@@ -132,9 +133,7 @@ def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
         raise MemoryError("no room for the error")
 
     monkeypatch.setattr("parity.run.explain.error_map_of", fail)
-    report = parity.compare(
-        torch_of(lambda _, x: x), nnx_of(lambda _, x: 2 * x), (REF,), check_compiled=False
-    )
+    report = compare(torch_of(lambda _, x: x), nnx_of(lambda _, x: 2 * x), (REF,))
     fault = report.first_fault
     assert report.verdict == "FAIL"
     assert (fault.cause, fault.error_map) == ("scale_or_offset", None)

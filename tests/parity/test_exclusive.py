@@ -1,12 +1,9 @@
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 from flax import nnx
 
-import parity
 from parity.capture.torch import record
 from parity.core.calls import Call
 from parity.core.store import Store
@@ -14,16 +11,14 @@ from parity.core.thread_pool import Background
 from parity.force.common import Recording, Turns
 from parity.force.float64 import TorchModules
 from parity.force.torch import force_reference
-from tests.nets import nnx_of, torch_of
-from tests.parity.conftest import NnxBlock
-
-compare = partial(parity.compare, check_compiled=False)
-"""Without the port as one program, which takes longer to compile than all the rest."""
+from tests.nets import port_of, torch_of
+from tests.ports import Block, Relu, nnx_of
+from tests.reports import compare
 
 VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
 
 
-class Changed(NnxBlock):
+class Changed(Block):
     """The block of the small pair with a mistake of its own."""
 
     def __init__(self, right, glue=lambda y: y, handed=lambda y: y):
@@ -95,35 +90,20 @@ def test_a_port_that_compiles_inside(pair, image):
     assert report.table.excl_mae.notna().all()
 
 
-class TorchTied(torch.nn.Module):
-    """Reads the weights of a module that also runs, and of one that never does."""
-
-    def __init__(self):
-        super().__init__()
-        self.shared = torch.nn.Linear(6, 6)
-        self.idle = torch.nn.Linear(6, 6)
+def test_weights_that_other_modules_read():
+    """Those of a module that also runs, and of one that never does."""
+    torch.manual_seed(0)
 
     def forward(self, x):
         y = torch.nn.functional.linear(self.shared(x), self.shared.weight)
         return torch.nn.functional.linear(y, self.idle.weight)
 
-
-class NnxTied(nnx.Module):
-    def __init__(self, reference):
-        self.shared, self.idle = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
-        for name in ("shared", "idle"):
-            theirs, ours = getattr(reference, name), getattr(self, name)
-            ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
-            ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
-
-    def __call__(self, x):
-        return self.shared(x) @ self.shared.kernel[...] @ self.idle.kernel[...]
-
-
-def test_weights_that_other_modules_read():
-    torch.manual_seed(0)
-    reference = TorchTied()
-    report = compare(reference, NnxTied(reference), (VECTORS,))
+    layers = {name: torch.nn.Linear(6, 6) for name in ("shared", "idle")}
+    reference = torch_of(forward, **layers)
+    port = port_of(
+        reference, lambda self, x: self.shared(x) @ self.shared.kernel[...] @ self.idle.kernel[...]
+    )
+    report = compare(reference, port, (VECTORS,))
     assert set(report.table.verdict) == {"PASS"}
     assert report.table.R.notna().all()
 
@@ -201,15 +181,10 @@ def test_a_recurrent_module_runs_in_float64():
 
 def test_calls_inside_one_that_is_left_out_have_had_their_turn():
 
-    class Root(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(4, 4))
-
-        def forward(self, x):
-            return self.inner(x) + self.inner(2 * x)
-
-    reference = Root()
+    reference = torch_of(
+        lambda self, x: self.inner(x) + self.inner(2 * x),
+        inner=torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(4, 4)),
+    )
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     with Store() as store:
         trace = record(reference, "__call__", (x,), {}, store=store, layout={})
@@ -226,19 +201,15 @@ def test_calls_inside_one_that_is_left_out_have_had_their_turn():
 
 
 def test_an_argument_written_to_in_place_without_a_return():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.act = torch.nn.ReLU(inplace=True)
+    def forward(self, x):
+        y = x * 2
+        self.act(y)
+        return y + 1
 
-        def forward(self, x):
-            y = x * 2
-            self.act(y)
-            return y + 1
+    reference = torch_of(forward, act=torch.nn.ReLU(inplace=True))
+    port = nnx_of(lambda self, x: self.act(x * 2) + 1, act=Relu())
 
-    port = nnx_of(lambda self, x: self.act(x * 2) + 1, act=nnx_of(lambda _, x: nnx.relu(x)))
-
-    assert compare(Torch(), port, (VECTORS,)).verdict == "PASS"
+    assert compare(reference, port, (VECTORS,)).verdict == "PASS"
 
 
 def test_moved_data_must_be_bit_exact():

@@ -8,7 +8,8 @@ from flax import nnx
 
 import parity
 from parity.core.exceptions import InputError
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import port_of, ported, torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(8).standard_normal((2, 3, 8, 5)).astype(np.float32)
 ROWS = np.random.default_rng(9).standard_normal((4, 6)).astype(np.float32)
@@ -22,13 +23,8 @@ class Linear(nnx.Module):
         return self.linear(x)
 
 
-class Around(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(6, 6)
-
-    def forward(self, x):
-        return self.linear(x)
+def around():
+    return torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(6, 6))
 
 
 def compare(reference, port, *args, **options):
@@ -36,7 +32,7 @@ def compare(reference, port, *args, **options):
 
 
 def test_a_port_in_a_coarser_type_than_the_reference():
-    reference = Around()
+    reference = around()
     port = Linear(reference.linear, jnp.bfloat16)
     report = compare(reference, port, ROWS)
     assert ("linear", "dtype") in [(fault.path, fault.cause) for fault in report.faults]
@@ -47,7 +43,7 @@ def test_the_one_in_a_coarser_type_is_at_fault_and_not_its_parent():
         def __call__(self, x):
             return self.linear(x).astype(jnp.float32)
 
-    reference = Around()
+    reference = around()
     report = compare(reference, Port(reference.linear, jnp.bfloat16), ROWS)
     assert [(fault.path, fault.cause) for fault in report.faults] == [("linear", "dtype")]
 
@@ -67,17 +63,16 @@ def test_other_integers_handed_to_a_call_are_the_mistake_of_the_one_around_it():
 
 
 def test_a_reference_that_refuses_float64_leaves_what_was_handed_on_unknown():
-    class Torch(Around):
-        def forward(self, x):
-            if x.dtype != torch.float32:
-                raise TypeError("float32 only")
-            return self.linear(torch.tanh(x))
+    def forward(self, x):
+        if x.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return self.linear(torch.tanh(x))
 
     class Port(Linear):
         def __call__(self, x):
             return self.linear(3 * jnp.tanh(x))
 
-    reference = Torch()
+    reference = torch_of(forward, linear=torch.nn.Linear(6, 6))
     report = compare(reference, Port(reference.linear), ROWS)
     assert not report
     assert any("float32 only" in row.reason for row in report.rows)
@@ -104,61 +99,40 @@ def test_an_empty_output_is_equal_to_an_empty_one():
 
 
 def test_what_the_reference_writes_to_after_a_call_does_not_change_what_was_measured():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = torch.nn.Linear(512, 512), torch.nn.Linear(512, 512)
+    def forward(self, x):
+        h = torch.exp(x) * 0.3 + self.a(x)
+        y = self.b(h)
+        h += y
+        return h
 
-        def forward(self, x):
-            h = torch.exp(x) * 0.3 + self.a(x)
-            y = self.b(h)
-            h += y
-            return h
+    def call(self, x):
+        h = jnp.exp(x) * 0.3 + self.a(x)
+        return h + self.b(h)
 
-    class Port(nnx.Module):
-        def __init__(self, reference):
-            for name in ("a", "b"):
-                layer = nnx.Linear(512, 512, rngs=nnx.Rngs(0))
-                theirs = getattr(reference, name)
-                layer.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
-                layer.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
-                setattr(self, name, layer)
-
-        def __call__(self, x):
-            h = jnp.exp(x) * 0.3 + self.a(x)
-            return h + self.b(h)
-
-    reference = Torch()
+    reference = torch_of(forward, a=torch.nn.Linear(512, 512), b=torch.nn.Linear(512, 512))
     x = np.random.default_rng(0).standard_normal((2, 256, 512)).astype(np.float32)
-    report = compare(reference, Port(reference), x, layout={"*": "as_is"})
+    report = compare(reference, port_of(reference, call), x, layout={"*": "as_is"})
     assert {row.verdict for row in report.rows} == {"PASS"}
 
 
 def test_weights_kept_in_another_form_are_no_cause_if_they_explain_nothing():
-    class Norm(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.linspace(0.5, 1.5, 6))
+    reference = torch_of(
+        lambda self, x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight,
+        weight=torch.nn.Parameter(torch.linspace(0.5, 1.5, 6)),
+    )
 
-        def forward(self, x):
-            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+    def call(self, x):
+        scale = 1 + self.weight[...].reshape(1, -1)
+        return x * (jnp.mean(x * x, -1, keepdims=True) + 1e-2) ** -0.5 * scale
 
-    class Port(nnx.Module):
-        def __init__(self, reference):  # as an offset from one
-            self.weight = nnx.Param(jnp.asarray(reference.weight.detach().numpy()) - 1)
-
-        def __call__(self, x):
-            scale = 1 + self.weight[...].reshape(1, -1)
-            return x * (jnp.mean(x * x, -1, keepdims=True) + 1e-2) ** -0.5 * scale
-
-    reference = Norm()
-    report = compare(reference, Port(reference), ROWS)
+    weight = nnx.Param(jnp.asarray(reference.weight.detach().numpy()) - 1)  # an offset from one
+    report = compare(reference, nnx_of(call, weight=weight), ROWS)
     assert [fault.cause for fault in report.faults] == ["epsilon"]
 
 
 def test_no_glob_renames_the_root():
 
-    reference = Around()
+    reference = around()
     report = compare(
         reference,
         nnx_of(lambda self, x: self.net(x), net=Linear(reference.linear)),

@@ -19,6 +19,7 @@ from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 from tests.nets import torch_of
 from tests.parity.functional_gpt import IDS, gpt, make_params, make_reference
+from tests.reports import places
 
 
 def compare(
@@ -27,10 +28,6 @@ def compare(
     reference = reference or make_reference()
     port = parity.Functional(partial(gpt, **settings), change(make_params(reference)))
     return parity.compare(reference, port, (IDS,), check_compiled=check_compiled, **(options or {}))
-
-
-def faults(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +62,7 @@ def test_what_has_no_tap_counts_with_the_tap_after_it(healthy):
 
 def test_two_mistakes_are_named_with_place_and_cause():
     report = compare(wrong={0: {"approximate": False}, 1: {"epsilon": 1e-3}})
-    assert faults(report) == [
+    assert places(report) == [
         ("layers.0.mlp", "between `layers.0.norm2` and `layers.0.mlp`", "activation"),
         ("layers.1.norm1", "between `layers.0` and `layers.1.norm1`", "epsilon"),
     ]
@@ -75,7 +72,7 @@ def test_two_mistakes_are_named_with_place_and_cause():
 @pytest.mark.slow
 def test_a_mistake_between_taps_that_are_far_apart():
     report = compare(wrong={1: {"epsilon": 1e-3}}, inside=False)
-    assert faults(report) == [("layers.1", "between `layers.0` and `layers.1`", "epsilon")]
+    assert places(report) == [("layers.1", "between `layers.0` and `layers.1`", "epsilon")]
     assert {row.path for row in report.rows} == {"layers.0", "layers.1", "norm", ""}
     assert report.coverage.complete
 
@@ -99,7 +96,7 @@ def test_wrong_weights_are_the_cause_at_the_tap_that_they_show_at():
         return params
 
     report = compare(change=swapped)
-    assert [(path, cause) for path, _, cause in faults(report)] == [
+    assert [(path, cause) for path, _, cause in places(report)] == [
         ("layers.0.mlp", "weights_swapped"),
         ("layers.1.norm1", "weights_value"),
         ("layers.1.mlp", "weights_swapped"),
@@ -261,7 +258,7 @@ def test_stacked_parameters_renamed_arguments_and_a_loop():
     weights[1, 0, 0] += 1.0
     port = parity.Functional(scanned, {"stack": {"w": weights, "b": biases}})
     report = parity.compare(reference, port, (x,), check_compiled=False, **given)
-    assert faults(report) == [
+    assert places(report) == [
         ("layers.1", "between `layers.0` and `layers.1`", "weights_value"),
     ]
     assert "layers.1.weight: at [1]" in report.first_fault.evidence
@@ -305,7 +302,7 @@ def test_a_check_against_a_golden_trace(tmp_path):
     record_pair(pair, tmp_path)
     report = check_trace(tmp_path, pair)
     assert {row.path for row in report.rows} >= {"layers.1.norm1", "layers.0.mlp", "layers.1", ""}
-    assert [path for path, _, _ in faults(report)] == ["layers.1.norm1"]
+    assert [path for path, _, _ in places(report)] == ["layers.1.norm1"]
     assert not report.notes
     wrong = {row.path for row in report.rows if row.verdict != "PASS"}
     assert wrong <= {"layers.1.norm1", ""}

@@ -16,8 +16,9 @@ from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
 from parity.gradients.noise import scored
 from parity.weights.weight_map import in_order_of_ref, make_weight_map
-from tests.nets import nnx_of, torch_of
-from tests.weights import copy_weights
+from tests.nets import port_of, torch_of
+from tests.ports import copy_weights, nnx_of
+from tests.reports import places
 
 compare = partial(parity.compare, gradients=True, check_compiled=False)
 stop = jax.lax.stop_gradient
@@ -176,10 +177,6 @@ def rows(report):
     return report.table[report.table.case == "__call__/grad"]
 
 
-def found(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
-
-
 def test_a_correct_port_passes(report):
     assert report.verdict == "PASS"
     assert not report.faults
@@ -295,31 +292,21 @@ def test_two_mistakes_are_both_named_the_last_first():
     assert set(outputs.verdict) == {"PASS"}
 
 
-class TorchSmall(torch.nn.Module):
-    def __init__(self, between=lambda y: y):
-        super().__init__()
-        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-        self.between = between
-
-    def forward(self, x):
-        return self.second(self.between(self.first(x))) + x
+def plain(self, x):
+    """The code of both sides."""
+    return self.second(self.between(self.first(x))) + x
 
 
-class Small(nnx.Module):
-    def __init__(self, reference, between=lambda y: y):
-        self.first, self.second = (nnx.Linear(6, 6, rngs=nnx.Rngs(0)) for _ in range(2))
-        self.between = between
-        copy_weights(reference, self)
-
-    def __call__(self, x):
-        return self.second(self.between(self.first(x))) + x
+def same(y):
+    return y
 
 
-def small(between=lambda y: y, ours=None):
+def small(between=same, ours=same, forward=plain, call=plain):
     """A reference with something between its two layers, and its port."""
     torch.manual_seed(0)
-    reference = TorchSmall(between).eval()
-    return reference, Small(reference, ours or (lambda y: y))
+    first, second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
+    reference = torch_of(forward, first=first, second=second, between=between).eval()
+    return reference, port_of(reference, call, between=ours)
 
 
 def test_a_mistake_of_the_forward_code_is_named_once():
@@ -335,7 +322,7 @@ def test_a_mistake_of_the_forward_code_is_named_once():
 def test_what_the_reference_detaches_the_port_must_stop():
     assert compare(*small(torch.detach, stop), (X,)).verdict == "PASS"
     report = compare(*small(torch.detach), (X,))
-    assert found(report) == [("", "after `first`", "glue")]
+    assert places(report) == [("", "after `first`", "glue")]
     assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
 
 
@@ -351,9 +338,9 @@ def inferred(y):
 @pytest.mark.parametrize(
     ("theirs", "ours", "text"),
     [
-        (lambda y: y, loop, "the port has no gradient: ValueError: Reverse-mode"),
-        (inferred, lambda y: y, "the reference has no gradient: RuntimeError"),
-        (lambda y: torch.nn.functional.dropout(y, 0.5, True), lambda y: y, "random"),
+        (same, loop, "the port has no gradient: ValueError: Reverse-mode"),
+        (inferred, same, "the reference has no gradient: RuntimeError"),
+        (lambda y: torch.nn.functional.dropout(y, 0.5, True), same, "random"),
     ],
 )
 def test_what_has_no_gradient_is_unknown(theirs, ours, text):
@@ -364,7 +351,7 @@ def test_what_has_no_gradient_is_unknown(theirs, ours, text):
 
 
 def test_without_any_gradient():
-    report = compare(*small(), (X,), torch_method=torch.no_grad()(TorchSmall.forward))
+    report = compare(*small(), (X,), torch_method=torch.no_grad()(plain))
     assert report.verdict == "UNKNOWN"
     assert "none of its outputs depends on anything" in report.doubts[0].reason
 
@@ -380,25 +367,15 @@ def test_a_gradient_that_cancels_is_no_fault():
     assert bias.ref_rms.item() < 1e-5  # a sum of 20 terms of size 1
 
 
-class TorchKeys(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.q, self.k = torch.nn.Linear(6, 6), torch.nn.Linear(6, 6)
-
-    def forward(self, x):
-        order = torch.tensor([4, 2, 0, 1, 3])  # kept for the backward pass, and no number to change
-        k, v = self.k(x).index_select(1, order), x.index_select(1, order)
-        return (self.q(x) @ k.mT).softmax(-1) @ v
+def torch_keys(self, x):
+    order = torch.tensor([4, 2, 0, 1, 3])  # kept for the backward pass, and no number to change
+    k, v = self.k(x).index_select(1, order), x.index_select(1, order)
+    return (self.q(x) @ k.mT).softmax(-1) @ v
 
 
-class Keys(nnx.Module):
-    def __init__(self, bias=lambda b: 0 * b):
-        self.q, self.k = nnx.Linear(6, 6, rngs=nnx.Rngs(0)), nnx.Linear(6, 6, rngs=nnx.Rngs(0))
-        self.bias = bias
-
-    def __call__(self, x):
-        p = nnx.softmax(self.q(x) @ self.k(x).mT, axis=-1)
-        return p @ x + self.bias(row(self.k.bias))
+def keys(self, x):
+    p = nnx.softmax(self.q(x) @ self.k(x).mT, axis=-1)
+    return p @ x + self.bias(row(self.k.bias))
 
 
 @pytest.mark.parametrize("depth", [0, None])
@@ -406,46 +383,37 @@ def test_a_gradient_that_cancels_inside_a_module_compared_as_a_whole(depth):
     """The bias of the keys adds the same to all scores of a query: nothing that arrives at the
     outputs shows that its gradient is a sum that cancels.
     """
-    reference = TorchKeys()
-    report = compare(reference, copy_weights(reference, Keys()), (X,), depth=depth)
+    reference = torch_of(torch_keys, q=torch.nn.Linear(6, 6), k=torch.nn.Linear(6, 6))
+    right = port_of(reference, keys, bias=lambda b: 0 * b)
+    report = compare(reference, right, (X,), depth=depth)
     assert set(report.table.verdict) == {"PASS"}
     name = "grad(k.bias)" if depth == 0 else "grad(bias)"
     table = rows(report)
     bias = table[table.leaf == name]
     assert bias.ref_rms.min() < 1e-5
     # the output is what it was, to the bit; the gradient of the bias is as small as 1e-3
-    wrong = Keys(lambda b: 1e-4 * (b - stop(b)))
-    report = compare(reference, copy_weights(reference, wrong), (X,), depth=depth)
+    wrong = port_of(reference, keys, bias=lambda b: 1e-4 * (b - stop(b)))
+    report = compare(reference, wrong, (X,), depth=depth)
     assert report.verdict == "FAIL"
     assert "bias" in report.first_fault.leaf
 
 
-class TorchRms(torch.nn.Module):
+def test_code_that_asks_for_float32_has_gradients():
     """As in Llama and T5: the norm and the softmax compute in float32, whatever they are given."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.rand(6) + 0.5)
+    torch.manual_seed(0)
 
     def forward(self, x):
         wide = x.float()
         scaled = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
         return (self.weight * scaled.to(x.dtype)).softmax(-1, dtype=torch.float32).to(x.dtype)
 
-
-class Rms(nnx.Module):
-    def __init__(self, weight):
-        self.weight = nnx.Param(jnp.asarray(weight.detach().numpy()))
-
-    def __call__(self, x):
+    def call(self, x):
         scaled = x * jax.lax.rsqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-6)
         return nnx.softmax(row(self.weight) * scaled)
 
-
-def test_code_that_asks_for_float32_has_gradients():
-    torch.manual_seed(0)
-    reference = TorchRms()
-    report = compare(reference, Rms(reference.weight), (X,))
+    reference = torch_of(forward, weight=torch.nn.Parameter(torch.rand(6) + 0.5))
+    weight = nnx.Param(jnp.asarray(reference.weight.detach().numpy()))
+    report = compare(reference, nnx_of(call, weight=weight), (X,))
     assert set(report.table.verdict) == {"PASS"}
 
 
@@ -456,44 +424,37 @@ def torch_temperature():
     )
 
 
-class Temperature(nnx.Module):
-    def __init__(self, factor=1.0):
-        self.t, self.factor = nnx.Param(jnp.asarray(0.5)), factor
-
-    def __call__(self, x):
+def temperature(factor=1.0):
+    def call(self, x):
         t = self.t[...]
-        t = t + (self.factor - 1) * (t - stop(t))
+        t = t + (factor - 1) * (t - stop(t))
         return nnx.softmax((x @ x.mT) * t) @ x
+
+    return nnx_of(call, t=nnx.Param(jnp.asarray(0.5)))
 
 
 def test_a_single_number_has_the_roundings_of_what_it_is_a_sum_of():
     """One draw of an error divided by another is anything: R was 35 with this seed."""
     x = (np.random.default_rng(12).standard_normal((2, 32, 16)) + 1).astype(np.float32)
-    report = compare(torch_temperature(), Temperature(), (x,))
+    report = compare(torch_temperature(), temperature(), (x,))
     assert set(report.table.verdict) == {"PASS"}
-    report = compare(torch_temperature(), Temperature(1.001), (x,))
+    report = compare(torch_temperature(), temperature(1.001), (x,))
     assert [(fault.path, fault.leaf) for fault in report.faults] == [("", "grad(t)")]
 
 
-class TorchSum(torch.nn.Module):
-    def forward(self, x):
-        return torch.relu((x[..., 0] + x[..., 2]) + x[..., 1])
-
-
-class Sum(nnx.Module):
-    def __call__(self, x):
-        return nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2])
+TORCH_SUM = torch_of(lambda _, x: torch.relu((x[..., 0] + x[..., 2]) + x[..., 1]))
+SUM = nnx_of(lambda _, x: nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2]))
 
 
 def test_a_gradient_that_jumps_where_rounding_decides():
     """One of 20000 sums is just above 0, and is 0 in another order."""
     x = np.random.default_rng(0).standard_normal((20000, 3)).astype(np.float32)
     x[7] = (1, 3e-8, -1)
-    report = compare(TorchSum(), Sum(), (x,))
+    report = compare(TORCH_SUM, SUM, (x,))
     assert report.verdict == "PASS"
     assert rows(report).excl_rel_l2.item() > 1e-3
     x[:300] = (1, 3e-8, -1)  # too many of them
-    assert compare(TorchSum(), Sum(), (x,)).verdict == "FAIL"
+    assert compare(TORCH_SUM, SUM, (x,)).verdict == "FAIL"
 
 
 def test_complex_numbers():
@@ -509,46 +470,43 @@ def test_complex_numbers():
 
 
 def test_complex_outputs():
-    same = nnx_of(lambda _, input: input)
+    inner = nnx_of(lambda _, input: input)
     report = compare(
-        torch_of(lambda self, x: self.same(torch.fft.fft(x)) * (1 + 2j), same=torch.nn.Identity()),
-        nnx_of(lambda self, x: self.same(jnp.fft.fft(x)) * (1 + 2j), same=same),
+        torch_of(
+            lambda self, x: self.inner(torch.fft.fft(x)) * (1 + 2j), inner=torch.nn.Identity()
+        ),
+        nnx_of(lambda self, x: self.inner(jnp.fft.fft(x)) * (1 + 2j), inner=inner),
         (X,),
     )
     assert report.verdict == "PASS"
     assert rows(report).dtype.tolist() == ["complex64", "float32"]
 
 
-class Compiled(Small):
-    def __call__(self, x):
-        return nnx.jit(lambda self, x: Small.__call__(self, x))(self, x)
+def compiled(self, x):
+    return nnx.jit(plain)(self, x)
 
 
-class Checkpointed(Small):
-    def __call__(self, x):
-        return nnx.remat(lambda self, x: Small.__call__(self, x))(self, x)
+def checkpointed(self, x):
+    return nnx.remat(plain)(self, x)
 
 
 def test_a_port_that_compiles_or_computes_again():
-    reference, _ = small()
-    for port in (Compiled(reference), Checkpointed(reference)):
-        report = compare(reference, port, (X,))
+    for call in (compiled, checkpointed):
+        report = compare(*small(call=call), (X,))
         assert set(rows(report).verdict) == {"PASS"}
         assert report.table.leaf.str.contains("weight").sum() == 2
-    report = compare(reference, Compiled(reference, stop), (X,))
-    assert found(report)[0][:2] == ("", "between `first` and the input of `second`")
-    report = compare(reference, Checkpointed(reference, stop), (X,))
-    assert [path for path, *_ in found(report)] == [""]  # what is inside counts with the root
+    report = compare(*small(ours=stop, call=compiled), (X,))
+    assert places(report)[0][:2] == ("", "between `first` and the input of `second`")
+    report = compare(*small(ours=stop, call=checkpointed), (X,))
+    assert [path for path, *_ in places(report)] == [""]  # what is inside counts with the root
 
 
 def test_a_module_that_the_port_has_as_a_function():
-    class Inlined(Small):
-        def __call__(self, x):
-            y = self.between(self.first(x))
-            return y @ self.second.kernel[...] + row(self.second.bias) + x
+    def inlined(self, x):
+        y = self.between(self.first(x))
+        return y @ self.second.kernel[...] + row(self.second.bias) + x
 
-    reference, _ = small()
-    report = compare(reference, Inlined(reference), (X,))
+    report = compare(*small(call=inlined), (X,))
     assert report.verdict == "PASS"
     assert {"grad(second.weight)", "grad(second.bias)"} < set(report.table.leaf)
 
@@ -590,11 +548,11 @@ def test_a_leaf_of_the_port_in_the_order_of_the_reference():
 
 
 def torch_around():
-    return torch_of(lambda self, x: self.sum(x) * 1.0, sum=TorchSum())
+    return torch_of(lambda self, x: self.sum(x) * 1.0, sum=TORCH_SUM)
 
 
 def make_around(factor):
-    return nnx_of(lambda self, x: times(self.factor, self.sum(x)), sum=Sum(), factor=factor)
+    return nnx_of(lambda self, x: times(self.factor, self.sum(x)), sum=SUM, factor=factor)
 
 
 def test_a_jump_excuses_no_factor():
@@ -604,7 +562,7 @@ def test_a_jump_excuses_no_factor():
     report = compare(torch_around(), make_around(1.005), (x,))
     assert [(f.path, f.cause) for f in report.faults] == [("", "scale_or_offset")]
     port = nnx_of(lambda _, x: times(1.005, nnx.relu((x[..., 0] + x[..., 1]) + x[..., 2])))
-    assert compare(TorchSum(), port, (x,)).verdict == "FAIL"
+    assert compare(TORCH_SUM, port, (x,)).verdict == "FAIL"
 
 
 def test_where_most_of_a_gradient_jumps_it_is_not_told():
@@ -632,49 +590,38 @@ def test_a_module_that_cannot_be_widened_is_left_as_it_was(monkeypatch):
     assert {p.dtype for p in reference.parameters()} == {torch.float32}
 
 
-class TorchDirect(TorchSmall):
+def test_a_forward_that_is_called_directly_is_no_call():
     def forward(self, x):
         return self.second(self.first.forward(x)) + self.first(torch.sin(x))
 
-
-class Direct(Small):
-    def __call__(self, x):
+    def call(self, x):
         y = x @ self.first.kernel[...] + row(self.first.bias)
         return self.second(y) + self.first(jnp.sin(x))
 
-
-def test_a_forward_that_is_called_directly_is_no_call():
-    reference = TorchDirect().eval()
-    assert compare(reference, Direct(reference), (X,)).verdict == "PASS"
+    reference, port = small(forward=forward, call=call)
+    assert compare(reference, port, (X,)).verdict == "PASS"
     assert [set(vars(m)) & {"forward"} for m in reference.modules()] == [set()] * 3
     assert not any(m._forward_pre_hooks for m in reference.modules())
 
 
-class TorchTied(TorchSmall):
+def test_a_tied_weight_is_judged_where_it_is_used():
     def forward(self, x):
         return self.second(self.first(x)) @ self.first.weight
 
-
-class Tied(Small):
-    def __call__(self, x):
+    def tied(self, x):
         return self.between(self.second(self.first(x)) @ self.first.kernel[...].T)
 
-
-class TiedStopped(Small):
-    def __call__(self, x):
+    def tied_stopped(self, x):
         return self.second(self.first(x)) @ stop(self.first.kernel[...]).T
 
-
-def test_a_tied_weight_is_judged_where_it_is_used():
-    reference = TorchTied().eval()
-    report = compare(reference, Tied(reference), (X,))
+    report = compare(*small(forward=forward, call=tied), (X,))
     assert report.verdict == "PASS"
     shares = rows(report)[rows(report).leaf.str.contains("weight")]
     assert next(zip(shares.path, shares.leaf, strict=True)) == ("first", "grad(weight)")
     assert ("", "grad(first.weight)") in list(zip(shares.path, shares.leaf, strict=True))
-    stopped = compare(reference, TiedStopped(reference), (X,))
+    stopped = compare(*small(forward=forward, call=tied_stopped), (X,))
     assert [fault.path for fault in stopped.faults] == [""]
-    unknown = compare(reference, Tied(reference, loop), (X,))
+    unknown = compare(*small(forward=forward, ours=loop, call=tied), (X,))
     assert {row.path for row in unknown.rows if row.verdict != "PASS"} == {""}
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from flax import nnx
 
-import parity
-from tests.nets import torch_of
+from tests.nets import port_of, torch_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
 
@@ -20,24 +20,17 @@ def make_reference():
     )
 
 
-class Port(nnx.Module):
-    def __init__(self, reference, factor):
-        for name in ("fc", "idle"):
-            theirs, ours = getattr(reference, name), nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-            ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T) * factor
-            ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
-            setattr(self, name, ours)
-
-    def __call__(self, x):
-        return {"y": self.fc(x), "x": x}
+def make_port(reference, factor):
+    port = port_of(reference, lambda self, x: {"y": self.fc(x), "x": x})
+    for layer in (port.fc, port.idle):
+        layer.kernel[...] = layer.kernel[...] * factor
+    return port
 
 
 def compared(*ignore, factor=2.0):
     torch.manual_seed(0)
     reference = make_reference().eval()
-    return parity.compare(
-        reference, Port(reference, factor), (X,), ignore=ignore, check_compiled=False
-    )
+    return compare(reference, make_port(reference, factor), (X,), ignore=ignore)
 
 
 def test_a_wrong_module_that_is_ignored_does_not_pass():
@@ -69,8 +62,8 @@ def test_a_module_that_never_ran_is_said_to_be_so_though_it_is_ignored():
 def test_what_has_no_counterpart_passes_as_before():
     torch.manual_seed(0)
     reference = make_reference().eval()
-    port = Port(reference, 1.0)
+    port = make_port(reference, 1.0)
     del port.idle
     port.spare = nnx.Param(jnp.ones(3))
-    report = parity.compare(reference, port, (X,), ignore=["idle", "spare"], check_compiled=False)
+    report = compare(reference, port, (X,), ignore=["idle", "spare"])
     assert (report.verdict, report.partial) == ("PASS", "")

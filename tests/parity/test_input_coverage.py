@@ -9,7 +9,8 @@ from parity.core.store import Buffer
 from parity.extras.input_coverage import coverage_of, unexercised
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from tests.nets import torch_of
+from tests.nets import port_of, torch_of
+from tests.reports import compare
 
 
 def array(*shape, name="x", moved=True, dtype="float32"):
@@ -119,22 +120,12 @@ def test_weights_of_zeros(zero, note):
             gate=torch.nn.Parameter(torch.ones(3)),
         )
 
-    class Port(nnx.Module):
-        def __init__(self, theirs):
-            self.fc, self.idle = (nnx.Linear(3, 3, rngs=nnx.Rngs(0)) for _ in range(2))
-            self.gate = nnx.Param(theirs.gate.detach().numpy().copy())
-            for name in ("fc", "idle"):
-                ours, held = getattr(self, name), getattr(theirs, name)
-                ours.kernel[...] = held.weight.detach().numpy().T
-                ours.bias[...] = held.bias.detach().numpy()
-
-        def __call__(self, x):
-            return x + self.gate[...][None] * self.fc(x)
-
     reference = make_reference().eval()
     for name in zero:
         torch.nn.init.zeros_(reference.get_parameter(name))
     x = np.random.default_rng(0).standard_normal((3, 3)).astype(np.float32)
-    report = parity.compare(reference, Port(reference), (x,), check_compiled=False)
+    gate = nnx.Param(reference.gate.detach().numpy().copy())
+    port = port_of(reference, lambda self, x: x + self.gate[...][None] * self.fc(x), gate=gate)
+    report = compare(reference, port, (x,))
     assert [text for text in report.notes if "zeros" in text] == ([note] if note else [])
     assert report.verdict == "WARN"

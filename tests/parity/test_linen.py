@@ -1,7 +1,5 @@
 """A port in Flax Linen, wrapped with `nnx.bridge.ToNNX`: its modules have rows like any other."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,9 +9,9 @@ from flax import linen, nnx
 import parity
 from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import named_tensors, submodules
-from tests.nets import nnx_of, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 
 def torch_block():

@@ -1,8 +1,5 @@
 """The stage that needs most memory, in a process of its own: peaks of other tests would hide it."""
 
-import subprocess
-import sys
-
 import jax
 import numpy as np
 import pytest
@@ -11,6 +8,7 @@ from flax import nnx
 
 import parity
 from parity.pipeline import run_pair
+from tests.commands import python
 
 SCRIPT = """
 from parity.host.progress import Progress
@@ -29,8 +27,7 @@ print(largest.name, largest.rise >> 20, sep="|")
 
 
 def test_the_stage_that_set_the_peak_and_how_far_it_rose():
-    run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
-    name, rise = run.stdout.strip().split("|")
+    name, rise = python("-c", SCRIPT).strip().split("|")
     assert name == "case: large"
     assert 195 <= int(rise) <= 215
 
@@ -51,8 +48,7 @@ print(before - memory.resident_memory() >> 20)
 
 
 def test_what_a_stage_freed_is_given_back():
-    run = subprocess.run([sys.executable, "-c", FREED], capture_output=True, text=True, check=True)
-    assert int(run.stdout) >= 300
+    assert int(python("-c", FREED)) >= 300
 
 
 def whole(frames, name):

@@ -1,7 +1,6 @@
 """Where the finite numbers are left, and where that is no error."""
 
 import json
-from pathlib import Path
 
 import jax.numpy as jnp
 import jsonschema
@@ -13,9 +12,10 @@ from flax import nnx
 import parity
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import SCHEMA
 
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
 X = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
 
 

@@ -5,21 +5,10 @@ import pytest
 import torch
 from flax import nnx
 
-import parity
 from parity.core.problems import Problem
 from tests.faultzoo.zoo import CASES, nets
-from tests.nets import torch_of
-
-
-class Port(nnx.Module):
-    def __init__(self, reference, after):
-        self.inner, self.after = nnx.Linear(4, 4, rngs=nnx.Rngs(0)), after
-        self.inner.kernel[...] = reference.inner.weight.detach().numpy().T
-        self.inner.bias[...] = reference.inner.bias.detach().numpy()
-
-    def __call__(self, x):
-        return self.after(self.inner(x))
-
+from tests.nets import port_of, torch_of
+from tests.reports import compare
 
 AFTER = {
     "right": (lambda h: h, lambda h: h),
@@ -38,10 +27,12 @@ AFTER = {
 def small(name):
     torch.manual_seed(0)
     of_torch, of_port = AFTER[name]
-    reference = torch_of(
-        lambda self, x: self.after(self.inner(x)), inner=torch.nn.Linear(4, 4), after=of_torch
-    )
-    return reference, Port(reference, of_port), torch.randn(3, 4)
+
+    def call(self, x):
+        return self.after(self.inner(x))
+
+    reference = torch_of(call, inner=torch.nn.Linear(4, 4), after=of_torch)
+    return reference, port_of(reference, call, after=of_port), torch.randn(3, 4)
 
 
 def unnamed(name):
@@ -63,7 +54,7 @@ def found(make):
     """All that a program would read of a report."""
     reference, port, x = make()
     layout = {"*": "channels_first"} if x.ndim == 3 else None
-    report = parity.compare(reference, port, (x,), layout=layout, check_compiled=False)
+    report = compare(reference, port, (x,), layout=layout)
     coverage = report.coverage
     return (
         report.verdict,
@@ -93,6 +84,6 @@ def test_the_messages_are_replaced_indeed(monkeypatch):
     keys = property(lambda self: self.kind.name, lambda self, text: None)
     monkeypatch.setattr(Problem, "text", keys, raising=False)
     reference, port, x = small("shape")
-    report = parity.compare(reference, port, (x,), check_compiled=False)
+    report = compare(reference, port, (x,))
     assert [row.reason for row in report.rows if row.verdict == "FAIL"] == ["SHAPE"]
     assert report.first_fault.cause == "shape"

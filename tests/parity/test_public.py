@@ -4,8 +4,6 @@ import doctest
 import inspect
 import json
 import re
-import subprocess
-import sys
 import textwrap
 from dataclasses import replace
 from importlib.metadata import version
@@ -19,6 +17,8 @@ from rich.console import Console
 import parity
 from parity.core.verdicts import Fault
 from parity.report.terminal import show
+from tests.commands import python
+from tests.reports import compare
 
 FRAMEWORKS = ("torch", "jax", "flax", "numpy", "pandas", "matplotlib")
 
@@ -26,9 +26,8 @@ FRAMEWORKS = ("torch", "jax", "flax", "numpy", "pandas", "matplotlib")
 def loaded(code, names):
     """Which of these packages or modules are imported after the code has run, in a new process."""
     ask = f"import json, sys\nprint(json.dumps([n for n in {list(names)} if n in sys.modules]))"
-    words = [sys.executable, "-c", f"{textwrap.dedent(code)}\n{ask}"]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    printed = python("-c", f"{textwrap.dedent(code)}\n{ask}")
+    return json.loads(printed.splitlines()[-1])
 
 
 def seconds(*words):
@@ -36,7 +35,7 @@ def seconds(*words):
     found = []
     for _ in range(3):
         before = getrusage(RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *words], check=True, capture_output=True)
+        python(*words)
         after = getrusage(RUSAGE_CHILDREN)
         found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     return min(found)
@@ -110,7 +109,7 @@ def test_an_argument_that_there_is_not_is_pythons_own_error(name):
 
 
 def test_only_a_pass_is_true(pair, image, report):
-    healthy = parity.compare(*pair, (image,), check_compiled=False)
+    healthy = compare(*pair, (image,))
     assert bool(healthy) is healthy.holds is True
     assert bool(report) is report.holds is False
     warned = replace(healthy, partial="a part only")

@@ -1,10 +1,7 @@
 import io
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import jax.numpy as jnp
 import jsonschema
@@ -24,9 +21,10 @@ from parity.report.cells import COLUMNS
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
-from tests.nets import nnx_of, torch_of
-
-SCHEMA = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
+from tests.commands import python
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import SCHEMA
 
 
 def test_json_follows_the_published_schema(report):
@@ -200,5 +198,4 @@ def test_what_cannot_be_written_is_said_with_its_place(report, tmp_path):
 def test_importing_parity_is_cheap():
     heavy = ("torch", "jax", "pandas")
     code = f"import sys, parity, parity.cli; print(any(m in sys.modules for m in {heavy}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
+    assert python("-c", code).strip() == "False"

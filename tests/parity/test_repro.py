@@ -6,7 +6,6 @@ The walk-through of the examples runs one in a process of its own: `test_cli_com
 import re
 import runpy
 import sys
-from functools import partial
 from importlib import import_module
 
 import jax
@@ -24,9 +23,8 @@ from parity.core.repro import Repro
 from parity.core.verdicts import Fault
 from parity.report.repro import write_repro
 from parity.run.repro import Unshowable, _access, made_by_pair
-from tests.nets import nnx_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.ports import nnx_of
+from tests.reports import compare
 
 SOURCE = """
 import jax.numpy as jnp
@@ -56,7 +54,9 @@ class TorchNet(torch.nn.Module):
 
 class Mix(nnx.Module):
     def __init__(self, reference):
-        self.linear = ported(reference.linear)
+        self.linear = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+        self.linear.kernel[...] = jnp.asarray(reference.linear.weight.detach().numpy().T)
+        self.linear.bias[...] = jnp.asarray(reference.linear.bias.detach().numpy())
 
     def __call__(self, pair, scale=1.0):
         a, b = pair["a"], pair["b"][0]

@@ -10,7 +10,9 @@ from rich.console import Console
 
 import parity
 from parity.report.tree import show_tree
-from tests.nets import nnx_of, ported, torch_of
+from tests.nets import ported, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 SQUARE = np.random.default_rng(0).standard_normal((2, 6, 6)).astype(np.float32)
 LONG = np.random.default_rng(0).standard_normal((2, 6, 9)).astype(np.float32)
@@ -72,7 +74,5 @@ def test_no_hint_where_the_layout_is_known():
     reference, port = make_reference(), make_port(make_reference())
     port.conv = broken
     with pytest.raises(ValueError, match="mine") as caught:
-        parity.compare(
-            reference, port, (LONG,), layout={"<root>": "channels_first"}, check_compiled=False
-        )
+        compare(reference, port, (LONG,), layout={"<root>": "channels_first"})
     assert not any("layout" in note for note in getattr(caught.value, "__notes__", ()))

@@ -1,7 +1,6 @@
 """`only=` and `depth=`: the chosen modules are judged as in a whole comparison, and no others."""
 
 import dataclasses
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from parity.core.pair import Case
 from parity.options.scope import Scope, outermost, scope_of, touches
 from parity.pipeline import run_pair
 from tests.nets import torch_of
+from tests.reports import compare
 
-compare = partial(parity.compare, check_compiled=False)
 FEATURES = {"torch_method": "features", "nnx_method": "features"}
 
 PATHS = ("", "stem", "down", "down.0", "down.0.conv", "down.0.conv.inner", "up", "up.norm")

@@ -2,7 +2,6 @@
 
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -18,21 +17,13 @@ from parity.selftest.bench import _charged, selftest
 from parity.selftest.mistakes import GENERAL, behaviour
 from parity.selftest.show import to_frame
 from parity.selftest.trials import SelfTest, Trial
-from tests.nets import torch_of
+from tests.nets import ported, torch_of
 
 
 class Port(nnx.Module):
     def __init__(self, reference):
-        rngs = nnx.Rngs(0)
-        self.first = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
-        self.norm = nnx.GroupNorm(4, num_groups=2, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
-        self.second = nnx.Conv(4, 4, (3, 3), padding=1, rngs=rngs)
-        for name in ("first", "second"):
-            weight = getattr(reference, name).weight.detach().numpy()
-            getattr(self, name).kernel[...] = jnp.asarray(weight.transpose(2, 3, 1, 0))
-        for name in ("first", "norm", "second"):
-            getattr(self, name).bias[...] = jnp.asarray(getattr(reference, name).bias.detach())
-        self.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
+        for name, layer in reference.named_children():
+            setattr(self, name, ported(layer))
 
     def __call__(self, x):
         return self.second(self.norm(self.first(x))) + x

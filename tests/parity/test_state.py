@@ -18,7 +18,8 @@ from parity import InputError
 from parity.core import store
 from parity.core.exceptions import first_line
 from parity.measure import free as measure
-from tests.nets import nnx_of, torch_of
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 X = np.random.default_rng(3).standard_normal((4, 6)).astype(np.float32)
 WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
@@ -26,33 +27,16 @@ WEIGHT = np.random.default_rng(4).standard_normal((6, 6)).astype(np.float32) / 3
 
 def reference_of(function, **buffers):
     """A leaf with a weight and buffers, and the code given."""
-
-    class Leaf(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.from_numpy(WEIGHT.copy()))
-            for name, value in buffers.items():
-                self.register_buffer(name, torch.tensor(value))
-
-        def forward(self, x):
-            return function(self, x)
-
-    return Leaf()
+    leaf = torch_of(function, weight=torch.nn.Parameter(torch.from_numpy(WEIGHT.copy())))
+    for name, value in buffers.items():
+        leaf.register_buffer(name, torch.tensor(value))
+    return leaf
 
 
 def port_of(function, **variables):
     """The same of the port: its weight, variables, and the code given."""
-
-    class Leaf(nnx.Module):
-        def __init__(self):
-            self.weight = nnx.Param(jnp.asarray(WEIGHT.T))
-            for name, value in variables.items():
-                setattr(self, name, nnx.Variable(jnp.asarray(value)))
-
-        def __call__(self, x):
-            return function(self, x)
-
-    return Leaf()
+    variables = {name: nnx.Variable(jnp.asarray(value)) for name, value in variables.items()}
+    return nnx_of(function, weight=nnx.Param(jnp.asarray(WEIGHT.T)), **variables)
 
 
 def make_torch(m, calls=1):
@@ -182,16 +166,12 @@ def test_the_port_is_left_as_it_was():
     assert port._pytree__nodes == nodes
     assert int(port.drop.rngs.count[...]) == 0
 
-    class Random(nnx.Module):
-        def __init__(self, m):
-            self.m = m
-
-        def __call__(self, x, rngs):
-            rngs.dropout()
-            return self.m(x)
+    def random(self, x, rngs):
+        rngs.dropout()
+        return self.m(x)
 
     given = {"rngs": rngs}
-    parity.compare(shell(reference_of(linear)), Random(port_of(port_linear)), (X,),
+    parity.compare(shell(reference_of(linear)), nnx_of(random, m=port_of(port_linear)), (X,),
                    rename={"inner": "m"}, nnx_kwargs=given)  # fmt: skip
     assert int(rngs.default.count[...]) == 0
 
@@ -284,32 +264,26 @@ def test_arrays_inside_arguments(make):
         a, b = (given["a"], given["b"]) if isinstance(given, dict) else (given.a, given.b)
         return a, b[0] if isinstance(b, list) else b
 
-    class Take(torch.nn.Module):
-        def forward(self, given):
+    def summed(tanh):
+        def call(_, given):
             a, b = parts(given)
-            return torch.tanh(a) + b
+            return tanh(a) + b
 
-    class PortTake(nnx.Module):
-        def __call__(self, given):
-            a, b = parts(given)
-            return jnp.tanh(a) + b
+        return call
 
-    assert parity.compare(Take(), PortTake(), (make(X, 2 * X),)).verdict == "PASS"
+    reference, port = torch_of(summed(torch.tanh)), nnx_of(summed(jnp.tanh))
+    assert parity.compare(reference, port, (make(X, 2 * X),)).verdict == "PASS"
 
 
 @pytest.mark.parametrize("jitted", [False, True])
 def test_a_typed_key_is_no_array(jitted):
-    class Keyed(nnx.Module):
-        def __init__(self, m):
-            self.m = m
-
-        def __call__(self, x, key):
-            jax.random.normal(key, (2,))
-            return self.m(jnp.exp(x))
+    def keyed(self, x, key):
+        jax.random.normal(key, (2,))
+        return self.m(jnp.exp(x))
 
     call = (lambda m, x, key: m(x, key)) if not jitted else nnx.jit(lambda m, x, key: m(x, key))
     report = parity.compare(
-        make_torch(reference_of(linear)), Keyed(port_of(port_linear)), (X,),
+        make_torch(reference_of(linear)), nnx_of(keyed, m=port_of(port_linear)), (X,),
         nnx_args=(X, jax.random.key(0)), nnx_method=call,
     )  # fmt: skip
     assert report.verdict == "PASS"

@@ -14,7 +14,7 @@ import parity
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
 from parity.core.store import MAPPED, Store
-from tests.nets import nnx_of
+from tests.ports import nnx_of
 
 
 @pytest.mark.parametrize(

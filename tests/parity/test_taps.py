@@ -21,9 +21,9 @@ from parity.capture import torch as capture_torch
 from parity.core.store import Store
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
-from tests.nets import nnx_of, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import port_of, ported, torch_of
+from tests.ports import copy_weights, nnx_of
+from tests.reports import compare, places
 
 WIDTH, HEADS = 8, 2
 X = np.random.default_rng(0).standard_normal((3, 5, WIDTH)).astype(np.float32)
@@ -86,39 +86,21 @@ class Attention(nnx.Module):
         )
 
 
-def block(attn):
-    rngs = nnx.Rngs(0)
-    return nnx_of(
-        lambda self, x: x + self.attn(self.norm(x)),
-        norm=nnx.LayerNorm(WIDTH, epsilon=1e-05, use_fast_variance=False, rngs=rngs),
-        attn=attn,
-    )
+def residual(self, x):
+    return x + self.attn(self.norm(x))
 
 
 def make_block(attention=Attention, **mistakes):
     torch.manual_seed(0)
-    reference, port = (
-        torch_of(
-            lambda self, x: x + self.attn(self.norm(x)),
-            norm=torch.nn.LayerNorm(WIDTH),
-            attn=TorchAttention(),
-        ).eval(),
-        block(attention()),
-    )
+    norm = torch.nn.LayerNorm(WIDTH)
+    reference = torch_of(residual, norm=norm, attn=TorchAttention()).eval()
     with torch.no_grad():
-        reference.norm.weight.normal_(1.0, 0.3)
-    port.norm.scale[...] = jnp.asarray(reference.norm.weight.detach().numpy())
-    for name in ("qkv", "out"):
-        theirs, ours = getattr(reference.attn, name), getattr(port.attn, name)
-        ours.kernel[...] = jnp.asarray(theirs.weight.detach().numpy().T)
-        ours.bias[...] = jnp.asarray(theirs.bias.detach().numpy())
+        norm.weight.normal_(1.0, 0.3)
+    attn = copy_weights(reference.attn, attention())
+    port = nnx_of(residual, norm=ported(norm), attn=attn)
     for name, value in mistakes.items():
         setattr(port.attn, name, value)
     return reference, port
-
-
-def faults(report):
-    return [(fault.path, fault.segment, fault.cause) for fault in report.faults]
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +166,7 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
 )
 def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
     report = compare(*make_block(**mistakes), (X,), keep_repro=True)
-    assert faults(report) == expected
+    assert places(report) == expected
     assert report.verdict == "FAIL"
     assert "the code before it is off by MAE" in report.first_fault.evidence
     assert report.first_fault.kind == "tap"
@@ -248,20 +230,11 @@ def test_options_take_the_paths_of_taps():
 
 
 def test_the_channel_of_a_tap_moves_only_where_that_is_declared():
-    reference, port = (
-        torch_of(
-            lambda self, x: torch.nn.functional.relu(parity.tap("edges", self.conv(x) * 2)),
-            conv=torch.nn.Conv2d(3, 4, 1),
-        ),
-        nnx_of(
-            lambda self, x: nnx.relu(parity.tap("edges", self.conv(x) * 2)),
-            conv=nnx.Conv(3, 4, (1, 1), rngs=nnx.Rngs(0)),
-        ),
+    reference = torch_of(
+        lambda self, x: torch.nn.functional.relu(parity.tap("edges", self.conv(x) * 2)),
+        conv=torch.nn.Conv2d(3, 4, 1),
     )
-    port.conv.kernel[...] = jnp.asarray(
-        reference.conv.weight.detach().numpy().transpose(2, 3, 1, 0)
-    )
-    port.conv.bias[...] = jnp.asarray(reference.conv.bias.detach().numpy())
+    port = port_of(reference, lambda self, x: nnx.relu(parity.tap("edges", self.conv(x) * 2)))
     image = np.random.default_rng(0).standard_normal((2, 3, 5, 6)).astype(np.float32)
     report = compare(reference, port, (image,))
     edges = next(row for row in report.rows if row.path == "edges")
@@ -334,19 +307,14 @@ class TorchCompiled(torch.nn.Module):
         return parity.tap("scores", scores) if self.tapped else scores
 
 
-class TorchNamed(torch.nn.Module):
-    """Has as a module what the port taps."""
-
-    def __init__(self):
-        super().__init__()
-        self.scores = torch_of(lambda _, x: x[:, :4] @ (x * 2).transpose(1, 2))
-
-    def forward(self, x):
-        return self.scores(x)
+def named():
+    """The reference, which has as a module what the port taps."""
+    scores = torch_of(lambda _, x: x[:, :4] @ (x * 2).transpose(1, 2))
+    return torch_of(lambda self, x: self.scores(x), scores=scores)
 
 
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("reference", [TorchCompiled, TorchNamed])
+@pytest.mark.parametrize("reference", [TorchCompiled, named])
 def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, warm):
     compiled_scores.clear_cache()
     before = str(jax.make_jaxpr(compiled_scores)(X, X))
@@ -363,14 +331,9 @@ def test_what_is_compiled_is_seen_and_nothing_stays_in_its_programs(reference, w
 
 
 def test_a_module_of_the_port_stands_for_a_tap_of_the_reference():
-    report = compare(
-        TorchCompiled(),
-        nnx_of(
-            lambda self, x: self.scores(x),
-            scores=nnx_of(lambda _, x: x[:, :4] @ jnp.swapaxes(x * 2, 1, 2)),
-        ),
-        (X,),
-    )
+    scores = nnx_of(lambda _, x: x[:, :4] @ jnp.swapaxes(x * 2, 1, 2))
+    port = nnx_of(lambda self, x: self.scores(x), scores=scores)
+    report = compare(TorchCompiled(), port, (X,))
     row = next(row for row in report.rows if row.path == "scores")
     assert (row.kind, row.verdict, row.inclusive) == ("tap", "PASS", None)
     assert report.verdict == "PASS", report.notes
@@ -388,14 +351,9 @@ class Untapped(nnx.Module):
 
 
 def test_a_tap_of_the_reference_leaves_a_compiled_port_what_it_was():
-    report = compare(
-        torch_of(
-            lambda self, x: self.scale(x) + 1,
-            scale=torch_of(lambda _, x: parity.tap("product", x * 2)),
-        ),
-        Untapped(),
-        (X[0],),
-    )
+    scale = torch_of(lambda _, x: parity.tap("product", x * 2))
+    reference = torch_of(lambda self, x: self.scale(x) + 1, scale=scale)
+    report = compare(reference, Untapped(), (X[0],))
     assert [(row.path, row.verdict) for row in report.rows] == [("scale", "PASS"), ("", "PASS")]
     assert report.notes == ("__call__: only the reference has tap `scale.product`: not compared",)
 
@@ -403,7 +361,7 @@ def test_a_tap_of_the_reference_leaves_a_compiled_port_what_it_was():
 def test_the_port_alone_names_a_module_in_its_first_compiled_run(monkeypatch):
     monkeypatch.setattr(taps, "_called", set())
     compiled_scores.clear_cache()
-    report = compare(TorchNamed(), Compiled(), (X,))
+    report = compare(named(), Compiled(), (X,))
     assert [row.path for row in report.rows] == ["scores", ""]
 
 
@@ -496,33 +454,23 @@ def test_a_golden_trace_has_no_taps_and_says_so(tmp_path):
     assert {row.verdict for row in report.rows} == {"PASS"}
 
 
-class TorchSteps(torch.nn.Module):
-    def forward(self, x):
+def test_turns_are_those_of_one_call():
+    def forward(_, x):
         for i in range(2):
             x = parity.tap(f"step.{i}", torch.tanh(x))
         return x
 
-
-class Steps(nnx.Module):
-    def __call__(self, x):
+    def scanned(_, x):
         def step(x, _):
             return parity.tap("step.*", jnp.tanh(x)), None
 
         return jax.lax.scan(step, x, length=2)[0]
 
-
-class Twice(nnx.Module):
-    def __init__(self):
-        self.steps = Steps()
-
-    def __call__(self, x):
+    def twice(self, x):
         return self.steps(self.steps(x))
 
-
-def test_turns_are_those_of_one_call():
-    report = compare(
-        torch_of(lambda self, x: self.steps(self.steps(x)), steps=TorchSteps()), Twice(), (X,)
-    )
+    reference = torch_of(twice, steps=torch_of(forward))
+    report = compare(reference, nnx_of(twice, steps=nnx_of(scanned)), (X,))
     assert report.verdict == "PASS", report.notes
     taps = [(row.path, row.call) for row in report.rows if row.kind == "tap"]
     assert taps == [("steps.step.0", 0), ("steps.step.1", 0),

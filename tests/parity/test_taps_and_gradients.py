@@ -1,57 +1,40 @@
 """What one comparison is asked for at once: taps and gradients."""
 
-from functools import partial
-
 import jax.numpy as jnp
 import numpy as np
 import torch
 from flax import nnx
 
 import parity
-from tests.nets import nnx_of, ported, torch_of
-
-compare = partial(parity.compare, check_compiled=False)
+from tests.nets import port_of, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
 
 X = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 
 
-class TorchGate(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(6, 6)
-
-    def forward(self, x):
-        gate = parity.tap("gate", torch.sigmoid(self.linear(x)))
-        return parity.tap("open", gate * 2) * x
+def torch_gate(self, x):
+    gate = parity.tap("gate", torch.sigmoid(self.linear(x)))
+    return parity.tap("open", gate * 2) * x
 
 
-def torch_net():
-    return torch_of(
-        lambda self, x: self.second(self.first(x)), first=TorchGate(), second=TorchGate()
-    )
+def gate(self, x):
+    gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
+    return parity.tap("open", gate * self.factor) * x
 
 
-class Gate(nnx.Module):
-    factor = 2.0
-
-    def __init__(self, reference):
-        self.linear = ported(reference.linear)
-
-    def __call__(self, x):
-        gate = parity.tap("gate", nnx.sigmoid(self.linear(x)))
-        return parity.tap("open", gate * self.factor) * x
+def both(self, x):
+    return self.second(self.first(x))
 
 
 def make(factor=2.0):
     torch.manual_seed(0)
-    reference = torch_net()
-    port = nnx_of(
-        lambda self, x: self.second(self.first(x)),
-        first=Gate(reference.first),
-        second=Gate(reference.second),
+    gates = (torch_of(torch_gate, linear=torch.nn.Linear(6, 6)) for _ in range(2))
+    reference = torch_of(both, **dict(zip(("first", "second"), gates, strict=True)))
+    first = port_of(reference.first, gate, factor=2.0)
+    return reference, nnx_of(
+        both, first=first, second=port_of(reference.second, gate, factor=factor)
     )
-    port.second.factor = factor
-    return reference, port
 
 
 def test_gradients_pass_taps():
@@ -70,7 +53,7 @@ def test_gradients_pass_taps():
 
 def test_gradients_of_a_port_that_is_a_function():
     """Of the root alone: a tap has no gradient of its own."""
-    reference = torch_net()
+    reference, _ = make()
     params = {
         name: {"linear": {"kernel": jnp.asarray(one.linear.weight.detach().numpy().T),
                           "bias": jnp.asarray(one.linear.bias.detach().numpy())}}

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-import parity
-from tests.nets import nnx_of, ported
+from tests.nets import ported
+from tests.ports import nnx_of
+from tests.reports import compare
 
 IDS = np.array([[1, 2, 4], [3, 4, 6]])
 
@@ -45,7 +46,7 @@ def negated(emb, h):
 
 def compared(head, **options):
     reference = Reference(**options)
-    return parity.compare(reference, port(reference, head), (IDS,), check_compiled=False)
+    return compare(reference, port(reference, head), (IDS,))
 
 
 @pytest.mark.parametrize("head", [attend, product])
@@ -65,6 +66,6 @@ def test_a_wrong_head_is_a_fault_of_the_module_around_it():
 def test_a_head_with_a_weight_of_its_own_is_missing():
     reference = Reference()
     reference.head.weight = torch.nn.Parameter(reference.emb.weight + 1)
-    report = parity.compare(reference, port(reference, attend), (IDS,), check_compiled=False)
+    report = compare(reference, port(reference, attend), (IDS,))
     assert report.verdict == "FAIL"
     assert report.coverage.unmatched == ("head",)

@@ -18,11 +18,14 @@ from parity.capture import torch as capture_torch
 from parity.core.tensors import Tensor
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
+from parity.weights.axis_order import fingerprint, regroups, same_values
 from parity.weights.module_map import Folding
 from parity.weights.suggest import how
-from parity.weights.transform import fingerprint, regroups, same_values
 from parity.weights.weight_map import make_weight_map
-from tests.nets import nnx_of, ported
+from tests.nets import port_of, ported, torch_of
+from tests.parity.conftest import renamed
+from tests.ports import copy_weights, nnx_of
+from tests.reports import compare
 
 RNG = np.random.default_rng(0)
 KERNEL = RNG.standard_normal((5, 4, 3, 2)).astype(np.float32)  # (out, in, height, width)
@@ -152,18 +155,11 @@ def test_tensors_of_one_module_pair_by_name_then_values_then_size():
 
 
 def test_lists_of_parameters():
-    class Torch(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            own = [torch.nn.Parameter(torch.tensor(VECTOR) + i) for i in range(2)]
-            self.scales = torch.nn.ParameterList(own)
-
-    class Port(nnx.Module):
-        def __init__(self):
-            self.scales = nnx.List([nnx.Param(jnp.asarray(VECTOR) + i) for i in range(2)])
-            self.rngs = nnx.Rngs(0)
-
-    found = make_weight_map(capture_torch.named_tensors(Torch()), capture_nnx.named_tensors(Port()))
+    own = [torch.nn.Parameter(torch.tensor(VECTOR) + i) for i in range(2)]
+    reference = torch_of(lambda self: None, scales=torch.nn.ParameterList(own))
+    leaves = nnx.List([nnx.Param(jnp.asarray(VECTOR) + i) for i in range(2)])
+    port = nnx_of(lambda self: None, scales=leaves, rngs=nnx.Rngs(0))
+    found = make_weight_map(capture_torch.named_tensors(reference), capture_nnx.named_tensors(port))
     assert [one.nnx_name for one in found] == ["scales.0", "scales.1"]
     assert not any(one.finding for one in found)
 
@@ -196,36 +192,17 @@ class Idle(torch.nn.Module):
         return self.used(x) + self.table(ids)
 
 
-class Holder(nnx.Module):
-    """A module that holds what it is given, and is not called."""
-
-    def __init__(self, **arrays):
-        for name, value in arrays.items():
-            setattr(self, name, nnx.Param(jnp.asarray(value)))
-
-
-class NnxIdle(nnx.Module):
-    def __init__(self, reference):
-        for path, module in reference.named_children():
-            arrays = {name: value.numpy() for name, value in module.state_dict().items()}
-            if path == "norm":
-                names = ("running_mean", "mean"), ("running_var", "var"), ("weight", "scale")
-                ours = {mine: arrays[theirs] for theirs, mine in names}
-                setattr(self, path, Holder(bias=arrays["bias"], **ours))
-            elif path == "table":
-                self.table = nnx.Embed(6, 4, rngs=nnx.Rngs(0))
-                self.table.embedding[...] = jnp.asarray(arrays["weight"])
-            elif path == "used":
-                self.used = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
-                self.used.kernel[...] = jnp.asarray(arrays["weight"].T)
-                self.used.bias[...] = jnp.asarray(arrays["bias"])
-            elif path != "lost":
-                kernel = arrays["weight"]
-                kernel = kernel.transpose(*range(2, kernel.ndim), 1, 0)
-                setattr(self, path, Holder(kernel=kernel, bias=arrays["bias"]))
-
-    def __call__(self, x, ids):
-        return self.used(x) + self.table(ids)
+def make_idle(reference):
+    """The port: a layer that is not called holds its weights all the same."""
+    layers = {
+        path: ported(module)
+        for path, module in reference.named_children()
+        if path not in ("norm", "lost")
+    }
+    held, norm = reference.norm, nnx.BatchNorm(5, use_running_average=True, rngs=nnx.Rngs(0))
+    copy_weights(held, norm)
+    norm.mean[...], norm.var[...] = held.running_mean.numpy(), held.running_var.numpy()
+    return nnx_of(lambda self, x, ids: self.used(x) + self.table(ids), norm=norm, **layers)
 
 
 X = np.random.default_rng(1).standard_normal((3, 4)).astype(np.float32)
@@ -237,7 +214,7 @@ def spoiled():
     """One comparison in which every idle module has something else wrong with its weights."""
     torch.manual_seed(0)
     reference = Idle().eval()
-    port = NnxIdle(reference)
+    port = make_idle(reference)
     port.eval()
     kernel = {name: held.kernel for name, held in vars(port).items() if hasattr(held, "kernel")}
     kernel["flipped"][...] = kernel["flipped"][...][::-1]
@@ -286,7 +263,7 @@ def test_what_no_call_tells_is_a_warning(spoiled):
     assert extra.finding == "belongs to no tensor of the reference"
 
 
-def test_the_ledger_in_every_form(spoiled, tmp_path):
+def test_the_weight_map_in_every_form(spoiled, tmp_path):
     spoiled.write(tmp_path)
     table = pd.read_csv(tmp_path / "weights.csv", keep_default_na=False)
     assert list(table.columns)[:8] == [
@@ -325,31 +302,32 @@ def test_an_order_of_axes_that_the_port_knows_how_to_read_is_right():
     assert str(report.weights[0].transform) == "(0, 1)"
 
 
-class Attention(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        for name in ("to_q", "to_k", "to_v"):
-            setattr(self, name, torch.nn.Linear(4, 4))
-
-    def forward(self, x):
+def make_attention():
+    def attend(self, x):
         q, k, v = self.to_q(x), self.to_k(x), self.to_v(x)
         return torch.softmax(q @ k.T, -1) @ v
 
+    return torch_of(attend, **{f"to_{name}": torch.nn.Linear(4, 4) for name in "qkv"})
 
-class NnxAttention(nnx.Module):
-    """q, k and v in one kernel, in this order of the reference's."""
 
-    def __init__(self, reference, order="qkv"):
-        self.qkv = nnx.Linear(4, 12, rngs=nnx.Rngs(0))
-        own = [getattr(reference, f"to_{letter}") for letter in order]
-        weights = [layer.weight.detach().numpy().T for layer in own]
-        self.qkv.kernel[...] = jnp.asarray(np.concatenate(weights, -1))
-        biases = [layer.bias.detach().numpy() for layer in own]
-        self.qkv.bias[...] = jnp.asarray(np.concatenate(biases))
+def tensors(layers):
+    """The kernels, as the port has them, and the biases of linear layers."""
+    kernels = [layer.weight.detach().numpy().T for layer in layers]
+    return kernels, [layer.bias.detach().numpy() for layer in layers]
 
-    def __call__(self, x):
+
+def make_fused(reference, order="qkv"):
+    """The port with q, k and v in one kernel, in this order of the reference's."""
+
+    def attend(self, x):
         q, k, v = jnp.split(self.qkv(x), 3, -1)
         return nnx.softmax(q @ k.T, -1) @ v
+
+    qkv = nnx.Linear(4, 12, rngs=nnx.Rngs(0))
+    kernels, biases = tensors([getattr(reference, f"to_{letter}") for letter in order])
+    qkv.kernel[...] = jnp.asarray(np.concatenate(kernels, -1))
+    qkv.bias[...] = jnp.asarray(np.concatenate(biases))
+    return nnx_of(attend, qkv=qkv)
 
 
 FUSED = (
@@ -359,8 +337,8 @@ FUSED = (
 
 
 def test_fused_leaves():
-    reference = Attention()
-    report = parity.compare(reference, NnxAttention(reference), (X,), fused=FUSED)
+    reference = make_attention()
+    report = parity.compare(reference, make_fused(reference), (X,), fused=FUSED)
     assert report.verdict == "PASS"
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
     assert sorted(report.coverage.dissolved) == ["qkv", "to_k", "to_q", "to_v"]
@@ -369,12 +347,12 @@ def test_fused_leaves():
         "(1, 0) at [:, 4:8]", "(0,) at [4:8]",
         "(1, 0) at [:, 8:12]", "(0,) at [8:12]",
     ]  # fmt: skip
-    assert not parity.compare(reference, NnxAttention(reference), (X,))  # undeclared
+    assert not parity.compare(reference, make_fused(reference), (X,))  # undeclared
 
 
 def test_fused_in_another_order_is_the_cause():
-    reference = Attention()
-    report = parity.compare(reference, NnxAttention(reference, "qvk"), (X,), fused=FUSED)
+    reference = make_attention()
+    report = parity.compare(reference, make_fused(reference, "qvk"), (X,), fused=FUSED)
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "weights_swapped")]
     assert "to_k.weight: at [:, 4:8]: holds the values of to_v.weight" in report.faults[0].evidence
 
@@ -392,14 +370,14 @@ def test_fused_in_another_order_is_the_cause():
     ],
 )
 def test_rules_that_cannot_be_used(rule, message):
-    reference = Attention()
+    reference = make_attention()
     rules = (FUSED[0], rule) if rule is FUSED[0] else (rule,)
     with pytest.raises(InputError, match=message):
-        parity.compare(reference, NnxAttention(reference), (X,), fused=rules)
+        parity.compare(reference, make_fused(reference), (X,), fused=rules)
 
 
 def test_rules_that_do_not_fit_are_findings():
-    reference = Attention()
+    reference = make_attention()
     wrong = (
         Fused(("to_q.weight", "to_k.weight"), into="qkv.kernel"),
         Fused("to_v.weight", into="v.kernel"),
@@ -432,39 +410,31 @@ def test_a_tensor_that_is_split():
     assert wrong[0].finding == "holds the values of a.in_proj_weight[3:6]"
 
 
-class Layers(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
-
-    def forward(self, x):
-        for layer in self.layers:
-            x = torch.tanh(layer(x))
-        return x
+def in_turn(self, x):
+    for layer in self.layers:
+        x = torch.tanh(layer(x))
+    return x
 
 
-class NnxLayers(nnx.Module):
-    """The same layers in a scan."""
+def make_stacked(reference, order=(0, 1, 2)):
+    """The port with the same layers in a scan."""
 
-    def __init__(self, reference, order=(0, 1, 2)):
-        @nnx.vmap(in_axes=0, out_axes=0)
-        def make(key):
-            return nnx.Linear(4, 4, rngs=nnx.Rngs(key))
+    @nnx.vmap(in_axes=0, out_axes=0)
+    def make(key):
+        return nnx.Linear(4, 4, rngs=nnx.Rngs(key))
 
-        self.layers = make(jax.random.split(jax.random.key(0), 3))
-        own = [reference.layers[i] for i in order]
-        weights = [layer.weight.detach().numpy().T for layer in own]
-        self.layers.kernel[...] = jnp.asarray(np.stack(weights))
-        self.layers.bias[...] = jnp.asarray(
-            np.stack([layer.bias.detach().numpy() for layer in own])
-        )
-
-    def __call__(self, x):
+    def scanned(self, x):
         @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
         def step(x, layer):
             return jnp.tanh(layer(x))
 
         return step(x, self.layers)
+
+    layers = make(jax.random.split(jax.random.key(0), 3))
+    kernels, biases = tensors([reference.layers[i] for i in order])
+    layers.kernel[...] = jnp.asarray(np.stack(kernels))
+    layers.bias[...] = jnp.asarray(np.stack(biases))
+    return nnx_of(scanned, layers=layers)
 
 
 STACKED = (
@@ -474,8 +444,9 @@ STACKED = (
 
 
 def test_stacked_leaves():
-    reference = Layers()
-    report = parity.compare(reference, NnxLayers(reference), (X,), fused=STACKED)
+    layers = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(3)])
+    reference = torch_of(in_turn, layers=layers)
+    report = parity.compare(reference, make_stacked(reference), (X,), fused=STACKED)
     assert report.faults == ()
     assert report.coverage.unmatched_tensors == ()
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
@@ -483,7 +454,7 @@ def test_stacked_leaves():
         "(1, 0) at [0]", "(1, 0) at [1]", "(1, 0) at [2]",
     ]  # fmt: skip
     assert report.verdict == "PASS"
-    wrong = parity.compare(reference, NnxLayers(reference, (1, 0, 2)), (X,), fused=STACKED)
+    wrong = parity.compare(reference, make_stacked(reference, (1, 0, 2)), (X,), fused=STACKED)
     assert [fault.cause for fault in wrong.faults] == ["weights_swapped"]
 
 
@@ -505,20 +476,7 @@ def test_how_to_rename(name, partner, expected):
 
 
 def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
-    class Renamed(nnx.Module):
-        def __init__(self, port):
-            self.first, self.unit, self.blocks, self.head = (
-                port.stem, port.block, port.blocks, port.head,
-            )  # fmt: skip
-
-        def __call__(self, x):
-            h = self.first(x)
-            h, _ = self.unit(h)
-            h, _ = self.unit(h, scale=0.5)
-            h, stats = self.blocks[0](h)
-            return self.head(stats["mean"]), h
-
-    port = Renamed(pair[1])
+    port = renamed(pair[1], stem="first", block="unit")
     report = parity.compare(pair[0], port, (image,))
     hints = report.coverage.suggestions
     assert hints["stem"] == "the port's `first` may be it: use rename={'stem': 'first'}"
@@ -587,12 +545,10 @@ def test_a_parametrized_weight_says_what_to_do_first():
     torch.manual_seed(0)
     reference = torch.nn.Sequential()
     reference.add_module("fc", torch.nn.Linear(4, 4))
+    port = port_of(reference, lambda self, x: self.fc(x))
     torch.nn.utils.parametrizations.weight_norm(reference.fc)
-
-    port = nnx_of(lambda self, x: self.fc(x), fc=ported(reference.fc))
-
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    report = parity.compare(reference, port, (x,), check_compiled=False)
+    report = compare(reference, port, (x,))
     assert report.verdict == "FAIL"
     call = "parametrize.remove_parametrizations(reference.get_submodule('fc'), 'weight')"
     assert report.coverage.unmatched_tensors[0].endswith(f"first call torch.nn.utils.{call}")
@@ -600,4 +556,4 @@ def test_a_parametrized_weight_says_what_to_do_first():
     assert not any("rename" in text for text in report.coverage.unmatched_tensors)
     parametrize = torch.nn.utils.parametrize
     parametrize.remove_parametrizations(reference.get_submodule("fc"), "weight")
-    assert parity.compare(reference, port, (x,), check_compiled=False).verdict == "PASS"
+    assert compare(reference, port, (x,)).verdict == "PASS"

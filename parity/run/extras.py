@@ -1,7 +1,6 @@
 """Checks of a case that are made only where they are asked for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from parity.core.calls import Match
 from parity.core.measurements import Emulation, NonFinite
@@ -10,27 +9,9 @@ from parity.core.verdicts import Fault, Row
 from parity.force.common import Recording
 from parity.run.inputs import root_outputs
 from parity.run.protocols import Context
-from parity.run.records import Compared, Judged
+from parity.run.records import Compared, Extras, Judged
 
 NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
-
-
-@dataclass(frozen=True)
-class Extras:
-    """Results of the optional checks.
-
-    `rows` and `faults` are of gradients. `uncaptured` says by case what the port returned when it
-    was not recorded, `seen` what a person would see of what both sides returned.
-    """
-
-    rows: tuple[Row, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    notes: tuple[str, ...] = ()
-    uncaptured: Mapping[str, str] = field(default_factory=dict)
-    emulation: Emulation | None = None
-    nonfinite: tuple[NonFinite, ...] = ()
-    repro: Repro | None = None
-    seen: str = ""
 
 
 def extras_of(
