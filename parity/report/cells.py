@@ -23,7 +23,15 @@ COLUMNS = (
 `floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
-    *("order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite"),
+    *(
+        "order",
+        "parent",
+        "limited",
+        "one_sided",
+        "child_inputs",
+        "free_nonfinite",
+        "incl_nonfinite",
+    ),
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),
 )

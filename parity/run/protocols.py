@@ -87,7 +87,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """A case with both sides, and what its stages need beside what they hand on."""
+    """A case with both sides, and what its stages need beside what they return."""
 
     case: Case
     reference: Reference

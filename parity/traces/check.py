@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from parity.core.exceptions import InputError
-from parity.core.lock import alone
+from parity.core.lock import one_at_a_time
 from parity.core.pair import Pair
 from parity.host import environment
 from parity.host.progress import Progress
@@ -22,7 +22,7 @@ from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
 
 
-@alone
+@one_at_a_time
 def check_trace(
     folder: Path,
     pair: Pair,

@@ -54,7 +54,7 @@ def test_own_code_between_two_calls(pair, image):
     own = report.table[(report.table.path == "block") & (report.table.leaf == "0")]
     assert own.excl_mae.max() < 1e-6  # what it returns is right, given what `conv` returned
     assert own.incl_mae.min() > 1e-4
-    assert "hands on is off by 1.0e-02" in report.first_fault.evidence
+    assert "a child input is off by 1.0e-02" in report.first_fault.evidence
 
 
 def test_mistakes_one_inside_the_other_and_side_by_side(pair, image):
