@@ -55,7 +55,7 @@ class Turn:
 
 
 COMPARISON = Turn("comparison")
-"""What `parity.compare` and the commands have while they run."""
+"""The lock that `parity.compare` and the commands hold while they run."""
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:

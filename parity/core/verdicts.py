@@ -95,7 +95,7 @@ class Row:
     order: int
     parent: int
     limited: bool = True
-    """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
+    """True if limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
     size says nothing."""
     one_sided: Side = field(default="", metadata=stored_as(bool, _side))
     """The side that alone returns this leaf, `""` if both do."""

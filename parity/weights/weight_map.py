@@ -26,7 +26,7 @@ NAMES = {
     "running_mean": ("running_mean", "mean"),
     "running_var": ("running_var", "var"),
 }
-"""What Flax calls the tensors of PyTorch's modules."""
+"""Flax's names of the tensors of PyTorch's modules."""
 
 
 def make_weight_map(
