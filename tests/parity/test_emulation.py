@@ -272,7 +272,7 @@ def test_the_report_says_it(emulated):
     assert "- precision tpu-default adds rel_l2 " in text
     assert "at the output of __call__; the port itself " in text
     assert "takes 3 of 4 calls of __call__ out of the rounding of float32" in text
-    assert "`<root>` call 0 `input` handed to `act`" in text
+    assert "`<root>` call 0 `input` passed to `act`" in text
     assert emulated.environment["jax_effective_precision"] == "float32"
 
 
