@@ -14,43 +14,12 @@ from parity.traces.check import check_trace
 from parity.traces.compare import compare_traces
 from parity.traces.record import record_pair
 from tests.nets import torch_of
-from tests.ports import fill
+from tests.ports import fill, nnx_of
 
 
-class Table(nnx.Module):
-    def __init__(self, tensors):
-        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
-        self.out = nnx.Linear(4, 3, rngs=nnx.Rngs(0))
-        fill(self, tensors)
-
-    def __call__(self, ids):
-        return self.out(self.table(ids))
-
-
-class TorchHands(torch.nn.Module):
-    width, lost = torch.int64, None
-
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Embedding(7, 4)
-
-    def forward(self, x):
-        ids = (x > 0).to(self.width)
-        if self.lost is not None:
-            ids[self.lost] += 1
-        return self.table(ids)
-
-
-class Hands(nnx.Module):
-    lost = None
-
-    def __init__(self, tensors):
-        self.table = nnx.Embed(7, 4, rngs=nnx.Rngs(0))
-        fill(self, tensors)
-
-    def __call__(self, x):
-        ids = (x > 0).astype(jnp.int32)
-        return self.table(ids if self.lost is None else ids.at[self.lost].add(1))
+def make_table(tensors):
+    table, out = nnx.Embed(7, 4, rngs=nnx.Rngs(0)), nnx.Linear(4, 3, rngs=nnx.Rngs(0))
+    return fill(nnx_of(lambda self, ids: self.out(self.table(ids)), table=table, out=out), tensors)
 
 
 def make_torch(options, seed):
@@ -66,13 +35,13 @@ IDS = np.random.default_rng(0).integers(0, 7, (30, 5))
 PAIR = Pair(
     name="table",
     make_torch=make_torch,
-    make_nnx=lambda options, reference: Table(
+    make_nnx=lambda options, reference: make_table(
         {name: value.numpy() for name, value in reference.state_dict().items()}
     ),
     cases=lambda reference, options, seed: (parity.Case("__call__/ids", (IDS,)),),
     rungs=(),
     offline=parity.Offline(
-        settings=lambda reference: {}, make_nnx=lambda settings, tensors: Table(tensors)
+        settings=lambda reference: {}, make_nnx=lambda settings, tensors: make_table(tensors)
     ),
 )
 
@@ -94,16 +63,22 @@ X = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
 def handing(width=torch.int64, lost=None, port_lost=None):
     """A pair that makes whole numbers and hands them on, one of them wrong on one side or none."""
 
+    def forward(self, x):
+        ids = (x > 0).to(width)
+        if lost is not None:
+            ids[lost] += 1
+        return self.table(ids)
+
+    def call(self, x):
+        ids = (x > 0).astype(jnp.int32)
+        return self.table(ids if port_lost is None else ids.at[port_lost].add(1))
+
     def make_torch(options, seed):
         torch.manual_seed(seed)
-        reference = TorchHands()
-        reference.width, reference.lost = width, lost
-        return reference
+        return torch_of(forward, table=torch.nn.Embedding(7, 4))
 
     def make_nnx(settings, tensors):
-        port = Hands(tensors)
-        port.lost = port_lost
-        return port
+        return fill(nnx_of(call, table=nnx.Embed(7, 4, rngs=nnx.Rngs(0))), tensors)
 
     return replace(
         PAIR,

@@ -10,16 +10,25 @@ import numpy as np
 import pytest
 import torch
 from flax import nnx
+from jax import monitoring
 
 from jaxvae import AutoencoderKLCogVideoX, CogVideoXVAEConfig
 from jaxvae.io.weights import load_torch_state
 from jaxvae.layers import convolution
 
+
+def blocks(*channels):
+    """Return the part of a configuration that says which blocks there are."""
+    return {
+        "block_out_channels": channels,
+        "down_block_types": ("CogVideoXDownBlock3D",) * len(channels),
+        "up_block_types": ("CogVideoXUpBlock3D",) * len(channels),
+    }
+
+
 # Two blocks that compress time, one shortcut, four channels a group.
 SMALL = {
-    "block_out_channels": (8, 16, 16),
-    "down_block_types": ("CogVideoXDownBlock3D",) * 3,
-    "up_block_types": ("CogVideoXUpBlock3D",) * 3,
+    **blocks(8, 16, 16),
     "norm_num_groups": 4,
     "layers_per_block": 1,
     "latent_channels": 4,
@@ -127,9 +136,7 @@ class Pair:
 
 # One block that resamples, four channels a group, and a shortcut in every direction.
 TINY = {
-    "block_out_channels": (4, 8),
-    "down_block_types": ("CogVideoXDownBlock3D",) * 2,
-    "up_block_types": ("CogVideoXUpBlock3D",) * 2,
+    **blocks(4, 8),
     "norm_num_groups": 2,
     "layers_per_block": 1,
     "latent_channels": 2,
@@ -228,6 +235,20 @@ class Objective:
                 array = np.moveaxis(array, (-1, -2), (0, 1))
             found[".".join([*owner, "bias" if name == "bias" else "weight"])] = array
         return found
+
+
+@pytest.fixture
+def compiled():
+    """The programs that XLA compiled, or fetched from a cache, in the test."""
+    found = []
+
+    def listen(event, duration, **kwargs):
+        if event == "/jax/core/compile/backend_compile_duration":
+            found.append(kwargs.get("fun_name", ""))
+
+    monitoring.register_event_duration_secs_listener(listen)
+    yield found
+    monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture(scope="session")

@@ -3,30 +3,13 @@
 import jax
 import numpy as np
 import pytest
-from jax import monitoring
 
-
-@pytest.fixture
-def compiled():
-    """The programs that XLA compiled, or fetched from a cache, in the test."""
-    found = []
-
-    def listen(event, duration, **kwargs):
-        if event == "/jax/core/compile/backend_compile_duration":
-            found.append(kwargs.get("fun_name", ""))
-
-    monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    monitoring.unregister_event_duration_listener(listen)
+from tests.jaxvae.conftest import blocks
 
 
 def test_nothing_is_left_to_compile(make_pair, bridge, compiled):
     # two blocks are enough: what counts is which shapes meet
-    vae = make_pair(
-        block_out_channels=(8, 8),
-        down_block_types=("CogVideoXDownBlock3D",) * 2,
-        up_block_types=("CogVideoXUpBlock3D",) * 2,
-    ).ours
+    vae = make_pair(**blocks(8, 8)).ours
     video, latent = bridge.normal(1, 19, 6, 12, 3), bridge.normal(1, 5, 3, 6, 4)
     vae.enable_tiling(8, 8)
     vae.compile_ahead(video=video.shape, latent=latent.shape)

@@ -7,20 +7,15 @@ from collections import Counter
 import jax
 import numpy as np
 import pytest
-from jax import monitoring
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxvae.models.cogvideox import steps
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def seen(monkeypatch, compiled):
     """What was compiled, or fetched from a cache, in the test, and which steps were traced."""
-    found = {"compiled": [], "traced": Counter()}
-
-    def listen(event, duration, **kwargs):
-        if event == "/jax/core/compile/backend_compile_duration":
-            found["compiled"].append(kwargs.get("fun_name", ""))
+    found = {"compiled": compiled, "traced": Counter()}
 
     def counted(name, step):
         def run(parts, x, cache):
@@ -33,9 +28,7 @@ def seen(monkeypatch):
     for name in ("encode_chunk", "decode_chunk"):
         step = counted(name.removesuffix("_chunk"), getattr(steps, name))
         monkeypatch.setattr(f"jaxvae.models.cogvideox.autoencoder.{name}", step)
-    monitoring.register_event_duration_secs_listener(listen)
-    yield found
-    monitoring.unregister_event_duration_listener(listen)
+    return found
 
 
 def run(vae, method, frames, height=4, width=4):

@@ -14,6 +14,7 @@ from jax.test_util import check_grads
 
 from jaxvae import DiagonalGaussian
 from jaxvae.layers import activations, norms
+from tests.jaxvae.conftest import blocks
 
 ROUNDING = 2.0**-24
 LIMIT = 10.0  # what fails a call of the ladder; 30 for the parameters of a norm
@@ -55,9 +56,7 @@ def test_every_gradient_is_as_close_to_float64_as_pytorch(objective, name):
 def test_gradients_are_central_differences(objective, make_pair):
     """In float64 and without PyTorch: encode, decode and loss at once, through three chunks."""
     one_level = {
-        "block_out_channels": (4,),
-        "down_block_types": ("CogVideoXDownBlock3D",),
-        "up_block_types": ("CogVideoXUpBlock3D",),
+        **blocks(4),
         "temporal_compression_ratio": 1,
     }
     _against_differences(

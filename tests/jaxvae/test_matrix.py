@@ -11,6 +11,7 @@ from jaxvae.models.cogvideox import autoencoder
 from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
 from jaxvae.run.chunks import chunk_bounds
 from jaxvae.run.steps import Coder
+from tests.jaxvae.conftest import blocks
 
 LIMIT = 2e-5  # relative to the largest value
 
@@ -177,11 +178,9 @@ def test_modes_inside_a_callers_jit(bridge, pair):
 
 @st.composite
 def cases(draw):
-    blocks = draw(st.integers(2, 3))
+    levels = draw(st.integers(2, 3))
     config = {
-        "block_out_channels": tuple(draw(st.sampled_from((4, 8, 12))) for _ in range(blocks)),
-        "down_block_types": ("CogVideoXDownBlock3D",) * blocks,
-        "up_block_types": ("CogVideoXUpBlock3D",) * blocks,
+        **blocks(*(draw(st.sampled_from((4, 8, 12))) for _ in range(levels))),
         "norm_num_groups": draw(st.sampled_from((1, 2, 4))),
         "temporal_compression_ratio": draw(st.sampled_from((1, 2, 4))),
         "act_fn": draw(st.sampled_from(("silu", "mish", "gelu", "relu"))),
@@ -189,7 +188,7 @@ def cases(draw):
         "latent_channels": draw(st.integers(2, 5)),
     }
     direction = draw(st.sampled_from(("encode", "decode")))
-    ratio = 1 if direction == "encode" else 2 ** (blocks - 1)
+    ratio = 1 if direction == "encode" else 2 ** (levels - 1)
     image = (draw(st.integers(8, 24)) // ratio for _ in range(2))
     frames = draw(st.integers(1, 18 if direction == "encode" else 6))
     channels = 3 if direction == "encode" else config["latent_channels"]
@@ -220,9 +219,7 @@ DRAWN = {
 
 
 CASE = {
-    "block_out_channels": (4, 8),
-    "down_block_types": ("CogVideoXDownBlock3D",) * 2,
-    "up_block_types": ("CogVideoXUpBlock3D",) * 2,
+    **blocks(4, 8),
     "norm_num_groups": 2,
     "temporal_compression_ratio": 2,
     "act_fn": "mish",

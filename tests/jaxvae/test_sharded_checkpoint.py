@@ -10,6 +10,7 @@ from flax import nnx
 
 from jaxvae import WeightsError, load_checkpoint, save_checkpoint
 from tests.commands import python
+from tests.jaxvae.conftest import blocks
 
 RESHARD = """
 import json
@@ -65,9 +66,7 @@ print(json.dumps(found))
 @pytest.fixture(scope="module")
 def vae(make_pair):
     changes = {
-        "block_out_channels": (8,),
-        "down_block_types": ("CogVideoXDownBlock3D",),
-        "up_block_types": ("CogVideoXUpBlock3D",),
+        **blocks(8),
     }
     return make_pair(**changes).ours
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 
 import parity
 from parity.measure.channels import suspicious, worst_channel
@@ -16,9 +15,7 @@ from tests.ports import nnx_of
 X = np.random.default_rng(0).standard_normal((40, 6)).astype(np.float32)
 
 
-class Theirs(torch.nn.Module):
-    def forward(self, x):
-        return torch.cat([x * 1e6, x.sigmoid()], -1)
+THEIRS = torch_of(lambda _, x: torch.cat([x * 1e6, x.sigmoid()], -1))
 
 
 def ours(slope):
@@ -29,7 +26,7 @@ def ours(slope):
 
 @pytest.mark.parametrize("slope", [-1.0, 1.01, 1.0])
 def test_a_small_channel_is_looked_at_by_itself(slope):
-    report = parity.compare(Theirs(), ours(slope), (X,))
+    report = parity.compare(THEIRS, ours(slope), (X,))
     row = report.rows[-1]
     assert row.exclusive.rel_l2 < 1e-6
     if slope == 1.0:
@@ -44,7 +41,7 @@ def test_in_a_ladder_such_a_channel_asks_for_float64(slope):
     """Where R holds by the relative error of the whole, float64 is left out."""
     pair = parity.Pair(
         name="channels",
-        make_torch=lambda options, seed: Theirs(),
+        make_torch=lambda options, seed: THEIRS,
         make_nnx=lambda options, reference: ours(slope),
         cases=lambda reference, options, seed: (parity.Case("__call__/x", (X,)),),
         rungs=(),
@@ -57,21 +54,18 @@ def test_in_a_ladder_such_a_channel_asks_for_float64(slope):
         assert "is small beside the others" in row.reason
 
 
-class TheirsLess(torch.nn.Module):
-    def forward(self, x):
+def test_a_channel_that_cancels_is_none():
+    """All that is left of it is rounding, in PyTorch too."""
+
+    def forward(_, x):
         return torch.stack([x.sum(-1), x.sum(-1) - x.double().sum(-1).to(x.dtype)], -1)
 
-
-class OursLess(nnx.Module):
-    def __call__(self, x):
+    def call(_, x):
         whole = x.sum(-1)
         exact = sum(x[:, i] for i in reversed(range(x.shape[1])))
         return jnp.stack([whole, whole - exact], -1)
 
-
-def test_a_channel_that_cancels_is_none():
-    """All that is left of it is rounding, in PyTorch too."""
-    report = parity.compare(TheirsLess(), OursLess(), (X,))
+    report = parity.compare(torch_of(forward), nnx_of(call), (X,))
     assert "channel" not in report.rows[-1].reason
 
 

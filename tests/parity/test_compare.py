@@ -211,7 +211,6 @@ def test_none_beside_the_array_does_not_hide_it():
 
 
 def test_one_sided_outputs_alone_are_nothing_compared():
-
     assert compare(torch_of(lambda _, x: x), nnx_of(lambda _, x: None), (VECTOR,)).verdict == "FAIL"
 
 
@@ -231,7 +230,6 @@ def test_plain_arguments_must_agree(pair):
 
 
 def test_an_ambiguous_input_does_not_make_the_next_module_guilty():
-
     reference = torch_of(
         lambda self, x: self.head(self.up(x)),
         up=torch_of(lambda _, x: x * 1.0),

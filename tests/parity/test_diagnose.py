@@ -18,10 +18,8 @@ VIDEO = np.random.default_rng(4).standard_normal((1, 4, 5, 6, 7)).astype(np.floa
 
 
 def compare(theirs, ours, x=X):
-
-    return parity.compare(
-        torch_of(lambda _, x: theirs(x)), nnx_of(lambda _, x: ours(x)), (x,), check_compiled=False
-    ).first_fault
+    reference, port = torch_of(lambda _, x: theirs(x)), nnx_of(lambda _, x: ours(x))
+    return parity.compare(reference, port, (x,), check_compiled=False).first_fault
 
 
 def test_an_epsilon_under_a_root():

@@ -159,7 +159,6 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
 
 
 def test_a_recurrent_module_runs_in_float64():
-
     reference = torch_of(lambda self, x: self.lstm(x)[0], lstm=torch.nn.LSTM(4, 3))
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     heard = {}
@@ -180,7 +179,6 @@ def test_a_recurrent_module_runs_in_float64():
 
 
 def test_calls_inside_one_that_is_left_out_have_had_their_turn():
-
     reference = torch_of(
         lambda self, x: self.inner(x) + self.inner(2 * x),
         inner=torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(4, 4)),
@@ -226,7 +224,6 @@ def test_moved_data_must_be_bit_exact():
 
 
 def test_exact_arithmetic_is_not_taken_for_moved_data():
-
     port = nnx_of(lambda _, x: x.sum(1) * np.float32(1 / 3))
 
     whole = np.arange(18, dtype=np.float32).reshape(2, 9) * 3

@@ -13,28 +13,15 @@ from parity.cli import cli
 from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.host.profile import profiled
-
-
-class Net(nnx.Module):
-    def __init__(self):
-        self.layers = nnx.List([nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(2)])
-
-    def __call__(self, x):
-        for layer in self.layers:
-            x = layer(x)
-        return x
+from tests.ports import nnx_of
 
 
 def test_the_calls_of_a_recorded_run_have_the_paths_of_their_modules(tmp_path):
+    layers = nnx.List([nnx.Linear(2, 2, rngs=nnx.Rngs(0)) for _ in range(2)])
+    net = nnx_of(lambda self, x: self.layers[1](self.layers[0](x)), layers=layers)
+    x = np.ones((1, 2), np.float32)
     with profiled(tmp_path), Store() as store:
-        record(
-            Net(),
-            "__call__",
-            (np.ones((1, 2), np.float32),),
-            {},
-            store=store,
-            subtree=Subtree("net"),
-        )
+        record(net, "__call__", (x,), {}, store=store, subtree=Subtree("net"))
     (found,) = tmp_path.rglob("*.xplane.pb")
     text = found.read_bytes()
     assert b"net.layers.0" in text

@@ -38,7 +38,6 @@ def test_json_follows_the_published_schema(report):
 
 
 def test_the_reason_of_every_doubt_reaches_the_reader(image):
-
     port = nnx_of(lambda _, x: (jnp.tanh(x), object()))
 
     report = parity.compare(

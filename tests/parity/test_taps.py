@@ -252,7 +252,6 @@ def paths(trace):
 
 
 def recorded(function, *args):
-
     with Store() as store, jax.disable_jit():
         return capture_nnx.record(
             nnx_of(lambda _, *args: function(*args)), "__call__", args, {}, store=store
