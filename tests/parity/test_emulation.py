@@ -213,7 +213,7 @@ def make_mix(mix, precision=None, factor=1.0):
         return self.last(self.act(product(product(h, h.T), h))) * factor
 
     layers = {name: ported(getattr(mix, name), precision=precision) for name in ("first", "last")}
-    return nnx_of(call, act=nnx_of(lambda _, x: jnp.tanh(x)), **layers)
+    return nnx_of(call, act=nnx_of(lambda _, input: jnp.tanh(input)), **layers)
 
 
 @pytest.fixture(scope="module")
