@@ -31,9 +31,8 @@ from parity.run.assemble import Comparison
 from parity.run.facts import facts
 from parity.run.live import Live
 from parity.run.loop import Usage, run_cases
-from parity.run.outcome import with_repro
 from parity.run.port import RunningPort
-from parity.run.repro import made_by_function, made_by_pair
+from parity.run.repro import made_by_function, made_by_pair, with_repro
 
 
 @alone

@@ -32,9 +32,7 @@ def check(trace: Path, pair: str | None, emulate: str | None, eager: bool, outpu
         chosen = find_pair(pair or index.pair)
         from parity.traces.check import check_trace
 
-        # one on a part does not take the place of one on the whole
-        part = "-part" if index.partial else ""
-        folder = output.folder(f"reports/{chosen.name}-check{part}")
+        folder = output.folder(f"reports/{chosen.name}-check", bool(index.partial))
         with output.measured("jax"):
             report = check_trace(
                 trace,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from parity.cli.making import arguments, find_function
-from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS, default_folder
+from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS
 from parity.cli.output import QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
@@ -72,7 +72,8 @@ def compare(
     with output.progress() as progress:
         # the frameworks are imported here, which takes seconds
         make = find_function(names[0])
-        folder = output.folder(default_folder(names[0], only, depth))
+        default = f"reports/{names[0].replace(':', '.')}"
+        folder = output.folder(default, bool(only) or depth is not None)
         given |= _given(keep_repro=output.repro is not None, progress=progress)
         with _on(device):
             report = _compared(names[0], make, seed or 0, given)

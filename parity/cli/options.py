@@ -113,13 +113,3 @@ def load(name: str) -> Any:
         if error.name == attribute and isinstance(error.obj, ModuleType):
             raise InputError(f"{name!r} cannot be loaded: {error}") from error
         raise
-
-
-def default_folder(name: str, only: tuple[str, ...], depth: int | None) -> Path:
-    """Return the folder of a report.
-
-    One on a part does not take the place of one on the whole, nor that of a function the place of
-    another module's.
-    """
-    part = "-part" if only or depth is not None else ""
-    return Path("reports") / f"{name.replace(':', '.')}{part}"

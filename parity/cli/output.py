@@ -55,9 +55,12 @@ class Output:
 
         return Console(stderr=True, quiet=self.quiet)
 
-    def folder(self, default: Path | str) -> Path:
-        """Make the folder that `--out` names, else the default one."""
-        return writable(Path(self.out or default))
+    def folder(self, default: str, partial: bool = False) -> Path:
+        """Make the folder that `--out` names, else the default one.
+
+        One on a part does not take the place of one on the whole.
+        """
+        return writable(Path(self.out or f"{default}{'-part' if partial else ''}"))
 
     @contextmanager
     def progress(self) -> Iterator["Progress"]:

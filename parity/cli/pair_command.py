@@ -57,24 +57,19 @@ class PairCommand(click.Command):
         return [_option(one, defaults.get(one.name, one.default)) for one in pair.options]
 
 
-class _Value(click.ParamType[Any]):
-    """A value of a pair's option."""
-
-    def __init__(self, option: "Option") -> None:
-        self._option, self.name = option, option.name
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse as the pair does."""
-        try:
-            return self._option.parse(value) if isinstance(value, str) else value
-        except ValueError as error:
-            self.fail(printable(error), param, ctx)
-
-
 def _option(option: "Option", default: Any) -> click.Option:
+    """Return an option whose value the pair parses."""
+
+    def parsed(context: click.Context, param: click.Parameter, value: Any) -> Any:
+        try:
+            return option.parse(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise click.BadParameter(printable(error), context, param) from error
+
     return click.Option(
         [f"--{option.name.replace('_', '-')}", option.name],
-        type=_Value(option),
+        type=click.UNPROCESSED,
+        callback=parsed,
         default=default,
         show_default=default is not None,
         metavar=option.metavar,

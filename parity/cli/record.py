@@ -44,8 +44,7 @@ def record(
     """
     with output.progress() as progress:
         chosen = find_pair(pair)
-        part = "-part" if only or depth is not None else ""
-        folder = output.folder(f"traces/{chosen.name}{part}")
+        folder = output.folder(f"traces/{chosen.name}", bool(only) or depth is not None)
         from parity.traces.record import record_pair
 
         recording = record_pair(

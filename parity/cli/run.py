@@ -11,7 +11,6 @@ from parity.cli.options import (
     ONLY,
     PAIR,
     SEED,
-    default_folder,
     find_pair,
     place_of,
 )
@@ -44,7 +43,7 @@ def run(
     """
     with output.progress() as progress:
         chosen = find_pair(pair)
-        folder = output.folder(default_folder(chosen.name, only, depth))
+        folder = output.folder(f"reports/{chosen.name}", bool(only) or depth is not None)
         from parity.pipeline import run_pair
 
         with output.measured("jax", "torch"):

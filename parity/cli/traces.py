@@ -19,18 +19,13 @@ def are_traces(names: tuple[str, ...]) -> bool:
     held = [_holds_one(name) for name in names]
     if len(names) == 1 and not held[0]:
         return False
-    if len(names) != 2:
-        what = "one trace" if len(names) == 1 else f"{len(names)} names"
-        raise InputError(f"found {what}, {EXPECTED}")
-    if not any(held):
-        raise InputError(f"{names[0]!r:.80} and {names[1]!r:.80} are no traces: {EXPECTED}")
-    for name, found in zip(names, held, strict=True):
-        if not found:
-            raise InputError(
-                f"{name:.80}: no trace.json in it; of two names both are folders that"
-                " `parity record` wrote"
-            )
-    return True
+    missing = [name for name, found in zip(names, held, strict=True) if not found]
+    if len(names) == 2 and not missing:
+        return True
+    found = "found one trace" if len(names) == 1 else f"found {len(names)} names"
+    if len(names) == 2:
+        found = f"{' and '.join(f'{name:.80}' for name in missing)}: no trace.json in it"
+    raise InputError(f"{found}, {EXPECTED}")
 
 
 def _holds_one(name: str) -> bool:

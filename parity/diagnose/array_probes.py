@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 import ml_dtypes
 import numpy as np
-from jaxtyping import Shaped
 
-Array = Shaped[np.ndarray, "..."]
+from parity.core.arrays import Array
 
 Shown = tuple[float, str, str]
 """The part of the error that is left, the cause, what was changed."""

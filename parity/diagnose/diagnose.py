@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.tensors import Weight
@@ -22,7 +23,7 @@ from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.location import location
 from parity.diagnose.norm_probes import group_factors
-from parity.diagnose.replay import Array, Changed, Replayer, Result, in_torch_layout
+from parity.diagnose.replay import Changed, Replayer, Result, in_torch_layout
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.float64 import TorchModules
 from parity.judge.faults import Found

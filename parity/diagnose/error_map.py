@@ -1,9 +1,10 @@
 """Error maps: the error of a fault along the axes of its array, small enough for a report."""
 
 import numpy as np
-from jaxtyping import Float, Shaped
+from jaxtyping import Float
 
 from parity.capture.layout import AXES
+from parity.core.arrays import Array
 from parity.core.calls import LeafMatch, Match
 from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.core.metrics import BLOCK, rms
@@ -12,7 +13,6 @@ from parity.diagnose.case_record import CaseRecord
 from parity.force.common import reference
 from parity.judge.faults import Found
 
-Array = Shaped[np.ndarray, "..."]
 Errors = Float[np.ndarray, "..."]
 
 LONGEST = 128

@@ -1,11 +1,9 @@
 """The location of an error in an array: a border, some frames, channels, rows, or everywhere."""
 
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.capture.layout import AXES
-
-Array = Shaped[np.ndarray, "..."]
+from parity.core.arrays import Array
 
 SHARE = 0.999
 """A part of an array holds the error if this much of its square is there."""

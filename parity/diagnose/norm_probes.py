@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.diagnose.probe import NORMS, Trial, again, all_of, probe, together_and_alone
 from parity.diagnose.replay import Change, Operation
-
-Array = Shaped[np.ndarray, "..."]
 
 SMALL = (0.0, 1e-12, 1e-10, 1e-8, 1e-7, 1e-6, 5e-6, 1e-5, 2e-5, 5e-5)
 EPSILONS = (*SMALL, 1e-4, 1e-3, 5e-3, 1e-2, 0.1, 1.0)

@@ -12,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
 
 from parity.capture.torch import Method
-from parity.core.arrays import comparable
+from parity.core.arrays import Array, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.store import Store
 from parity.force.common import Recording, within
 from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
 
-Array = Shaped[np.ndarray, "..."]
 Result = Mapping[tuple[int, str], Array]
 """Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
 
@@ -92,7 +90,7 @@ class Operation:
 
 
 Change = Callable[[Operation], Any]
-"""What an operation returns instead."""
+"""The replaced result of an operation."""
 
 
 class Replayer:

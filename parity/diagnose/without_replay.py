@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.capture.restore_nnx import kept_port
+from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.metrics import unit_roundoff
 from parity.core.problems import ProblemKind
@@ -15,8 +15,6 @@ from parity.diagnose.case_record import CaseRecord
 from parity.force.common import values
 from parity.force.nnx import repeat
 from parity.judge.faults import Found
-
-Array = Shaped[np.ndarray, "..."]
 
 Shown = tuple[str, str]
 """The cause and the evidence for it."""

@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Shaped
 
 from parity.capture import nnx as capture_nnx
 from parity.capture.nnx import Method, aliased, invoke, target
 from parity.capture.recorder import Subtree, unbind
 from parity.capture.restore_nnx import kept_port
+from parity.core.arrays import Array
 from parity.core.calls import Call, Match
 from parity.core.exceptions import first_line
 from parity.core.metrics import distance, ratio, unit_roundoff
@@ -20,8 +20,6 @@ from parity.core.store import Store
 from parity.core.tree import flatten, rebuild
 from parity.force.common import NotMeasured, Sides
 from parity.measure.free import Key
-
-Array = Shaped[np.ndarray, "..."]
 
 FACTOR = 10
 """How many times the noise floor two runs of one port may differ, as R may between two models."""

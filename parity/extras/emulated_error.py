@@ -4,8 +4,9 @@ The port runs again as on such hardware. What it makes of the same inputs then i
 what it makes of them in float32, not against the reference: the difference is the hardware's.
 """
 
+from typing import Any
+
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Emulation, Loss
@@ -22,8 +23,6 @@ from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free
 from parity.measure.masks import unmasked
 from parity.measure.noise import bounded
-
-Array = Shaped[np.ndarray, "..."]
 
 WORST = 20
 """How many calls are kept."""
@@ -108,7 +107,7 @@ class _Work:
         match: Match,
         leaf: LeafMatch,
         plain: Buffer | None,
-        rounded: Array | None,
+        rounded: np.ndarray[Any, Any] | None,
         to: Match | None,
     ) -> None:
         if rounded is None:
@@ -129,7 +128,7 @@ def _key(match: Match, leaf: LeafMatch) -> tuple[int, str]:
     return match.ref.order, leaf.ref.name
 
 
-def _distance(exact: Array, rounded: Array) -> float:
+def _distance(exact: np.ndarray[Any, Any], rounded: np.ndarray[Any, Any]) -> float:
     """Relative L2, infinite between shapes; 0 where no entry is finite on either side."""
     if exact.shape != rounded.shape:
         return float("inf")

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from jaxtyping import Shaped
 
+from parity.core.arrays import Array
 from parity.core.calls import Call, Leaf, Match
 from parity.core.measurements import NonFinite
 from parity.core.store import Store
 from parity.measure.free import Free, Key
 
-Array = Shaped[np.ndarray, "..."]
 Side = Literal["reference", "port"]
 
 

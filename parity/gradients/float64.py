@@ -9,6 +9,9 @@ from parity.core.store import Buffer, Store
 from parity.gradients.noise import SHAKES
 from parity.gradients.protocol import Key, WideGradients
 
+Noise = tuple[Array | None, float, Array | None]
+"""A gradient, the size of the roundings of its terms, and how far each entry jumps."""
+
 
 class Float64:
     """Gradients of one run in float64: of all calls by themselves, or of one with its subtree.
@@ -25,8 +28,8 @@ class Float64:
         """The calls that an output goes on to, by `order`; that of the parent if returned."""
         return self._gradients.flows.get(key, ())
 
-    def get(self, key: Key, undo: bool = False) -> tuple[Array | None, float, Array | None]:
-        """A gradient, the size of the roundings of its terms, and how far each entry jumps."""
+    def get(self, key: Key, undo: bool = False) -> Noise:
+        """A gradient and its noise; nothing of one that is not known."""
         found, jump = self._gradients.of.get(key), self._jumps.get(key)
         if found is None:
             return None, 0.0, None

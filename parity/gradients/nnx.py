@@ -33,7 +33,7 @@ from parity.gradients.protocol import Gradients, Key, Side
 NO_GRADIENT = "not measured: the port has no gradient"
 
 Made = Callable[[nnx.Module], Callable[..., Any]]
-"""What is called on a module, as a function of its arguments alone."""
+"""The method called on a module, as a function of its arguments alone."""
 
 
 @dataclass

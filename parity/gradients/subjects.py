@@ -13,7 +13,7 @@ from parity.core.measurements import UNSTEADY
 from parity.core.store import Buffer
 from parity.core.tensors import Weight
 from parity.force.common import reference
-from parity.gradients.float64 import Float64
+from parity.gradients.float64 import Float64, Noise
 from parity.gradients.noise import RANDOM, Subject, scored
 from parity.gradients.protocol import Key, Side, owner, paired, total
 from parity.gradients.runs import Runs
@@ -87,7 +87,7 @@ class Subjects:
 
     def subtree(self, match: Match, float64: Float64) -> Iterator[Subject]:
         """The gradients of a call with all that is inside it."""
-        whole, limit = self._runs.port.whole, fail_limit(match.ref.kind)
+        whole = self._runs.port.whole
         for leaf in paired(match.inputs):
             subject = self._of_leaf(match, "input", leaf, whole, float64)
             if subject.port is not None:
@@ -98,9 +98,8 @@ class Subjects:
             if port is None or wide is None:
                 continue
             # of one call the reference's gradient is known in float64 alone
-            ref, terms = _narrow(wide), of_sum(spread, _positions([match]))
             why = RANDOM if self._unsteady(total(name)) else ""
-            yield Subject(match, name, ref, _as(port, ref), wide, terms, jump, limit, problem=why)
+            yield _of_sum([match], name, _narrow(wide), port, (wide, spread, jump), problem=why)
 
     def _unsteady(self, key: Key) -> bool:
         """True if the reference's own gradient is not what it is in float64."""
@@ -139,20 +138,10 @@ class Subjects:
         root = runs.recording.root
         contains = root.ref.order in runs.port.containers
         free = self._port_tensor(runs.port.whole if contains else runs.port.local, [root], lines)
-        yield Subject(
-            calls[0],
-            name.removeprefix(f"{path}."),
-            ref,
-            _as(port, ref),
-            wide,
-            of_sum(spread, _positions(calls)),
-            jump,
-            fail_limit(calls[0].ref.kind),
-            whole=_as(whole, ref),
-            free=_as(free, ref),
-            total=summed,
-            problem=self._why(calls) or ("" if port is not None else NOT_PAIRED),
-        )
+        why = self._why(calls) or ("" if port is not None else NOT_PAIRED)
+        own = name.removeprefix(f"{path}.")
+        subject = _of_sum(calls, own, ref, port, (wide, spread, jump), problem=why)
+        yield replace(subject, whole=_as(whole, ref), free=_as(free, ref), total=summed)
 
     def _users(self, name: str, path: str) -> Iterator[Subject]:
         """The share in a parameter of each module that is not its owner, with that module's first
@@ -167,18 +156,10 @@ class Subjects:
                 continue
             nothing = np.zeros(lines[0].shape)
             wide = sum(values, nothing)
-            ref = _narrow(wide)
-            yield Subject(
-                calls[0],
-                name,
-                ref,
-                _as(port, ref),
-                wide,
-                of_sum(sum(spread for _, spread, _ in shares), _positions(calls)),
-                sum((jump for _, _, jump in shares if jump is not None), nothing),
-                fail_limit(calls[0].ref.kind),
-                problem=self._why(calls),
-            )
+            spread = sum(spread for _, spread, _ in shares)
+            jump = sum((jump for _, _, jump in shares if jump is not None), nothing)
+            noise = (wide, spread, jump)
+            yield _of_sum(calls, name, _narrow(wide), port, noise, problem=self._why(calls))
 
     def _why(self, calls: Sequence[Match]) -> str:
         return next(filter(None, map(self._runs.why, calls)), "")
@@ -228,12 +209,15 @@ class Subjects:
         return {name: list(lines.values()) for name, lines in found.items()}
 
 
-def _positions(calls: Sequence[Match]) -> int:
-    """Number of terms in the gradient of a parameter: one for each position of what the calls
-    return, over all their channels.
-    """
+def _of_sum(
+    calls: Sequence[Match], name: str, ref: Array, port: Array | None, noise: Noise, problem: str
+) -> Subject:
+    """The gradient of a parameter: a sum over each position of what the calls return."""
     shapes = [leaf.buffer.shape for match in calls for leaf in match.ref.outputs if leaf.buffer]
-    return max(1, sum(math.prod(shape[:-1]) for shape in shapes))
+    positions = max(1, sum(math.prod(shape[:-1]) for shape in shapes))
+    first, (wide, spread, jump) = calls[0], noise
+    limit, terms = fail_limit(first.ref.kind), of_sum(spread, positions)
+    return Subject(first, name, ref, _as(port, ref), wide, terms, jump, limit, problem=problem)
 
 
 def _as(array: Array | None, like: Array) -> Array | None:

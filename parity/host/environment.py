@@ -30,7 +30,7 @@ VARIABLES = (
     "OMP_NUM_THREADS",
     "XLA_FLAGS",
 )
-"""What is set outside the program and changes figures; other settings show in what follows."""
+"""Settings outside the program that change figures; other settings show in what follows."""
 
 
 def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:

@@ -10,11 +10,10 @@ from parity.report.sections import (
     GRADE_KEY,
     fault_place,
     fault_reason,
-    kind_cells,
     number,
     place,
-    rung_cells,
     sections,
+    summary_cells,
 )
 from parity.report.table import by_kind, summarise
 
@@ -31,8 +30,8 @@ WORST = (
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
     faults = [f"{fault_place(x)}: {fault_reason(x, '**')}. {x.hint}" for x in report.faults]
-    rungs = [rung_cells(x) for x in summarise(report.rows, report.rungs)]
-    kinds = [kind_cells(x) for x in by_kind(report.rows)]
+    rungs = [summary_cells(x) for x in summarise(report.rows, report.rungs)]
+    kinds = [summary_cells(x) for x in by_kind(report.rows)]
     parts = [
         f"# {report.name}: {report.verdict}",
         _items(_texts(report.facts)),

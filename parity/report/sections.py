@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from parity.core.globs import path_name
 from parity.core.measurements import Emulation, Loss, NonFinite
@@ -23,6 +24,21 @@ GRADE_KEY = "Grades of an MAE: " + "; ".join(
     f"{name} below {limit:g} ({MEANINGS[name]})" for name, limit in GRADES
 )
 BOUNDED_KEY = "Bounded: not measured; the relative error alone shows R under 1.5 times what fails."
+
+HEADS = {
+    "incl_mae": "incl MAE",
+    "worst": "worst at",
+    "free_mae": "free MAE",
+    "rel_l2": "rel L2",
+    "r": "R",
+    "measured": "R measured",
+    "p95": "95 %",
+    "warn": "WARN above",
+    "fail": "FAIL above",
+}
+"""Heads of the columns of summaries whose fields have other names."""
+
+LIMITS = ("limit", "warn", "fail")
 
 
 @dataclass(frozen=True)
@@ -58,35 +74,15 @@ def number(value: float) -> str:
     return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
 
 
-def rung_cells(one: RungSummary) -> dict[str, str]:
-    """Return a line of the ladder by column."""
-    return {
-        "rung": one.rung,
-        "rows": str(one.rows),
-        "limit": f"{one.limit:g}",
-        "incl MAE": number(one.incl_mae),
-        "worst at": one.worst,
-        "free MAE": number(one.free_mae),
-        "rel L2": number(one.rel_l2),
-        "R": number(one.r),
-        "grade": one.grade,
-        "verdict": one.verdict,
-    }
+def summary_cells(line: RungSummary | KindSummary) -> dict[str, str]:
+    """Return a line of the ladder, or of the table of R by kind, by column."""
 
+    def text(name: str, value: Any) -> str:
+        if name in LIMITS:
+            return f"{value:g}"
+        return number(value) if isinstance(value, float) else str(value)
 
-def kind_cells(one: KindSummary) -> dict[str, str]:
-    """Return a line of the table of R by class of module, by column."""
-    return {
-        "kind": one.kind,
-        "calls": str(one.calls),
-        "R measured": str(one.measured),
-        "bounded": str(one.bounded),
-        "median": number(one.median),
-        "95 %": number(one.p95),
-        "largest": number(one.largest),
-        "WARN above": f"{one.warn:g}",
-        "FAIL above": f"{one.fail:g}",
-    }
+    return {HEADS.get(name, name): text(name, value) for name, value in vars(line).items()}
 
 
 def fault_place(fault: Fault, code: str = "`", *, brief: bool = False) -> str:

@@ -34,8 +34,8 @@ class RungSummary:
     """The worst of a rung; errors cover the rows that its limit applies to."""
 
     rung: str
-    limit: float
     rows: int
+    limit: float
     incl_mae: float
     worst: str
     free_mae: float

@@ -17,7 +17,7 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
-from parity.report.sections import fault_place, fault_reason, rung_cells, sections
+from parity.report.sections import fault_place, fault_reason, sections, summary_cells
 from parity.report.table import COLOURS, summarise
 
 WIDTH, WIDE = 100, 160
@@ -89,7 +89,7 @@ def as_text(report: Contents) -> str:
 
 def show(report: Contents, console: Console) -> None:
     """Print the ladder, the sections, the faults and the verdict."""
-    rungs = [rung_cells(line) for line in summarise(report.rows, report.rungs)]
+    rungs = [summary_cells(line) for line in summarise(report.rows, report.rungs)]
     if rungs:
         table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         shown = [name for name in rungs[0] if name != "worst at"]

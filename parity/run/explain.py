@@ -86,7 +86,7 @@ def _explained(
 
 
 def _error_map(found: Found, scene: CaseRecord) -> tuple[ErrorMap | None, str]:
-    """Where the error lies, or why that is not known."""
+    """Error map of a fault, or the reason why there is none."""
     try:
         return error_map_of(found, scene), ""
     except Exception as error:  # the report must not be lost for a picture

@@ -105,11 +105,9 @@ def _nonfinite(context: Context, compared: Compared) -> tuple[NonFinite, ...]:
 def _repro(context: Context, judged: Judged, faults: Sequence[Fault]) -> Repro | None:
     if not context.options.keep_repro or not faults:
         return None
-    from parity.run.port import RunningPort
     from parity.run.repro import take
 
-    assert isinstance(context.port, RunningPort)  # only of such a port is one asked for
-    return take(faults[0], judged, context.port.root, context.store)
+    return take(faults[0], judged, context)
 
 
 def _seen(context: Context, compared: Compared, root: Match | None) -> str:

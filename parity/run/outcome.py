@@ -1,11 +1,10 @@
 """The result of one case."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from parity.align.ignored import left_out
-from parity.core.repro import Repro
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.extras.input_coverage import InputCoverage
 from parity.options.scope import with_deeper
@@ -57,17 +56,3 @@ def outcome_of(
         left_out(alignment.matches),
         extras,
     )
-
-
-def with_repro(
-    outcome: Outcome,
-    weights_of: Callable[[str], Mapping[str, Any]],
-    made: Callable[[Repro], Repro],
-) -> Outcome:
-    """The outcome, its repro with the weights of the module and with how the port is `made`."""
-    repro = outcome.extras.repro
-    if repro is None:
-        return outcome
-    if not repro.problem:
-        repro = replace(repro, weights=weights_of(repro.fault.path))
-    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))

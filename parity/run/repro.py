@@ -16,11 +16,13 @@ from parity.capture.recorder import unbind
 from parity.core.calls import Match
 from parity.core.pair import PairOptions
 from parity.core.repro import Repro
-from parity.core.store import Store
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
 from parity.force.common import reference, values
+from parity.run.outcome import Outcome
 from parity.run.part import part_of
+from parity.run.port import RunningPort
+from parity.run.protocols import Context
 from parity.run.records import Judged
 
 Array = Shaped[np.ndarray, "..."]
@@ -33,8 +35,10 @@ class Unshowable(Exception):
     """The call cannot be written down; the message says why."""
 
 
-def take(fault: Fault, judged: Judged, root: nnx.Module, store: Store) -> Repro:
-    """The call of a fault; `root` is the port."""
+def take(fault: Fault, judged: Judged, context: Context) -> Repro:
+    """The call of a fault, for a port that runs."""
+    assert isinstance(context.port, RunningPort)  # of no other port is one asked for
+    root, store = context.port.root, context.store
     part, sides, place = part_of(fault, judged.parts), judged.sides, (fault.path, fault.call)
     match = next(m for m in part.extent.matches if (m.ref.path, m.ref.number) == place)
     if match.port.tapped:
@@ -64,7 +68,7 @@ def take(fault: Fault, judged: Judged, root: nnx.Module, store: Store) -> Repro:
 
 
 def _settings() -> tuple[str, ...]:
-    """What of JAX's configuration decides where and how exactly the port computes."""
+    """Lines for what of JAX's configuration decides where and how exactly the port computes."""
     lines = []
     x64, precision, device = (
         getattr(jax.config, f"jax_{name}")
@@ -79,6 +83,20 @@ def _settings() -> tuple[str, ...]:
         place = f"jax.devices({device.platform!r})[{number}]"
         lines.append(f'jax.config.update("jax_default_device", {place})')
     return tuple(lines)
+
+
+def with_repro(
+    outcome: Outcome,
+    weights_of: Callable[[str], Mapping[str, Array]],
+    made: Callable[[Repro], Repro],
+) -> Outcome:
+    """The outcome, its repro with the weights of the module and with how the port is `made`."""
+    repro = outcome.extras.repro
+    if repro is None:
+        return outcome
+    if not repro.problem:
+        repro = replace(repro, weights=weights_of(repro.fault.path))
+    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
 
 
 def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
@@ -153,7 +171,7 @@ def _text(value: Any) -> str:
 
 
 def _access(root: nnx.Module, path: str) -> str:
-    """How to get at a module of `port`."""
+    """Expression for a module of `port`."""
     value: Any = root
     text = "port"
     for name in path.split(".") if path else []:

@@ -2,12 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from parity.core.exceptions import InputError
 from parity.core.lock import alone
 from parity.core.pair import Pair
-from parity.host import environment
 from parity.host.progress import Progress
 from parity.options.emulate import check_emulate
 from parity.options.options import Options
@@ -65,8 +63,8 @@ def check_trace(
         only=index.only,
         depth=index.depth,
     )
-    facts = {**index.facts, "trace": str(folder)}
-    comparison = Comparison(pair.name, Recorded(golden), port, options, _environment(golden), facts)
+    facts, reference = {**index.facts, "trace": str(folder)}, Recorded(golden)
+    comparison = Comparison(pair.name, reference, port, options, reference.environment(), facts)
     return run_cases(
         comparison, cases, progress, usage, finish=_with_doubts, gaps=lambda _: index.gaps
     )
@@ -95,10 +93,3 @@ def _check_pair(golden: Golden, pair: Pair) -> None:
             f"{folder}: recorded with layout {dict(index.layout)}, the pair has"
             f" {dict(pair.layout)}; {AGAIN}"
         )
-
-
-def _environment(golden: Golden) -> dict[str, Any]:
-    """This machine's environment, with PyTorch's side as it was where the trace was recorded."""
-    recorded = dict(golden.index.environment)
-    of_torch = {key: value for key, value in recorded.items() if key.startswith("torch_")}
-    return {**environment.describe_port(recorded["seed"]), **of_torch, "recorded": recorded}

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
@@ -13,6 +13,7 @@ from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
+from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments
 from parity.traces.diagnosis import diagnosis
@@ -33,6 +34,12 @@ class Recorded:
     def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
         self._golden, self._advice, self._one_layout = golden, advice, one_layout
         self._cases = {case.key: case for case in golden.index.cases}
+
+    def environment(self) -> Mapping[str, Any]:
+        """This machine's environment, with PyTorch's side as it was where this was recorded."""
+        recorded = dict(self._golden.index.environment)
+        of_torch = {key: value for key, value in recorded.items() if key.startswith("torch_")}
+        return {**environment.describe_port(recorded["seed"]), **of_torch, "recorded": recorded}
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the model, recorded or not."""

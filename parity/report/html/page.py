@@ -2,31 +2,34 @@
 
 import base64
 import hashlib
+import re
 from typing import TYPE_CHECKING, Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.html.data import page_data
 from parity.report.html.drift import Point, drift
 from parity.report.html.error_maps import pictures
-from parity.report.html.words import plain, words
 from parity.report.modules import module_tree
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
     fault_place,
     fault_reason,
-    kind_cells,
     number,
-    rung_cells,
     sections,
+    summary_cells,
 )
 from parity.report.table import by_kind, summarise
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+LISTED = 10
+"""How many faults, and how many notes, a notebook lists."""
 
 
 def environment() -> "Environment":
@@ -64,15 +67,24 @@ def as_html(report: Contents) -> str:
         drift_svg=Markup(chart.svg),
         root=module_tree(report),
         pictures=_pictures(report),
-        rungs=[rung_cells(line) for line in summarise(report.rows, report.rungs)],
+        rungs=[summary_cells(line) for line in summarise(report.rows, report.rungs)],
         grade_key=GRADE_KEY,
-        kinds=[kind_cells(line) for line in by_kind(report.rows)],
+        kinds=[summary_cells(line) for line in by_kind(report.rows)],
         bounded_key=BOUNDED_KEY,
         sections={section.title: section.lines for section in reversed(sections(report))},
         calls=len(chart.points),
         measured=sum(point.measured for point in chart.points),
         start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
     )
+
+
+def as_notebook(report: Contents) -> str:
+    """Verdict, ladder and faults as a piece of a notebook: no script, a style that touches nothing
+    else, the notebook's colours.
+    """
+    rungs = [summary_cells(line) for line in summarise(report.rows, report.rungs)]
+    template = environment().get_template("notebook.html")
+    return template.render(report=report, rungs=rungs, listed=LISTED)
 
 
 def _is_of(point: Point, report: Contents) -> bool:
@@ -101,3 +113,17 @@ def _pictures(report: Contents) -> dict[int, Any]:
         for at, fault in enumerate(report.faults, 1)
         if fault.error_map is not None
     }
+
+
+def words(text: str) -> Markup:
+    """A sentence of the report, whose `code` and **bold** are those of Markdown."""
+    safe = str(escape(text))
+    safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
+    return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
+
+
+def plain(value: Any) -> str:
+    """A fact, or an entry of the environment, as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
