@@ -213,7 +213,7 @@ def make_mix(mix, precision=None, factor=1.0):
         return self.last(self.act(product(product(h, h.T), h))) * factor
 
     layers = {name: ported(getattr(mix, name), precision=precision) for name in ("first", "last")}
-    return nnx_of(call, act=nnx_of(lambda _, input: jnp.tanh(input)), **layers)
+    return nnx_of(call, act=nnx_of(lambda _, x: jnp.tanh(x)), **layers)
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +272,7 @@ def test_the_report_says_it(emulated):
     assert "- precision tpu-default adds rel_l2 " in text
     assert "at the output of __call__; the port itself " in text
     assert "takes 3 of 4 calls of __call__ out of the rounding of float32" in text
-    assert "`<root>` call 0 `input` handed to `act`" in text
+    assert "`<root>` call 0 `input` passed to `act`" in text
     assert emulated.environment["jax_effective_precision"] == "float32"
 
 
