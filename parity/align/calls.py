@@ -88,7 +88,7 @@ class _Pairing:
     """Calls of the reference paired with the port's, and what each side has alone."""
 
     def __init__(self, port: Trace, folding: Folding, declared: Mapping[str, str]) -> None:
-        self._port, self._partners, self._declared = port, folding.partners, declared
+        self._port, self._port_of, self._declared = port, folding.port_of, declared
         self._spare = {(call.path, call.number): call for call in port.calls}
         self._matches: list[Match] = []
         self.missing: list[Call] = []
@@ -98,26 +98,26 @@ class _Pairing:
 
     def add(self, call: Call) -> None:
         """Pair a call of the reference, if the port made it on inputs of the same shapes."""
-        path = self._partners.get(call.path)
-        partner = None if path is None else self._spare.pop((path, call.number), None)
-        if partner is None:
+        path = self._port_of.get(call.path)
+        port = None if path is None else self._spare.pop((path, call.number), None)
+        if port is None:
             self._lacks(call, path)
             return
-        inputs = match_inputs(call.inputs, partner.inputs)
+        inputs = match_inputs(call.inputs, port.inputs)
         problems = (leaf.problem for leaf in inputs if leaf.problem is not None)
         shape = next((one for one in problems if one.kind is ProblemKind.SHAPE), None)
         if shape is not None and call.parent != -1:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
         outputs = match_outputs(
-            call.path, call.outputs, partner.outputs, self._declared, as_they_are=call.tapped
+            call.path, call.outputs, port.outputs, self._declared, as_they_are=call.tapped
         )
-        self._matches.append(Match(call, partner, inputs, outputs, call.parent))
+        self._matches.append(Match(call, port, inputs, outputs, call.parent))
 
-    def _lacks(self, call: Call, partner: str | None) -> None:
+    def _lacks(self, call: Call, port_path: str | None) -> None:
         if why(call.path, self._declared) is not None:
             return
-        if not may_lack(call, partner, self._port):
+        if not may_lack(call, port_path, self._port):
             self.missing.append(call)
         elif call.tapped:
             self.lacking[0].append(call.path)
@@ -126,7 +126,7 @@ class _Pairing:
 
     def extra(self, absent: Collection[str]) -> list[Call]:
         """Calls that the port makes more of modules that both sides have and that are matched."""
-        known = set(self._partners.values()) - {self._partners.get(p, p) for p in absent}
+        known = set(self._port_of.values()) - {self._port_of.get(p, p) for p in absent}
         return [call for call in self.left() if call.path in known]
 
     def spare_taps(self) -> list[str]:
@@ -160,22 +160,22 @@ def _absent(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) ->
     called, busy = {call.path for call in ref.calls}, {call.path for call in port.calls}
     found: dict[str, str] = {}
     for path, info in ref.modules.items():
-        partner = folding.partners.get(path)
-        if path in called and partner not in busy and path:
+        port_path = folding.port_of.get(path)
+        if path in called and port_path not in busy and path:
             own = [join(path, name) for name in (*info.parameters, *info.buffers)]
             held = path in folding.ref or all(in_rules(name, rules) for name in own)
-            if partner in port.hidden:
+            if port_path in port.hidden:
                 found[path] = "the port calls it under jax.vmap: counted with the call around it"
-            elif partner is not None or held:
+            elif port_path is not None or held:
                 found[path] = "the port does not call it: counted with the call around it"
-        elif path not in called and partner in busy and path:
+        elif path not in called and port_path in busy and path:
             found[path] = "the reference does not call it: counted with the call around it"
     return found
 
 
 def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     """Modules that the port calls and the reference does not have."""
-    known = set(folding.partners.values())
+    known = set(folding.port_of.values())
     extra = dict.fromkeys(
         call.path for call in port.calls if call.path not in known and not call.tapped
     )
@@ -199,8 +199,8 @@ def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, 
     else:  # `*args` on one side hold what the other names one by one
         one, other = (filter(_is_array, chain(*groups.values())) for groups in (left, right))
         found += _matched(zip(one, other, strict=False))
-    for group, partners in pairs:
-        found += _pair_leaves(group, partners)
+    for ref_group, port_group in pairs:
+        found += _pair_leaves(ref_group, port_group)
     return tuple(found)
 
 
@@ -218,12 +218,12 @@ def match_outputs(
     the channel only where a declaration says so.
     """
     by_name = {leaf.name: leaf for leaf in port}
-    partners = {leaf.name: by_name[leaf.name] for leaf in ref if leaf.name in by_name}
-    if not partners:
+    port_of = {leaf.name: by_name[leaf.name] for leaf in ref if leaf.name in by_name}
+    if not port_of:
         arrays = zip(filter(_is_array, ref), filter(_is_array, port), strict=False)
-        partners = {one.name: other for one, other in arrays}
-    found = [_match_output(leaf, partners.get(leaf.name), as_they_are) for leaf in ref]
-    used = {leaf.name for leaf in partners.values()}
+        port_of = {one.name: other for one, other in arrays}
+    found = [_match_output(leaf, port_of.get(leaf.name), as_they_are) for leaf in ref]
+    used = {leaf.name for leaf in port_of.values()}
     spare = [leaf for leaf in port if leaf.name not in used and _is_array(leaf)]
     found += [LeafMatch(leaf, leaf, problem=REF_LACKS) for leaf in spare]
     return tuple(
@@ -234,7 +234,7 @@ def match_outputs(
 
 
 def _match_output(ref: Leaf, port: Leaf | None, as_they_are: bool) -> LeafMatch | None:
-    """A leaf and its partner; `None` if there is nothing to compare."""
+    """A leaf and its counterpart; `None` if there is nothing to compare."""
     if port is not None and _is_array(port) == _is_array(ref):
         return _pair(ref, port, as_they_are)
     if _is_array(ref):
@@ -366,7 +366,7 @@ def _coverage(
     left = [path for path in ref.modules if path not in compared and path not in inlined]
     reasons = _reasons(left, ref, matches, declared)
     # no declaration makes up for a run of what both sides have
-    held = {path for path in left if path in folding.partners and not ref.modules[path].container}
+    held = {path for path in left if path in folding.port_of and not ref.modules[path].container}
     idle = [path for path in _idle(left, ref, port, folding) if path not in reasons or path in held]
     reasons |= dict.fromkeys(idle, IDLE)
     return Coverage(
@@ -397,8 +397,8 @@ def _reasons(
 def _idle(paths: Iterable[str], ref: Trace, port: Trace, folding: Folding) -> list[str]:
     """The modules that neither side calls."""
     called, busy = ({call.path for call in trace.calls} for trace in (ref, port))
-    partners = folding.partners
-    return [path for path in paths if path not in called and partners.get(path) not in busy]
+    port_of = folding.port_of
+    return [path for path in paths if path not in called and port_of.get(path) not in busy]
 
 
 def _observed(match: Match) -> bool:

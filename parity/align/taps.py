@@ -9,23 +9,23 @@ from parity.weights.module_map import Folding
 
 
 def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, str]) -> Folding:
-    """The folding with partners for taps, and for modules that the other side has as a tap."""
-    partners = dict(folding.partners)
+    """The folding with counterparts for taps, and for modules that the other side has as a tap."""
+    port_of = dict(folding.port_of)
     ref_taps, port_taps = _tapped(ref.calls), _tapped(port.calls)
     called = {call.path for call in port.calls}
-    taken = set(partners.values())
+    taken = set(port_of.values())
     for path in dict.fromkeys([*ref_taps, *ref.modules]):
         name = renamed(path, rename)
         wanted = called if path in ref_taps else port_taps
-        if path not in partners and name in wanted and name not in taken:
-            partners[path] = name
+        if path not in port_of and name in wanted and name not in taken:
+            port_of[path] = name
             taken.add(name)
-    return replace(folding, partners=partners)
+    return replace(folding, port_of=port_of)
 
 
-def may_lack(call: Call, partner: str | None, port: Trace) -> bool:
+def may_lack(call: Call, port_path: str | None, port: Trace) -> bool:
     """True if the port need not make such a call: it is a tap, or one stands for it."""
-    return call.tapped or partner in _tapped(port.calls)
+    return call.tapped or port_path in _tapped(port.calls)
 
 
 def tap_notes(

@@ -62,12 +62,12 @@ def _scope(
     below = [path for path in ref if path != called and _inside(path, (called,))]
     inner = [path for path in below if _inside(path, tops)]
     near = [path for path in inner if depth is None or _levels(path, tops) <= depth]
-    partners = {renamed(path, rename) for path in near}
+    port_paths = {renamed(path, rename) for path in near}
     if depth is None:
         ends = [renamed(top, rename) for top in tops]
-        partners |= {path for path in port if _inside(path, ends)}
+        port_paths |= {path for path in port if _inside(path, ends)}
     deeper = tuple(path for path in inner if path not in near)
-    return Scope(frozenset(near), frozenset(partners), _inside(called, tops), deeper)
+    return Scope(frozenset(near), frozenset(port_paths), _inside(called, tops), deeper)
 
 
 def outermost(only: Sequence[str], paths: Collection[str]) -> tuple[str, ...]:

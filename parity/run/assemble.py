@@ -66,7 +66,7 @@ def assembled(
         name=comparison.name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, pairing.folding.partners),
+        coverage=with_weights(coverage, weights, pairing.folding.port_of),
         environment=comparison.environment,
         facts=_facts(comparison, extras),
         rungs=options.rungs,
@@ -103,7 +103,7 @@ def _of_modules(
 ) -> tuple[Weight, ...]:
     """The lines of the weight map that are of a module in the coverage."""
     paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
-    places = {folding.partners[path] for path in paths if path in folding.partners}
+    places = {folding.port_of[path] for path in paths if path in folding.port_of}
     return tuple(line for line in weights if line.path in (paths if line.name else places))
 
 

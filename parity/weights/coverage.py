@@ -24,11 +24,11 @@ def resolved(
 
 
 def with_weights(
-    coverage: Coverage, weights: Sequence[Weight], partners: Mapping[str, str]
+    coverage: Coverage, weights: Sequence[Weight], port_of: Mapping[str, str]
 ) -> Coverage:
     """The coverage with its tensors counted, and what their names say of unmatched modules.
 
-    `partners` maps the reference's modules to the port's. A tensor without a counterpart makes the
+    `port_of` maps the reference's modules to the port's. A tensor without a counterpart makes the
     coverage incomplete, unless it is declared or its module did not run; so does a leaf too many
     in a module that the reference has.
     """
@@ -40,7 +40,7 @@ def with_weights(
     buffers = [own for own in lines.values() if own[0].kind == "buffer"]
     known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
     ran = known - set(coverage.idle)
-    places = {name for path, name in partners.items() if path in ran}
+    places = {name for path, name in port_of.items() if path in ran}
     unmatched = [
         line.text
         for line in weights
@@ -71,7 +71,7 @@ def _suggestions(unmatched: Sequence[str], weights: Sequence[Weight]) -> dict[st
             if not line.suggested or path in found or not line.path.startswith(path):
                 continue
             if inner[:1] in ("", ".") and leaf_path.endswith(inner):
-                partner = leaf_path.removesuffix(inner)
-                if partner != path:
-                    found[path] = f"the port's `{partner}` may be it: use {how(path, partner)}"
+                port_path = leaf_path.removesuffix(inner)
+                if port_path != path:
+                    found[path] = f"the port's `{port_path}` may be it: use {how(path, port_path)}"
     return found

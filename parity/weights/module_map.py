@@ -18,11 +18,11 @@ SPARE = frozenset({"num_batches_tracked"})
 class Folding:
     """Modules that correspond, and those with which the tensors of the others count.
 
-    `partners` maps paths of the reference to the port's. `ref` and `port` map, on each side, the
-    path of a module without a partner to that of the module that its tensors count with.
+    `port_of` maps paths of the reference to the port's. `ref` and `port` map, on each side, the
+    path of a module without a counterpart to that of the module that its tensors count with.
     """
 
-    partners: Mapping[str, str] = field(default_factory=dict)
+    port_of: Mapping[str, str] = field(default_factory=dict)
     ref: Mapping[str, str] = field(default_factory=dict)
     port: Mapping[str, str] = field(default_factory=dict)
 
@@ -33,7 +33,7 @@ def fold(
     names: Mapping[str, str],
     tied: Mapping[str, str] | None = None,
 ) -> Folding:
-    """Find for each module without a partner the module around it that has one.
+    """Find for each module without a counterpart the module around it that has one.
 
     `names` are the reference's paths as the port has them. Tensors move only where that makes both
     sides equal by number and size, and only one side has modules of its own there: if both do, a
@@ -42,17 +42,17 @@ def fold(
     """
     tied = tied or {}
     given = {name for path, name in names.items() if name != path}
-    partners = {
+    port_of = {
         path: name
         for path, name in names.items()
         if path in ref and name in port and (name != path or path not in given)
     }
-    taken = set(partners.values())
-    ref_rest, port_rest = _by_owner(ref, partners), _by_owner(port, taken)
-    held = {tied.get(name, "") for path in partners for name in _names(path, ref[path])}
+    taken = set(port_of.values())
+    ref_rest, port_rest = _by_owner(ref, port_of), _by_owner(port, taken)
+    held = {tied.get(name, "") for path in port_of for name in _names(path, ref[path])}
     ref_owner: dict[str, str] = {}
     port_owner: dict[str, str] = {}
-    for path, name in partners.items():
+    for path, name in port_of.items():
         finer, coarser = port_rest.get(name, []), ref_rest.get(path, [])
         have = sum((_sizes(port[p]) for p in finer), _sizes(port[name]))
         want = sum((_sizes(ref[p]) for p in coarser), _sizes(ref[path]))
@@ -60,7 +60,7 @@ def fold(
         if bool(finer) != bool(coarser) and have in (want, once):
             port_owner |= dict.fromkeys(finer, name)
             ref_owner |= dict.fromkeys(coarser, path)
-    return Folding(partners, ref_owner, port_owner)
+    return Folding(port_of, ref_owner, port_owner)
 
 
 def around(path: str, known: Collection[str]) -> str:

@@ -92,7 +92,7 @@ def _pairs(
     for path, group in groups.items():
         # a list of parameters is a module of the reference, and none of the port
         listed = renamed(path, rename)
-        place = folding.partners.get(path, listed if listed not in modules else None)
+        place = folding.port_of.get(path, listed if listed not in modules else None)
         single |= {} if place is None else assign(group, leaves[place])
     # a tensor that two modules of the reference share may be one leaf, in either of them
     shared = {_key(ref[name]): leaf for name, leaf in single.items()}

@@ -44,7 +44,7 @@ def test_a_name_that_rename_gives_away_is_taken():
     ref = modules(a=(), a__conv=(9,))
     port = modules(a=(9,))
     found = run(ref, port, **{"a.conv": "a"})
-    assert found.partners == {"": "", "a.conv": "a"}
+    assert found.port_of == {"": "", "a.conv": "a"}
     assert found.ref == found.port == {}
 
 

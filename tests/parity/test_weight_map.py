@@ -459,7 +459,7 @@ def test_stacked_leaves():
 
 
 @pytest.mark.parametrize(
-    ("name", "partner", "expected"),
+    ("name", "port_name", "expected"),
     [
         ("stem", "first", "rename={'stem': 'first'}"),
         ("layers.0.fc", "blocks.0.fc", "rename={'layers': 'blocks', 'layers.*': 'blocks.*'}"),
@@ -471,11 +471,11 @@ def test_stacked_leaves():
         ("n.1.a.0.a.w", "n.1.b.0.a.w", "rename={'n.1.a.0.a.w': 'n.1.b.0.a.w'}"),
     ],
 )
-def test_how_to_rename(name, partner, expected):
-    assert how(name, partner) == expected
+def test_how_to_rename(name, port_name, expected):
+    assert how(name, port_name) == expected
 
 
-def test_a_module_of_another_name_comes_with_its_likeliest_partner(pair, image):
+def test_a_module_of_another_name_comes_with_its_likeliest_counterpart(pair, image):
     port = renamed(pair[1], stem="first", block="unit")
     report = parity.compare(pair[0], port, (image,))
     hints = report.coverage.suggestions
