@@ -62,7 +62,7 @@ def test_the_call_where_one_side_leaves_the_finite_numbers_and_from_what():
     assert 0 < one.nan < one.size == 16
     assert 0.1 < one.largest < 3
     assert not one.alike
-    assert "not finite: the port first in `square` (Function), call 0" in as_markdown(report)
+    assert "not finite: the port first in `square` (Net), call 0" in as_markdown(report)
 
 
 def test_both_sides_alike_are_told_neutrally():
