@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from flax import nnx
 
-from parity.core.lock import alone
+from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
 from parity.extras.compiled_run import Compiled
@@ -35,7 +35,7 @@ from parity.run.port import RunningPort
 from parity.run.repro import made_by_function, made_by_pair, with_repro
 
 
-@alone
+@one_at_a_time
 def compare(
     torch_module: torch.nn.Module,
     nnx_module: nnx.Module,
@@ -159,7 +159,7 @@ def compare(
     return run_cases(comparison, [case], progress or Progress(), Usage(), finish=finish)
 
 
-@alone
+@one_at_a_time
 def run_pair(
     pair: Pair,
     options: PairOptions | None = None,

@@ -58,7 +58,7 @@ def test_coverage_is_complete_and_declares_the_module_lists_alone(ladder, small_
     assert set(coverage.declared) == lists
     assert set(coverage.matched) | lists == {path for path, _ in small_torch.named_modules()}
     assert coverage.complete
-    assert not coverage.dissolved
+    assert not coverage.inlined
     assert coverage.matched_calls == coverage.calls
     tensors = len(small_torch.state_dict())
     assert coverage.matched_parameters == coverage.parameters == tensors

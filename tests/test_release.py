@@ -1,4 +1,4 @@
-"""What is handed out: the wheel, the source distribution, the versions that they say."""
+"""What is released: the wheel, the source distribution, the versions that they say."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What can be measured at once of what an earlier port's documents claim: see `docs/claims.md`.
+"""Measurements of what an earlier port's documents claim: see `docs/claims.md`.
 
     python -m tools.claims NAME
 
@@ -198,7 +198,7 @@ def tiles() -> Figures:
 
 @claim
 def reference_facts() -> Figures:
-    """What the reference's source says where it was described otherwise."""
+    """Facts of the reference's source where it was described otherwise."""
     import torch
 
     reference, _ = _small(quantised=True)
@@ -250,7 +250,7 @@ def counterparts() -> Figures:
 
 @claim
 def merging() -> Figures:
-    """Weights handed to `nnx.merge` as a dict, with one name that the model does not have."""
+    """Weights passed to `nnx.merge` as a dict, with one name that the model does not have."""
     import jax.numpy as jnp
     from flax import nnx
 

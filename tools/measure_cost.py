@@ -1,4 +1,4 @@
-"""What the harness costs at full size, in units of one PyTorch float32 run of the same inputs.
+"""Cost of the harness at full size, in units of one PyTorch float32 run of the same inputs.
 
     python -m tools.measure_cost [small]
 

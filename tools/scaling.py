@@ -2,7 +2,7 @@
 
 The compiler's own figures are beside these in `tools/measure_sharding.py`, and a test compares
 them. Counted are the products of convolutions, the border lines that neighbours exchange for them,
-the frames that are handed on along time, and the sums of group statistics.
+the frames that are passed on along time, and the sums of group statistics.
 """
 
 import math

@@ -16,7 +16,7 @@ CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
 INDEX_NAME = f"{WEIGHTS_NAME}.index.json"
 SHARDED_NAME = "_CHECKPOINT_METADATA"
-"""What tells a checkpoint of `jaxvae.save_checkpoint` from a folder that diffusers saved."""
+"""File that tells a checkpoint of `jaxvae.save_checkpoint` from a folder that diffusers saved."""
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 

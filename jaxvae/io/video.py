@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from jaxvae.io.messages import first_line
 
 CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
-"""What a file of each kind is written with; `.npy` holds the frames as they are."""
+"""The codec that a file of each kind is written with; `.npy` holds the frames as they are."""
 
 QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
 """Coding that is hardly visible: what is seen is the autoencoder's."""

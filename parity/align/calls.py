@@ -50,7 +50,7 @@ def align(
 ) -> Alignment:
     """Match by path and call number.
 
-    A call that receives other shapes than the reference's is dissolved: its code counts as that
+    A call that receives other shapes than the reference's is inlined: its code counts as that
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
     why they need no counterpart; `rules` say which tensors the port holds in another number of
@@ -63,20 +63,20 @@ def align(
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
-    inlined = _inlined(ref, port, folding, rules) if inlining else {}
-    missing = [call for call in found.missing if call.path not in inlined]
-    extra = found.extra(inlined) if inlining else found.left()
+    absent = _absent(ref, port, folding, rules) if inlining else {}
+    missing = [call for call in found.missing if call.path not in absent]
+    extra = found.extra(absent) if inlining else found.left()
     unmatched = [
         *(_unmatched(call, "the port") for call in missing),
         *(_unmatched(call, "the reference") for call in extra if not call.tapped),
     ]
-    dissolved = dict(found.dissolved)
-    for path, reason in inlined.items():
-        dissolved.setdefault(path, reason)
-    dissolved |= _added(ref, port, folding) if inlining else {}
+    inlined = dict(found.inlined)
+    for path, reason in absent.items():
+        inlined.setdefault(path, reason)
+    inlined |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
     notes = (*_by_order(matches), *tap_notes(*found.lacking, found.spare_taps(), port))
-    coverage = _coverage(ref, port, matches, dissolved, folding, declared)
+    coverage = _coverage(ref, port, matches, inlined, folding, declared)
     return Alignment(matches, replace(coverage, unmatched_calls=tuple(unmatched)), notes)
 
 
@@ -94,7 +94,7 @@ class _Pairing:
         self.missing: list[Call] = []
         self.lacking: tuple[list[str], list[str]] = ([], [])
         """Taps that the port lacks, and calls of modules that taps of the port stand for."""
-        self.dissolved: dict[str, str] = {}
+        self.inlined: dict[str, str] = {}
 
     def add(self, call: Call) -> None:
         """Pair a call of the reference, if the port made it on inputs of the same shapes."""
@@ -107,7 +107,7 @@ class _Pairing:
         problems = (leaf.problem for leaf in inputs if leaf.problem is not None)
         shape = next((one for one in problems if one.kind is ProblemKind.SHAPE), None)
         if shape is not None and call.parent != -1:
-            self.dissolved.setdefault(call.path, f"receives another {shape}")
+            self.inlined.setdefault(call.path, f"receives another {shape}")
             return
         outputs = match_outputs(
             call.path, call.outputs, partner.outputs, self._declared, as_they_are=call.tapped
@@ -124,9 +124,9 @@ class _Pairing:
         else:
             self.lacking[1].append(f"{call.path} call {call.number}")
 
-    def extra(self, inlined: Collection[str]) -> list[Call]:
+    def extra(self, absent: Collection[str]) -> list[Call]:
         """Calls that the port makes more of modules that both sides have and that are matched."""
-        known = set(self._partners.values()) - {self._partners.get(p, p) for p in inlined}
+        known = set(self._partners.values()) - {self._partners.get(p, p) for p in absent}
         return [call for call in self.left() if call.path in known]
 
     def spare_taps(self) -> list[str]:
@@ -151,7 +151,7 @@ class _Pairing:
         )
 
 
-def _inlined(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
+def _absent(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
     """Modules that one side calls and the other does not: a function does their work.
 
     What that function gets wrong is charged to the call around it. A module with tensors of its
@@ -358,12 +358,12 @@ def _coverage(
     ref: Trace,
     port: Trace,
     matches: Sequence[Match],
-    dissolved: Mapping[str, str],
+    inlined: Mapping[str, str],
     folding: Folding,
     declared: Mapping[str, str],
 ) -> Coverage:
     compared = {match.ref.path for match in matches if _observed(match)}
-    left = [path for path in ref.modules if path not in compared and path not in dissolved]
+    left = [path for path in ref.modules if path not in compared and path not in inlined]
     reasons = _reasons(left, ref, matches, declared)
     # no declaration makes up for a run of what both sides have
     held = {path for path in left if path in folding.partners and not ref.modules[path].container}
@@ -374,7 +374,7 @@ def _coverage(
         matched=tuple(path for path in ref.modules if path in compared),
         declared={path: reasons[path] for path in left if path in reasons},
         unmatched=tuple(path for path in left if path not in reasons),
-        dissolved={path: reason for path, reason in dissolved.items() if path not in compared},
+        inlined={path: reason for path, reason in inlined.items() if path not in compared},
         calls=len(ref.calls),
         matched_calls=len(matches),
         idle=tuple(idle),

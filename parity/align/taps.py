@@ -11,12 +11,12 @@ from parity.weights.module_map import Folding
 def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, str]) -> Folding:
     """The folding with partners for taps, and for modules that the other side has as a tap."""
     partners = dict(folding.partners)
-    theirs, ours = _tapped(ref.calls), _tapped(port.calls)
+    ref_taps, port_taps = _tapped(ref.calls), _tapped(port.calls)
     called = {call.path for call in port.calls}
     taken = set(partners.values())
-    for path in dict.fromkeys([*theirs, *ref.modules]):
+    for path in dict.fromkeys([*ref_taps, *ref.modules]):
         name = renamed(path, rename)
-        wanted = called if path in theirs else ours
+        wanted = called if path in ref_taps else port_taps
         if path not in partners and name in wanted and name not in taken:
             partners[path] = name
             taken.add(name)

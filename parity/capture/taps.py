@@ -13,7 +13,7 @@ from parity.core.exceptions import InputError
 T = TypeVar("T")
 
 KIND = "tap"
-"""What stands for the class of a module where the call is a tap."""
+"""Text in place of the class of a module where the call is a tap."""
 
 Callback = Callable[[str, Any], Any]
 """Gets a tap's name and value, and returns what its code goes on with."""

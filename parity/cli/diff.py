@@ -42,8 +42,8 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
     """Show what is worse, better, new and gone in report AFTER, the rows of BEFORE being the norm.
 
     Both are folders or report.json files. Of each row two figures are compared: R, or where that
-    was not measured the relative error of the module's own code; and the inclusive MAE, or where
-    that was not measured the free-running one. What is below R 1.5, a relative error of 32
+    was not measured the relative local error; and the inclusive MAE, or where that was not
+    measured the free-running one. What is below R 1.5, a relative error of 32
     roundings (1.9e-6 in float32) or an MAE of 1e-6 counts as that: two machines round differently.
     Exits with 0 without --fail-if-worse.
     """

@@ -66,7 +66,7 @@ DEPTH = click.option(
     "count with the module around them. The report is at best a WARN.",
 )
 SEEDS = click.IntRange(0, 2**32 - 1)
-"""What every stream of random numbers can start from."""
+"""A seed that every stream of random numbers takes."""
 
 SEED = click.option("--seed", type=SEEDS, default=0, show_default=True)
 

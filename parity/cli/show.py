@@ -10,9 +10,9 @@ import click
 def show(report: str, depth: int | None, only: str) -> None:
     """Show the modules of REPORT, a folder or a report.json, with the worst error of each.
 
-    R, "own" and the bar are of a module's own code, "with inside" of all that it calls, each on the
-    reference's inputs. Exits with 0 if there was something to show,
-    whatever the verdict: `parity run` exits with the verdict.
+    R, "local" and the bar are of a module's local error, "with inside" of all that it calls, each
+    on the reference's inputs. Exits with 0 if there was something to show, whatever the verdict:
+    `parity run` exits with the verdict.
     """
     from parity.report.read import read_report
     from parity.report.terminal import WIDE, output

@@ -10,7 +10,7 @@ from typing import Any
 from parity.core.exceptions import InputError
 
 ROOT = "<root>"
-"""What reports call the called model itself, whose path is empty."""
+"""Name in reports of the called model itself, whose path is empty."""
 
 
 SHOWN = 5

@@ -55,10 +55,10 @@ class Turn:
 
 
 COMPARISON = Turn("comparison")
-"""What `parity.compare` and the commands have while they run."""
+"""The lock that `parity.compare` and the commands hold while they run."""
 
 
-def alone(function: Callable[P, R]) -> Callable[P, R]:
+def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which raises `InputError` where another of its kind is running."""
 
     @functools.wraps(function)

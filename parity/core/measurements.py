@@ -144,7 +144,7 @@ class Emulation:
 
     `outputs` maps each output leaf to the relative L2 distance that the emulation adds, and to
     that of the port itself from the reference, both free-running. `lossy` of the `calls` that were
-    repeated differ from float32 by more than its rounding; `losses` are theirs, the worst first.
+    repeated differ from float32 by more than its rounding; `losses` are of those, the worst first.
     """
 
     mode: str

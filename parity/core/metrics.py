@@ -78,7 +78,7 @@ def distance(ref: Array, port: Array) -> tuple[float, float, int]:
 def triangle(ref: Array, port: Array, wide: Array) -> tuple[float, float, float]:
     """rms of port - wide, of ref - wide and of `wide`, over what is finite in all three."""
     a, b, c = ref.reshape(-1), port.reshape(-1), wide.reshape(-1)
-    ours = theirs = whole = 0.0
+    of_port = of_ref = of_wide = 0.0
     size = 0
     first, second = _Scratch(ref.dtype, wide.dtype), _Scratch(port.dtype, wide.dtype)
     for start in range(0, a.size, BLOCK):
@@ -88,13 +88,13 @@ def triangle(ref: Array, port: Array, wide: Array) -> tuple[float, float, float]
             x, y, z = (np.where(fine, block, 0) for block in (x, y, z))
             size -= int(fine.size - fine.sum())
         size += x.size
-        theirs += first.power(first.gap(z, x)[2])
+        of_ref += first.power(first.gap(z, x)[2])
         _, _, gap, _, _ = second.gap(z, y)
-        ours += second.power(gap)
-        whole += second.power(np.abs(second.x[: z.size], out=gap))
+        of_port += second.power(gap)
+        of_wide += second.power(np.abs(second.x[: z.size], out=gap))
     if size == 0:
         return float("nan"), float("nan"), float("nan")
-    return (ours / size) ** 0.5, (theirs / size) ** 0.5, (whole / size) ** 0.5
+    return (of_port / size) ** 0.5, (of_ref / size) ** 0.5, (of_wide / size) ** 0.5
 
 
 def rms_distance(ref: Array, other: Array) -> tuple[float, float]:

@@ -56,7 +56,7 @@ class Rung:
     kinds: tuple[str, ...]
     limit: float
     free: bool = False
-    """Whether the limit applies to the free-running error of these modules too."""
+    """True if the limit applies to the free-running error of these modules too."""
 
 
 PairOptions = Mapping[str, Any]

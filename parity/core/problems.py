@@ -26,7 +26,7 @@ class ProblemKind(Enum):
 
 
 DIFFERENT = (ProblemKind.SHAPE, ProblemKind.DTYPE, ProblemKind.VALUE)
-"""What tells without any error that two leaves are not the same."""
+"""Kinds that tell without any error that two leaves are not the same."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Coverage:
     matched: tuple[str, ...]
     declared: Mapping[str, str]
     unmatched: tuple[str, ...]
-    dissolved: Mapping[str, str]
+    inlined: Mapping[str, str]
     calls: int
     matched_calls: int
     parameters: int = 0
@@ -95,11 +95,11 @@ class Row:
     order: int
     parent: int
     limited: bool = True
-    """Whether limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
+    """True if limits on MAE apply: they do not to inputs of a large mean, nor to gradients, whose
     size says nothing."""
     one_sided: Side = field(default="", metadata=stored_as(bool, _side))
     """The side that alone returns this leaf, `""` if both do."""
-    handed: float = 0.0
+    child_inputs: float = 0.0
     """The largest relative error among the child inputs of the call that are out of its limit."""
 
     @property
@@ -108,9 +108,9 @@ class Row:
         measured.
         """
         returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
-        if not self.handed:
+        if not self.child_inputs:
             return returned
-        return self.handed if math.isnan(returned) else max(returned, self.handed)
+        return self.child_inputs if math.isnan(returned) else max(returned, self.child_inputs)
 
 
 @dataclass(frozen=True, repr=False)

@@ -123,7 +123,7 @@ class _Investigation:
         Those out of their limit come first.
         """
         exclusives, store = self._record.exclusives, self._record.store
-        for child in self._found.handed:
+        for child in self._found.child_inputs:
             key = (child.child, child.leaf)
             yield key, store.get(exclusives.received[key])
         outputs = [key for key in exclusives.outputs if key[0] == order]

@@ -31,8 +31,8 @@ def error_map_of(found: Found, record: CaseRecord) -> ErrorMap | None:
     matches = {match.ref.order: match for match in record.matches}
     match, exclusives = matches[found.row.order], record.exclusives
     leaf: LeafMatch | None
-    if found.handed:
-        worst = max(found.handed, key=lambda child: child.error.rel_l2)
+    if found.child_inputs:
+        worst = max(found.child_inputs, key=lambda child: child.error.rel_l2)
         leaf = _leaf(matches[worst.child], "inputs", worst.leaf)
         buffer = exclusives.received.get((worst.child, worst.leaf))
         return _of(leaf, buffer, record, to=worst.path)

@@ -65,7 +65,7 @@ def compare_compiled(
     """Run `shipped` on what the root call of the port was given, and compare the outputs.
 
     `calls` are all that the port made when it was recorded. `rounding` holds relative errors of
-    the root's outputs that are nothing but rounding. Where these do not settle it, the reference
+    the root's outputs that are nothing but rounding. Where these do not resolve it, the reference
     runs in float64 for the noise floor.
     """
     call, module = match.port, sides.nnx_modules[match.port.path]

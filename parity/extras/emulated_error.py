@@ -67,7 +67,7 @@ def measure_emulated(
 
 
 def _added(root: Match, output: Flat, free: Free, store: Store) -> dict[str, tuple[float, float]]:
-    """By output leaf of the root: what was added, and the port's own error."""
+    """By output leaf of the root: what was added, and the port's error without it."""
     arrays = {name: np.asarray(value) for name, value in output.arrays}
     found = {}
     for name, leaf in by_port_leaf(root.outputs).items():

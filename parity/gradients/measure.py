@@ -73,7 +73,7 @@ def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Matc
 
 
 class Measured:
-    """The gradients of all calls by themselves, and on demand those of a call with its subtree."""
+    """The gradients of all calls by themselves, and when asked those of a call with its subtree."""
 
     def __init__(self, runs: Runs, backward: Backward) -> None:
         self.runs, self.subjects, self._backward = runs, Subjects(runs), backward

@@ -29,7 +29,7 @@ STEPS = (2.0**-20, 2.0**-24)
 """
 
 AS_MUCH = 2.0
-"""What the smaller step makes, in its units, may be so many times what the larger does: more is a
+"""Changes by the smaller step, in its units, may be so many times those by the larger: more is a
 mask or a maximum that takes the other side."""
 
 CANCELS = 4.0

@@ -13,14 +13,14 @@ from parity.judge.verdict import Judgement
 
 @dataclass(frozen=True)
 class Found:
-    """A row, the verdict on it, and what its call handed on out of its limit.
+    """A row, the verdict on it, and the child inputs of its call that are off.
 
     `segment` is set for a tap: between which two points its code lies.
     """
 
     row: Row
     judged: Judgement
-    handed: tuple[ChildInput, ...] = ()
+    child_inputs: tuple[ChildInput, ...] = ()
     segment: str = ""
 
 
@@ -51,7 +51,7 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
 
 def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:
     """When the deviation shows: before the first call that receives it, else at the return."""
-    children = [handed.child for one in candidates for handed in one.handed]
+    children = [given.child for one in candidates for given in one.child_inputs]
     return min((_first(child, parents) - 0.5 for child in children), default=float(order))
 
 
@@ -94,8 +94,8 @@ def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> 
     rows = (other.row for other in found if parents[other.row.order] == one.row.order)
     inside = {row.order: row.path for row in rows}
     prefix = f"{one.row.path}." if one.row.path else ""
-    if one.handed:
-        first = min(one.handed, key=lambda handed: handed.child)
+    if one.child_inputs:
+        first = min(one.child_inputs, key=lambda given: given.child)
         after = f"`{first.after.removeprefix(prefix)}`" if first.after else "its own input"
         return f"between {after} and the input of `{first.path.removeprefix(prefix)}`"
     if not inside:
@@ -113,14 +113,14 @@ def _evidence(one: Found) -> str:
             f"given the reference's inputs, MAE {error.mae:.1e}, relative {error.rel_l2:.1e} "
             f"({reason}); no call inside it is at fault"
         )
-    if one.handed:
-        problem = one.handed[0].error.problem
+    if one.child_inputs:
+        problem = one.child_inputs[0].error.problem
         if problem is not None and problem.kind is ProblemKind.VALUE:
-            return f"hands on {reason}"
-        worst = max(one.handed, key=lambda handed: handed.error.rel_l2)
-        return f"what it hands on is off by {worst.error.rel_l2:.1e} ({reason})"
+            return f"a child input has {reason}"
+        worst = max(one.child_inputs, key=lambda given: given.error.rel_l2)
+        return f"a child input is off by {worst.error.rel_l2:.1e} ({reason})"
     own = row.exclusive
     if own is None or own.mae != own.mae:
         return reason
-    what = "the code before it" if one.segment else "its own code"
+    what = "the code before it" if one.segment else "its local computation"
     return f"{what} is off by MAE {own.mae:.1e}, relative {own.rel_l2:.1e} ({reason})"

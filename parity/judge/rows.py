@@ -35,7 +35,7 @@ def rows_of(
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        handed = tuple(one for one in passed.get(order, ()) if _matters(one.error, limit))
+        child_inputs = tuple(one for one in passed.get(order, ()) if _matters(one.error, limit))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue
@@ -44,7 +44,7 @@ def rows_of(
                 free.errors.get(key),
                 inclusive.get(key),
                 own.get(key),
-                handed,
+                child_inputs,
                 container=order in containers,
             )
             if errors.free is None and leaf.problem is None:
@@ -55,7 +55,7 @@ def rows_of(
                 judged = downgraded(judged, returned, limit)
             judged = _with_note(judged, without.get(order))
             row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
-            found.append(Found(row, judged, handed, segments.get(order, "")))
+            found.append(Found(row, judged, child_inputs, segments.get(order, "")))
     return found
 
 
@@ -82,6 +82,7 @@ def row_of(
     """The row of one output of a call."""
     buffer = leaf.ref.buffer
     figures = errors.inclusive or errors.exclusive or errors.free
+    off = (child.error.rel_l2 for child in errors.child_inputs if child.error.mae >= 0)
     return Row(
         rung=rung.name if rung else "",
         case=case.name,
@@ -103,5 +104,5 @@ def row_of(
         parent=match.parent,
         limited=case.r_limit is None,
         one_sided=leaf.only_on,
-        handed=max((x.error.rel_l2 for x in errors.handed if x.error.mae >= 0), default=0.0),
+        child_inputs=max(off, default=0.0),
     )

@@ -54,7 +54,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Errors:
-    """All that was measured of one output leaf; `handed` are the child inputs that are off.
+    """All that was measured of one output leaf; `child_inputs` are those that are off.
 
     `container` says that calls inside it were compared too.
     """
@@ -62,7 +62,7 @@ class Errors:
     free: Metrics | None = None
     inclusive: Error | None = None
     exclusive: Error | None = None
-    handed: Sequence[ChildInput] = ()
+    child_inputs: Sequence[ChildInput] = ()
     container: bool = False
     lenient: bool = True
     """True if what the call returns, where it holds, downgrades a local error to WARN."""
@@ -106,7 +106,7 @@ def judge(
     """
     if leaf.problem is not None:
         return _unmatched(leaf.problem)
-    if leaf.ref.empty and not errors.handed:
+    if leaf.ref.empty and not errors.child_inputs:
         return Judgement("PASS")  # shape and type are all that there is
     limit = fail_limit(kind) if r_limit is None else r_limit
     local = _local(errors, limit)
@@ -164,7 +164,7 @@ def _local(errors: Errors, limit: float) -> Judgement | None:
     if errors.exclusive is None:
         return None
     found = [("", errors.exclusive)]
-    found += [(f" in `{x.leaf}` of `{x.path}`", x.error) for x in errors.handed]
+    found += [(f" in `{x.leaf}` of `{x.path}`", x.error) for x in errors.child_inputs]
     for where, error in found:
         if error.unsteady:
             text = f"PyTorch is {error.floor_rel_l2:.2g} from its own float64 run{where}"

@@ -90,19 +90,21 @@ def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: 
     if options.only and isinstance(nnx_module, Functional):
         raise InputError("only: a port that is a function runs as a whole; leave it out")
     tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
-    theirs = [path for path, _ in torch_module.named_modules()]
+    ref_paths = [path for path, _ in torch_module.named_modules()]
     leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]
-    ours = [*capture_nnx.submodules(nnx_module), *leaves]
+    port_names = [*capture_nnx.submodules(nnx_module), *leaves]
     what = "module or tensor"
     plain = [glob for glob in options.declared or () if glob not in options.leaves]
     found = (
-        _pending("rename", options.rename or (), [*theirs, *tensors], f"{what} of the reference"),
-        _pending("layout", options.layout or (), theirs, "module of the reference", _of_path),
-        _pending("ignore", plain, [*theirs, *tensors, *ours], what, fnmatchcase),
+        _pending(
+            "rename", options.rename or (), [*ref_paths, *tensors], f"{what} of the reference"
+        ),
+        _pending("layout", options.layout or (), ref_paths, "module of the reference", _of_path),
+        _pending("ignore", plain, [*ref_paths, *tensors, *port_names], what, fnmatchcase),
     )
     names = [glob for rule in options.fused for glob in rule.globs]
     check_used("fused", names, tensors, "tensor of the reference")
-    check_choice(theirs, options)
+    check_choice(ref_paths, options)
     return replace(options, pending=tuple(one for one in found if one.globs))
 
 

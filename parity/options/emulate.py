@@ -9,7 +9,7 @@ MEANINGS = {
     "HIGHEST",
     "bf16": "bfloat16 operands in every product, whatever it asks for",
 }
-"""What can be emulated. A product that asks for a `DotAlgorithm` gets it, except in `bf16`."""
+"""Modes of emulation. A product that asks for a `DotAlgorithm` gets it, except in `bf16`."""
 
 
 def check_emulate(name: str | None) -> None:

@@ -97,7 +97,7 @@ def with_deeper(coverage: Coverage, deeper: Sequence[str]) -> Coverage:
     return replace(
         coverage,
         modules=coverage.modules + len(deeper),
-        dissolved={**coverage.dissolved, **reasons},
+        inlined={**coverage.inlined, **reasons},
     )
 
 

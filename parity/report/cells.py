@@ -23,12 +23,20 @@ COLUMNS = (
 `floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
-    *("order", "parent", "limited", "one_sided", "handed", "free_nonfinite", "incl_nonfinite"),
+    *(
+        "order",
+        "parent",
+        "limited",
+        "one_sided",
+        "child_inputs",
+        "free_nonfinite",
+        "incl_nonfinite",
+    ),
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),
 )
-"""What a report needs to be read back, beside `COLUMNS`. The three counts of entries that are not
-finite alike are null where that error was not measured."""
+"""Columns that a report needs to be read back, beside `COLUMNS`. The three counts of entries that
+are not finite alike are null where that error was not measured."""
 
 ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
 """The errors of a row by its fields."""
@@ -36,10 +44,10 @@ ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive"
 FORMS = {name: forms(kind) for name, kind in {"": Row, **ERRORS}.items()}
 
 MISSING = {float: math.nan, int: None, bool: False, str: ""}
-"""What stands for a value of an error that was not measured, by its type; else it is `""`."""
+"""Value in place of an error that was not measured, by its type; else it is `""`."""
 
 BETWEEN = {"shape": "x", "worst_index": ","}
-"""What stands between the numbers of a column."""
+"""Separators between the numbers of a column."""
 
 _DIGITS = 18  # of a length or an index, which fit into 64 bits
 

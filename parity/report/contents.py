@@ -36,19 +36,19 @@ class Contents:
     facts: Mapping[str, Any]
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
-    """What is weak about the inputs and the weights."""
+    """Weaknesses of the inputs and the weights."""
     weights: tuple[Weight, ...] = ()
     """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
     unexercised: tuple[str, ...] = ()
-    """What the inputs left out; it takes nothing from what was found on them."""
+    """Cases that the inputs left out; they take nothing from what was found."""
     outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """What the reference returned in the last case, by leaf: NumPy arrays, channel-first."""
+    """Outputs of the reference in the last case, by leaf: NumPy arrays, channel-first."""
     emulations: tuple[Emulation, ...] = ()
     """By case, what emulated hardware would add to the port's error."""
     nonfinite: tuple[NonFinite, ...] = ()
     """By case and side, where the finite numbers are left, if they are."""
     partial: str = ""
-    """What was left out on purpose, so that this is no report on the whole port."""
+    """Modules left out on purpose, so that this is no report on the whole port."""
     repro: "Repro | None" = field(default=None, repr=False)
     """The call of the first fault, if it was to be kept."""
 

@@ -32,8 +32,8 @@ MAE_FLOOR = GRADES[0][1]
 """An MAE below this has the best grade."""
 
 OWN, WHOLE = ("R", "excl_rel_l2"), ("incl_mae", "mae")
-"""The columns that are compared: of each, the first that both reports have. A container's own code
-shows in the whole where it shows in its child inputs, which the reports do not have by row."""
+"""The columns that are compared: of each, the first that both reports have. A container's local
+error shows in the whole where it shows in child inputs, which the reports do not have by row."""
 
 SAME = 1.1
 """Figures that differ by less than this factor are the same."""

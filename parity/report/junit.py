@@ -18,8 +18,8 @@ def as_junit(report: Contents) -> str:
     """A test case for each module on each rung, and one for the coverage.
 
     A module fails if one of its calls does: with the cause, the evidence and the hint of its fault
-    if its own code is at fault, else with the reason of its first row that fails. UNKNOWN is an
-    error, a WARN is said in what the case printed. The properties are the facts and the
+    if its local computation is at fault, else with the reason of its first row that fails. UNKNOWN
+    is an error, a WARN is said in what the case printed. The properties are the facts and the
     environment.
     """
     cases = [*_modules(report), _coverage(report)]

@@ -41,7 +41,7 @@ output = {call}
 
 
 def leaf(value, path):
-    """What `path`, keys with dots between, leads to."""
+    """The object that `path`, keys with dots between, leads to."""
     if not path:
         return value
     head, _, rest = path.partition(".")

@@ -105,7 +105,7 @@ def coverage_lines(coverage: Coverage) -> list[str]:
     elsewhere = c.modules - len(c.matched) - len(c.declared) - len(c.unmatched)
     inlined = f" + {elsewhere} inlined into the parent" if elsewhere else ""
     left: dict[str, list[str]] = {}
-    for word, reasons in (("declared", c.declared), ("inlined", c.dissolved)):
+    for word, reasons in (("declared", c.declared), ("inlined", c.inlined)):
         for path, reason in reasons.items():
             left.setdefault(f"{word}, {reason}", []).append(path)
     hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}

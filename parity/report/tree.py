@@ -36,7 +36,7 @@ def show_tree(
     own = any(row.exclusive is not None for row in report.rows)
     table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("module", overflow="fold")
-    for head in ("calls", "R", *(("own rel L2", "with inside") if own else ("free rel L2", ""))):
+    for head in ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", ""))):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("1e-8 to 1", no_wrap=True)
     table.add_column("", no_wrap=True)

@@ -16,7 +16,7 @@ from parity.run.outcome import Outcome
 from parity.run.pairing import Pairing
 from parity.run.protocols import Port, Reference
 from parity.run.records import Extras
-from parity.weights.coverage import settled, with_weights
+from parity.weights.coverage import resolved, with_weights
 from parity.weights.module_map import Folding
 
 ERROR_MAPS = 12
@@ -49,7 +49,7 @@ def assembled(
     options = comparison.options
     rows = tuple(row for outcome in outcomes for row in outcome.rows)
     coverage = _merged_coverage([outcome.coverage for outcome in outcomes])
-    weights = settled(pairing.weight_map, coverage, rows)
+    weights = resolved(pairing.weight_map, coverage, rows)
     if options.only:
         if not coverage.calls:
             chosen = ", ".join(options.only)
@@ -93,7 +93,7 @@ def _facts(comparison: Comparison, extras: Sequence[Extras]) -> dict[str, Any]:
 
 def _zeros(pairing: Pairing, coverage: Coverage) -> tuple[str, ...]:
     """Parameters of modules that ran, without an entry that is not zero."""
-    ran = {*coverage.matched, *coverage.dissolved}
+    ran = {*coverage.matched, *coverage.inlined}
     ran |= coverage.declared.keys() - set(coverage.idle)
     return all_zero(tensor for tensor in pairing.tensors if tensor.path in ran)
 
@@ -102,7 +102,7 @@ def _of_modules(
     weights: Sequence[Weight], coverage: Coverage, folding: Folding
 ) -> tuple[Weight, ...]:
     """The lines of the weight map that are of a module in the coverage."""
-    paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
+    paths = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
     places = {folding.partners[path] for path in paths if path in folding.partners}
     return tuple(line for line in weights if line.path in (paths if line.name else places))
 
@@ -129,9 +129,9 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
     widest = max(parts, key=lambda part: part.modules)
     matched = {path: None for part in parts for path in part.matched}
     unmatched = {path: None for part in parts for path in part.unmatched if path not in matched}
-    dissolved = {path: why for part in parts for path, why in part.dissolved.items()}
+    inlined = {path: why for part in parts for path, why in part.inlined.items()}
     declared = {path: why for part in parts for path, why in part.declared.items()}
-    for path in (*matched, *unmatched, *dissolved):
+    for path in (*matched, *unmatched, *inlined):
         declared.pop(path, None)
     idle = {path: path in part.idle for part in parts for path in part.declared}
     return replace(
@@ -140,7 +140,7 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
         unmatched=tuple(unmatched),
         declared=declared,
         idle=tuple(path for path in declared if idle[path]),
-        dissolved={path: why for path, why in dissolved.items() if path not in matched},
+        inlined={path: why for path, why in inlined.items() if path not in matched},
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),
         unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),

@@ -87,7 +87,7 @@ class Reference(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """A case with both sides, and what its stages need beside what they hand on."""
+    """A case with both sides, and what its stages need beside what they return."""
 
     case: Case
     reference: Reference
@@ -107,7 +107,7 @@ class Port(Protocol):
     """The side that is judged."""
 
     inlines: bool
-    """Whether a module that one side alone calls may be a function in the other."""
+    """True if a module that one side alone calls may be a function in the other."""
 
     def paths(self) -> Collection[str]:
         """All modules of the root."""

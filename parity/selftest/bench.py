@@ -15,7 +15,7 @@ from typing import Any
 from parity.capture.nnx import submodules
 from parity.core.exceptions import InputError
 from parity.core.globs import renamed
-from parity.core.lock import alone
+from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Mistake, Pair, PairOptions
 from parity.host.progress import Progress
 from parity.options.arguments import check_globs
@@ -159,7 +159,7 @@ class _Bench:
             if any(fnmatchcase(name, glob) for name in (names if "#" in glob else paths))
         )
 
-    @alone
+    @one_at_a_time
     def _compare(self, case: Case, ignore: tuple[str, ...]) -> Report:
         """Report of a case, as of `parity.compare`; R is measured only where it decides."""
         options = Options(
@@ -181,7 +181,7 @@ class _Bench:
         expected: Mapping[str, tuple[str, ...]],
         report: Report,
     ) -> Trial:
-        expected = _charged(expected, report.coverage.dissolved)
+        expected = _charged(expected, report.coverage.inlined)
         found = {fault.path: fault.cause for fault in report.faults}
         evidence = "; ".join(fault.evidence for fault in report.faults)
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)

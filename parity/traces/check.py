@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from parity.core.exceptions import InputError
-from parity.core.lock import alone
+from parity.core.lock import one_at_a_time
 from parity.core.pair import Pair
 from parity.host.progress import Progress
 from parity.options.emulate import check_emulate
@@ -20,7 +20,7 @@ from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
 
 
-@alone
+@one_at_a_time
 def check_trace(
     folder: Path,
     pair: Pair,

@@ -113,7 +113,7 @@ def _missing(case: StoredCase, why: str) -> Outcome:
         matched=(),
         declared={},
         unmatched=(),
-        dissolved={},
+        inlined={},
         calls=len(case.calls),
         matched_calls=0,
         unmatched_calls=(why,),

@@ -36,12 +36,12 @@ def diagnosis(found: Found, scene: CaseRecord, advice: str) -> Diagnosis:
 
 
 def _wrong(found: Found, match: Match, scene: CaseRecord) -> Iterator[tuple[Array, Array]]:
-    """The reference in float64 and the port, where the call goes wrong: what it hands on first."""
+    """The reference in float64 and the port, where the call goes wrong: child inputs first."""
     float64 = scene.sides.reference
     assert isinstance(float64, RecordedFloat64)  # `Recorded.float64` made it
-    for handed in found.handed:
-        buffer = scene.exclusives.received.get((handed.child, handed.leaf))
-        ref = float64.handed(handed.child, handed.leaf)
+    for given in found.child_inputs:
+        buffer = scene.exclusives.received.get((given.child, given.leaf))
+        ref = float64.child_input(given.child, given.leaf)
         if ref is not None and buffer is not None:
             yield ref, scene.store.get(buffer)
     errors = scene.exclusives.errors

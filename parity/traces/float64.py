@@ -85,7 +85,7 @@ class RecordedFloat64:
         stored = self._case.calls[order]
         return self._wider(stored.outputs, stored.own).get(leaf)
 
-    def handed(self, order: int, leaf: str) -> Array | None:
+    def child_input(self, order: int, leaf: str) -> Array | None:
         """Input of a call, as its parent computes it."""
         stored = self._case.calls[order]
         return self._wider(stored.inputs, stored.passed).get(leaf)

@@ -11,7 +11,7 @@ from typing import Any
 
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError
-from parity.core.lock import alone
+from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import Store
 from parity.host.progress import Progress
@@ -38,7 +38,7 @@ class Recording:
     nbytes: int
 
 
-@alone
+@one_at_a_time
 def record_pair(
     pair: Pair,
     folder: Path,

@@ -8,14 +8,14 @@ from parity.core.verdicts import Coverage, Row
 from parity.weights.suggest import how
 
 
-def settled(
+def resolved(
     weights: Sequence[Weight], coverage: Coverage, rows: Sequence[Row]
 ) -> tuple[Weight, ...]:
-    """The weight_map without the unusual orders of axes that the port knows how to read.
+    """The weight map without the unusual orders of axes that the port knows how to read.
 
     These are of modules that ran: if all that they return is right, so is the order.
     """
-    ran = {*coverage.matched, *coverage.dissolved}
+    ran = {*coverage.matched, *coverage.inlined}
     ran -= {row.path for row in rows if row.verdict not in ("PASS", "WARN")}
     return tuple(
         replace(line, cause="", finding="") if line.transform and line.path in ran else line
@@ -38,7 +38,7 @@ def with_weights(
             lines.setdefault(line.name, []).append(line)
     parameters = [own for own in lines.values() if own[0].kind == "parameter"]
     buffers = [own for own in lines.values() if own[0].kind == "buffer"]
-    known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.dissolved}
+    known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
     ran = known - set(coverage.idle)
     places = {name for path, name in partners.items() if path in ran}
     unmatched = [

@@ -44,24 +44,24 @@ class Owners:
 
 def finding(ref: Tensor, port: Tensor, owners: Owners) -> tuple[str, str]:
     """(cause, what is wrong); both tensors have the same size."""
-    theirs, ours = ref.read(), port.read()
-    for text, values in _flipped(theirs):
-        if same_values(values, ours) is not None:
+    ref_values, port_values = ref.read(), port.read()
+    for text, values in _flipped(ref_values):
+        if same_values(values, port_values) is not None:
             return "weights_layout", text
-    if np.array_equal(theirs.reshape(-1), ours.reshape(-1)):
+    if np.array_equal(ref_values.reshape(-1), port_values.reshape(-1)):
         return "weights_layout", "reshaped to fit, its axes not permuted"
-    if constant(ours):
-        what = f"every entry is {ours.flat[0].item():g}, as if never loaded"
+    if constant(port_values):
+        what = f"every entry is {port_values.flat[0].item():g}, as if never loaded"
         return ("norm_buffers" if ref.buffer else "weights_missing"), what
     for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)):
-        if theirs.dtype.kind == "f" and _rounded(theirs, ours, dtype):
+        if ref_values.dtype.kind == "f" and _rounded(ref_values, port_values, dtype):
             return "weights_precision", f"rounded to {dtype.name}"
-    same = owners.of(ours)
+    same = owners.of(port_values)
     if ref in same:
         return "weights_layout", "holds its values in another order, which is none of the axes"
     if same:
         return "weights_swapped", f"holds the values of {same[0].full_name}{same[0].part or ''}"
-    return _unlike(ref.buffer, theirs, ours)
+    return _unlike(ref.buffer, ref_values, port_values)
 
 
 def _flipped(values: Array) -> Iterator[tuple[str, Array]]:

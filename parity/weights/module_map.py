@@ -48,12 +48,12 @@ def fold(
         if path in ref and name in port and (name != path or path not in given)
     }
     taken = set(partners.values())
-    theirs, ours = _by_owner(ref, partners), _by_owner(port, taken)
+    ref_rest, port_rest = _by_owner(ref, partners), _by_owner(port, taken)
     held = {tied.get(name, "") for path in partners for name in _names(path, ref[path])}
     ref_owner: dict[str, str] = {}
     port_owner: dict[str, str] = {}
     for path, name in partners.items():
-        finer, coarser = ours.get(name, []), theirs.get(path, [])
+        finer, coarser = port_rest.get(name, []), ref_rest.get(path, [])
         have = sum((_sizes(port[p]) for p in finer), _sizes(port[name]))
         want = sum((_sizes(ref[p]) for p in coarser), _sizes(ref[path]))
         once = _sizes(ref[path]) + _sizes_once(coarser, ref, tied, held)

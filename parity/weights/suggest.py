@@ -69,28 +69,28 @@ def _parametrized(name: str) -> str:
     )
 
 
-def how(name: str, partner: str) -> str:
-    """The `rename=` that makes `partner` of `name`, and of what is named alike.
+def how(name: str, port_name: str) -> str:
+    """The `rename=` that makes `port_name` of `name`, and of what is named alike.
 
     Numbers that both have become `*`, and so does all that follows a differing part.
     """
-    wanted = _generalised(name.split("."), partner.split("."))
-    if renamed(name, wanted) != partner:
-        wanted = {name: partner}
+    wanted = _generalised(name.split("."), port_name.split("."))
+    if renamed(name, wanted) != port_name:
+        wanted = {name: port_name}
     return f"rename={wanted}"
 
 
-def _generalised(ours: list[str], theirs: list[str]) -> dict[str, str]:
-    shorter = min(len(ours), len(theirs))
-    start = next((i for i in range(shorter) if ours[i] != theirs[i]), shorter)
+def _generalised(ref: list[str], port: list[str]) -> dict[str, str]:
+    shorter = min(len(ref), len(port))
+    start = next((i for i in range(shorter) if ref[i] != port[i]), shorter)
     end = 0
-    while end < shorter - start and ours[-1 - end] == theirs[-1 - end]:
+    while end < shorter - start and ref[-1 - end] == port[-1 - end]:
         end += 1
     before, after = (
         ["*" if part.isdigit() else part for part in parts]
-        for parts in (ours[:start], ours[len(ours) - end :])
+        for parts in (ref[:start], ref[len(ref) - end :])
     )
-    middle, other = ours[start : len(ours) - end], theirs[start : len(theirs) - end]
+    middle, other = ref[start : len(ref) - end], port[start : len(port) - end]
     if not (end and middle and other):
         return {".".join([*before, *middle, *after]): ".".join([*before, *other, *after])}
     one, another = ".".join([*before, *middle]), ".".join([*before, *other])

@@ -26,7 +26,7 @@ NAMES = {
     "running_mean": ("running_mean", "mean"),
     "running_var": ("running_var", "var"),
 }
-"""What Flax calls the tensors of PyTorch's modules."""
+"""Flax's names of the tensors of PyTorch's modules."""
 
 
 def make_weight_map(
@@ -50,21 +50,21 @@ def make_weight_map(
     Raises:
         InputError: the rules cannot be used.
     """
-    theirs = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
-    ours = {tensor.full_name: tensor for tensor in port if tensor.name not in SPARE}
+    ref_by_name = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
+    port_by_name = {tensor.full_name: tensor for tensor in port if tensor.name not in SPARE}
     rename = rename or {}
-    folding = folding or _by_name(theirs, rename)
-    found = _pairs(theirs, ours, rename, rules, folding, modules)
+    folding = folding or _by_name(ref_by_name, rename)
+    found = _pairs(ref_by_name, port_by_name, rename, rules, folding, modules)
     owners = Owners(piece.ref for piece in found)
     used = {_key(piece.port) for piece in found if piece.port}
-    spare = [tensor for tensor in ours.values() if _key(tensor) not in used]
+    spare = [tensor for tensor in port_by_name.values() if _key(tensor) not in used]
     lines = [*(_line(piece, owners) for piece in found), *map(_extra, spare)]
-    lines = suggest(lines, theirs, spare, modules, rename)
+    lines = suggest(lines, ref_by_name, spare, modules, rename)
     return tuple(
         replace(
             line,
-            shape=theirs[line.name].shape if line.name else (),
-            nnx_shape=ours[line.nnx_name].shape if line.nnx_name else (),
+            shape=ref_by_name[line.name].shape if line.name else (),
+            nnx_shape=port_by_name[line.nnx_name].shape if line.nnx_name else (),
             declared=_declared(line, declared or {}),
         )
         for line in lines
@@ -125,19 +125,19 @@ def _by_module(tensors: Iterable[Tensor], owners: Mapping[str, str]) -> dict[str
     return found
 
 
-def _by_name(theirs: Mapping[str, Tensor], rename: Mapping[str, str]) -> Folding:
-    return Folding({tensor.path: renamed(tensor.path, rename) for tensor in theirs.values()})
+def _by_name(ref: Mapping[str, Tensor], rename: Mapping[str, str]) -> Folding:
+    return Folding({tensor.path: renamed(tensor.path, rename) for tensor in ref.values()})
 
 
-def assign(theirs: Sequence[Tensor], ours: Sequence[Tensor]) -> dict[str, Tensor]:
+def assign(ref: Sequence[Tensor], port: Sequence[Tensor]) -> dict[str, Tensor]:
     """Pair the tensors of one module: by name, else by values, else by size in order.
 
     Where not even a size fits, a tensor of the right name is the counterpart all the same.
     """
     found: dict[str, Tensor] = {}
-    left = {leaf.full_name: leaf for leaf in ours}
+    left = {leaf.full_name: leaf for leaf in port}
     for fits in (_named, _alike, _sized, _only_named):
-        for tensor in theirs:
+        for tensor in ref:
             if tensor.full_name in found:
                 continue
             leaf = next((leaf for leaf in left.values() if fits(tensor, leaf)), None)
@@ -184,9 +184,9 @@ def _line(piece: Piece, owners: Owners) -> Weight:
 
 
 def _axes(ref: Tensor, port: Tensor) -> tuple[int, ...] | None:
-    theirs, ours = ref.read(), port.read()
-    exact = same_values(theirs, ours)
-    return exact if exact is not None else same_values(theirs, ours, CLOSE)
+    ref_values, port_values = ref.read(), port.read()
+    exact = same_values(ref_values, port_values)
+    return exact if exact is not None else same_values(ref_values, port_values, CLOSE)
 
 
 def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> Transform:

@@ -190,7 +190,7 @@ def compare(small_torch, encoder):
 
 
 @pytest.mark.parametrize(
-    ("restructure", "reason", "dissolved"),
+    ("restructure", "reason", "inlined"),
     [
         (wrap, "only the port has it: counted with the module around it", 15),
         (pool_in_block, "receives another shape (1, 3, 17, 17, 16)", 2),
@@ -199,12 +199,12 @@ def compare(small_torch, encoder):
     ],
     ids=["wrap", "pool_in_block", "inline", "write_out"],
 )
-def test_a_correct_port_passes(restructure, reason, dissolved, small_torch, encoder):
+def test_a_correct_port_passes(restructure, reason, inlined, small_torch, encoder):
     restructure(encoder, wrong=False)
     report = compare(small_torch, encoder)
     assert (report.verdict, report.faults, report.notes) == ("PASS", (), ())
-    assert len(report.coverage.dissolved) == dissolved
-    assert any(reason in why for why in report.coverage.dissolved.values())
+    assert len(report.coverage.inlined) == inlined
+    assert any(reason in why for why in report.coverage.inlined.values())
     tensors = len(small_torch.encoder.state_dict())
     assert report.coverage.matched_parameters == report.coverage.parameters == tensors
 

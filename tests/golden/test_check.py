@@ -16,7 +16,7 @@ ABOUT = ["floor_rel_l2", "R"]
 
 @pytest.fixture(scope="module")
 def both(recorded, ran):
-    """A port with a wrong bias and a wrong term of a block's own code, by both commands."""
+    """A port with a wrong bias and a wrong term in a block itself, by both commands."""
     return check_trace(recorded, tiny.WRONG), ran(tiny.WRONG)
 
 

@@ -89,7 +89,7 @@ def handing(width=torch.int64, lost=None, port_lost=None):
 
 
 def test_other_numbers_that_a_module_hands_on(tmp_path):
-    """Its own code is wrong, whatever becomes of them inside."""
+    """Its local computation is wrong, whatever becomes of them inside."""
     folder = recorded(handing(), tmp_path)
     assert check_trace(folder, handing()).verdict == "PASS"
     report = check_trace(folder, handing(port_lost=(3, 2)))

@@ -199,7 +199,7 @@ def test_a_module_that_only_one_calls_is_missing_from_the_other(plain, edited):
         assert report.verdict == "FAIL"
         texts = [f"block.act call {number}: the {side} made no such call" for number in (0, 1)]
         assert list(report.coverage.unmatched_calls) == texts
-        assert not report.coverage.dissolved
+        assert not report.coverage.inlined
 
 
 def scaling(scale):
@@ -222,7 +222,7 @@ def test_a_plain_value_is_charged_to_who_hands_it_on(plain, edited):
     report = compare_traces(plain, edited(scaling(0.6)))
     assert places(report) == [("", "between `block` and the input of `block`", "glue")]
     evidence = report.first_fault.evidence
-    assert "hands on value 0.6 instead of 0.5 in `scale` of `block`" in evidence
+    assert "a child input has value 0.6 instead of 0.5 in `scale` of `block`" in evidence
     assert compare_traces(plain, edited(scaling(0.5))).verdict == "PASS"
 
 

@@ -14,7 +14,7 @@ from flax import nnx
 
 import parity
 from parity.capture import hooks_nnx as observe_nnx
-from parity.core import lock as alone
+from parity.core import lock
 from parity.host import environment
 from tests.commands import COMMAND
 from tests.hostile import models
@@ -104,7 +104,7 @@ def check_interruptions(times, folder):
         assert left_behind(made, hooks) == []
         assert same(before, state_of(made))
         assert observe_nnx.PATCHING.free
-        assert alone.COMPARISON.free
+        assert lock.COMPARISON.free
         assert files_of(folder) == names
         assert parity.Report.from_json(folder).table.equals(wanted.table)
     assert hit > times / 2

@@ -87,7 +87,7 @@ class WrongBlock(Block):
 
 @pytest.fixture(scope="session")
 def faulty(image):
-    """The report of a port with two faults: a bias in `stem`, and what `blocks.0` hands on."""
+    """The report of a port with two faults: a bias in `stem`, and a child input of `blocks.0`."""
     reference, port = make_pair()
     port.blocks[0] = WrongBlock()
     copy_weights(reference, port)

@@ -69,14 +69,14 @@ def test_a_module_idle_on_both_sides_is_said():
     assert run(both, both).coverage.declared == {"spare": IDLE}
 
 
-def test_other_input_shapes_dissolve_a_call_and_its_children_move_up():
+def test_other_input_shapes_inline_a_call_and_its_children_move_up():
     ref = trace(call("a.b", 0, 1), call("a", 1, 2), call("", 2, -1))
     small = leaf("x", (2, 2, 2, 8))
     port = trace(call("a.b", 0, 1), call("a", 1, 2, inputs=[small]), call("", 2, -1))
     found = run(ref, port)
     assert [match.ref.path for match in found.matches] == ["a.b", ""]
     assert found.matches[0].parent == 2
-    assert "shape (2, 2, 2, 8) instead of (2, 4, 4, 8)" in found.coverage.dissolved["a"]
+    assert "shape (2, 2, 2, 8) instead of (2, 4, 4, 8)" in found.coverage.inlined["a"]
 
 
 def test_modules_that_one_side_has_alone_count_with_the_one_around_them():
@@ -84,10 +84,10 @@ def test_modules_that_one_side_has_alone_count_with_the_one_around_them():
     port = trace(call("a", 0, 1), call("", 1, -1))
     found = run(ref, port).coverage
     assert found.complete
-    assert found.dissolved == {"a.b": "the port does not call it: counted with the call around it"}
+    assert found.inlined == {"a.b": "the port does not call it: counted with the call around it"}
     found = run(port, ref).coverage
     assert found.complete
-    assert found.dissolved == {"a.b": "only the port has it: counted with the module around it"}
+    assert found.inlined == {"a.b": "only the port has it: counted with the module around it"}
     assert found.matched == ("a", "")
 
 
@@ -97,7 +97,7 @@ def test_a_module_renamed_to_the_one_around_it():
     found = run(ref, port, rename={"a.b": "a"})
     assert [(m.ref.path, m.port.path) for m in found.matches] == [("a.b", "a"), ("", "")]
     assert found.coverage.complete
-    assert list(found.coverage.dissolved) == ["a"]
+    assert list(found.coverage.inlined) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -380,7 +380,7 @@ def test_a_module_that_one_side_has_as_a_function():
     )
     report = compare(reference, make_port(nnx.silu), (VECTORS,))
     assert report.verdict == "PASS"
-    assert "does not call it" in report.coverage.dissolved["act"]
+    assert "does not call it" in report.coverage.inlined["act"]
     report = compare(reference, make_port(nnx.gelu), (VECTORS,))
     assert [(fault.path, fault.cause) for fault in report.faults] == [("", "activation")]
 
@@ -433,7 +433,7 @@ def test_attention_whose_projection_is_never_called():
     x = np.random.default_rng(6).standard_normal((2, 5, 6)).astype(np.float32)
     right = compare(reference, make_port(3**-0.5), (x,), layout={"*": "as_is"})
     assert right.faults == ()
-    assert "attention.out_proj" in right.coverage.dissolved
+    assert "attention.out_proj" in right.coverage.inlined
     assert right.verdict == "PASS"
     wrong = compare(reference, make_port(1.0), (x,), layout={"*": "as_is"})
     assert [fault.path for fault in wrong.faults] == ["attention"]
@@ -455,7 +455,7 @@ def test_a_renamed_module_that_the_reference_reads_and_does_not_call():
         rename={"out_proj": "out"},
     )
     assert report.verdict == "PASS"
-    assert list(report.coverage.dissolved) == ["out_proj"]
+    assert list(report.coverage.inlined) == ["out_proj"]
 
 
 @pytest.mark.parametrize("broken", [True, False])

@@ -53,7 +53,7 @@ def report(*rows, facts=None, environment=None, coverage=None):
         ({"free": 1e-3}, {"mae": 1e-3, "free": 2e-3}, "worse", "mae", 2),
         ({"r": 1.0, "rel": 1e-7}, {"free": 1e-7}, "worse", "R", INF),  # not measured any more
         ({}, {"free": 1.0}, None, "", 1),
-        ({"rel": 0.0, "mae": 1e-7}, {"rel": 0.0, "mae": 3e-6}, "worse", "incl_mae", 3),  # handed on
+        ({"rel": 0.0, "mae": 1e-7}, {"rel": 0.0, "mae": 3e-6}, "worse", "incl_mae", 3),
         ({"r": 9.0, "mae": 1e-5}, {"r": 3.0, "mae": 2e-5}, "worse", "incl_mae", 2),
         ({"r": 9.0, "mae": 1e-5}, {"r": 3.0, "mae": 1e-5}, "better", "R", 1 / 3),
         ({"mae": 1e-5, "limited": False}, {"mae": 2e-5, "limited": False}, None, "", 1),

@@ -113,9 +113,9 @@ def test_a_fault_has_the_portrait_of_what_it_hands_on(faulty):
     assert not heat[3].any()
     assert (heat[[0, 1, 2, 4, 5, 6]] > 0).all()
     rows = [row for row in faulty.rows if row.path == "blocks.0"]
-    assert {row.handed > 0.1 for row in rows} == {True}
-    assert all(row.own == row.handed for row in rows)
-    assert {row.handed for row in faulty.rows if row.path != "blocks.0"} == {0.0}
+    assert {row.child_inputs > 0.1 for row in rows} == {True}
+    assert all(row.own == row.child_inputs for row in rows)
+    assert {row.child_inputs for row in faulty.rows if row.path != "blocks.0"} == {0.0}
 
 
 def test_an_array_without_channels_is_drawn_by_its_last_axes():

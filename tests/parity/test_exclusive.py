@@ -21,12 +21,12 @@ VECTORS = np.random.default_rng(2).standard_normal((3, 6)).astype(np.float32)
 class Changed(Block):
     """The block of the small pair with a mistake of its own."""
 
-    def __init__(self, right, glue=lambda y: y, handed=lambda y: y):
+    def __init__(self, right, glue=lambda y: y, passed=lambda y: y):
         self.norm, self.conv, self.act = right.norm, right.conv, right.act
-        self.glue, self.handed = glue, handed
+        self.glue, self.passed = glue, passed
 
     def __call__(self, x, scale=1.0):
-        h = self.glue(self.conv(self.handed(self.act(self.norm(x)))) * scale) + x
+        h = self.glue(self.conv(self.passed(self.act(self.norm(x)))) * scale) + x
         return h, {"mean": h.mean((1, 2)), "none": None}
 
 
@@ -48,13 +48,13 @@ def test_own_code_after_the_last_call(pair, image):
 
 def test_own_code_between_two_calls(pair, image):
     reference, port = pair
-    port.block = Changed(port.block, handed=lambda y: y * 1.01)
+    port.block = Changed(port.block, passed=lambda y: y * 1.01)
     report = compare(reference, port, (image,))
     assert faults(report) == [("block", "between `act` and the input of `conv`")]
     own = report.table[(report.table.path == "block") & (report.table.leaf == "0")]
     assert own.excl_mae.max() < 1e-6  # what it returns is right, given what `conv` returned
     assert own.incl_mae.min() > 1e-4
-    assert "hands on is off by 1.0e-02" in report.first_fault.evidence
+    assert "a child input is off by 1.0e-02" in report.first_fault.evidence
 
 
 def test_mistakes_one_inside_the_other_and_side_by_side(pair, image):
@@ -84,7 +84,7 @@ def test_a_port_that_compiles_inside(pair, image):
         def __call__(self, x, scale=1.0):
             return super().__call__(x, scale)
 
-    port.block = Compiled(port.block, handed=lambda y: y * 1.01)
+    port.block = Compiled(port.block, passed=lambda y: y * 1.01)
     report = compare(reference, port, (image,))
     assert faults(report) == [("block", "between `act` and the input of `conv`")]
     assert report.table.excl_mae.notna().all()
@@ -146,7 +146,7 @@ def test_only_what_is_wanted_runs_in_float64(pair, image):
         wanted = next(call.order for call in trace.calls if call.path == "head")
         heard = {}
 
-        def listen(match, handed, outputs):
+        def listen(match, passed, outputs):
             heard[match.ref.path, match.ref.number] = outputs
 
         recording = Recording(_matches(trace.calls), trace.calls, store)
@@ -189,8 +189,8 @@ def test_calls_inside_one_that_is_left_out_have_had_their_turn():
         second = next(c for c in trace.calls if (c.path, c.number) == ("inner", 1))
         heard = {}
 
-        def listen(match, handed, outputs):
-            heard[match.ref.path, match.ref.number] = handed
+        def listen(match, passed, outputs):
+            heard[match.ref.path, match.ref.number] = passed
 
         recording = Recording(_matches(trace.calls), trace.calls, store)
         force_reference(reference, "__call__", recording, listen, {second.order})

@@ -48,7 +48,7 @@ def test_the_one_in_a_coarser_type_is_at_fault_and_not_its_parent():
     assert [(fault.path, fault.cause) for fault in report.faults] == [("linear", "dtype")]
 
 
-def test_other_integers_handed_to_a_call_are_the_mistake_of_the_one_around_it():
+def test_other_integers_passed_to_a_child_are_the_mistake_of_the_one_around_it():
     reference = torch_of(
         lambda self, x: x + self.embed(torch.arange(4)), embed=torch.nn.Embedding(6, 4)
     )
@@ -61,7 +61,7 @@ def test_other_integers_handed_to_a_call_are_the_mistake_of_the_one_around_it():
     assert [fault.path for fault in report.faults] == [""]
 
 
-def test_a_reference_that_refuses_float64_leaves_what_was_handed_on_unknown():
+def test_a_reference_that_refuses_float64_leaves_child_inputs_unknown():
     def forward(self, x):
         if x.dtype != torch.float32:
             raise TypeError("float32 only")

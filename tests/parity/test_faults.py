@@ -23,12 +23,13 @@ def row(path, order, parent, call=0, rel=1e-7, leaf=""):
     )  # fmt: skip
 
 
-def faults(handed=None, **judged):
+def faults(child_inputs=None, **judged):
     """The faults if these verdicts are given; in the names `_` stands for a dot, `root` for ""."""
     by_path = {"" if key == "root" else key.replace("_", "."): v for key, v in judged.items()}
-    handed = handed or {}
+    child_inputs = child_inputs or {}
     found = [
-        Found(row(*call), by_path.get(call[0], FINE), handed.get(call[0], ())) for call in CALLS
+        Found(row(*call), by_path.get(call[0], FINE), child_inputs.get(call[0], ()))
+        for call in CALLS
     ]
     return find_faults(found, PARENTS)
 
@@ -51,13 +52,13 @@ def test_an_inclusive_failure_counts_where_nothing_inside_explains_it():
 
 def test_a_fault_counts_from_the_call_that_first_receives_it():
     error = Error(1.0, 1.0, 0, r=99)
-    handed = {"": (ChildInput(5, 4, "b", "x", "a", error),)}
-    (first, second) = faults(handed, root=OWN, b=OWN)
+    child_inputs = {"": (ChildInput(5, 4, "b", "x", "a", error),)}
+    (first, second) = faults(child_inputs, root=OWN, b=OWN)
     assert (first.path, first.segment) == ("", "between `a` and the input of `b`")
     assert (second.path, second.segment) == ("b", "after `x`")
-    assert "hands on is off by 1.0e+00" in first.evidence
-    handed = {"a": (ChildInput(2, 0, "a.x", "x", "", error),)}
-    (only,) = faults(handed, a=OWN)
+    assert "a child input is off by 1.0e+00" in first.evidence
+    child_inputs = {"a": (ChildInput(2, 0, "a.x", "x", "", error),)}
+    (only,) = faults(child_inputs, a=OWN)
     assert only.segment == "between its own input and the input of `x`"
 
 

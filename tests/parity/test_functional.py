@@ -50,7 +50,7 @@ def test_a_tap_stands_for_the_module_of_its_path(healthy):
 def test_what_has_no_tap_counts_with_the_tap_after_it(healthy):
     coverage = healthy.coverage
     assert coverage.complete
-    assert set(coverage.dissolved) == {
+    assert set(coverage.inlined) == {
         "words", *(f"layers.{i}.{name}" for i in range(2)
                    for name in ("attn.qkv", "attn.out", "mlp.fc", "mlp.act", "mlp.out")),
     }  # fmt: skip
@@ -146,7 +146,7 @@ def test_what_is_computed_again_for_gradients_is_not_looked_into_and_that_is_sai
     assert [row.path for row in report.rows] == ["layers.0", "layers.1", "norm", ""]
     assert report.verdict == "WARN"
     assert report.notes[0].startswith("__call__: the port has under a JAX transformation tap")
-    assert report.coverage.dissolved["layers.1.attn"]
+    assert report.coverage.inlined["layers.1.attn"]
     assert not report.doubts
 
 

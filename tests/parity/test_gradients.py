@@ -121,7 +121,7 @@ class Block(Hooked):
         self.scale = nnx.Variable(jnp.full((6,), 0.5))
 
     def __call__(self, x, given, mask=None):
-        h = self.act(self.fc(self.own("handed", self.norm(x)))) * row(self.scale)
+        h = self.act(self.fc(self.own("passed", self.norm(x)))) * row(self.scale)
         h = h + self.own("residual", x)
         return h, {"mean": h.mean(1), "mask": mask, "count": given["count"] + 1}
 
@@ -253,7 +253,7 @@ MISTAKES = [
     {
         "": ({"head": partial(times, 3.0)}, "after `head`", "scale_or_offset"),
         "last": ({"residual": stop}, "", "glue"),
-        "block": ({"handed": stop}, BETWEEN, "scale_or_offset"),
+        "block": ({"passed": stop}, BETWEEN, "scale_or_offset"),
         "block.act": ({"relu": partial(times, -1.0)}, "", "scale_or_offset"),
     },
 ]
@@ -283,7 +283,7 @@ def test_nothing_else_fails_but_what_is_around_them(wrong):
 
 
 def test_two_mistakes_are_both_named_the_last_first():
-    mistakes = {"block": {"handed": partial(times, 2.0)}, "last.norm": STATISTICS}
+    mistakes = {"block": {"passed": partial(times, 2.0)}, "last.norm": STATISTICS}
     report = compare(*make(mistakes), (X, IDS))
     assert [fault.path for fault in report.faults] == ["last.norm", "block"]
     assert report.faults[1].calls == 2
@@ -530,7 +530,7 @@ def test_the_files_and_the_page(tmp_path):
     again = parity.Report.from_json(tmp_path)
     assert again.table.fillna(0).equals(report.table.fillna(0))
     with pytest.raises(InputError, match="the first fault is one of gradients"):
-        report.write_repro(tmp_path / "bundle", "a:b")
+        report.write_repro(tmp_path / "repro", "a:b")
 
 
 def test_a_leaf_of_the_port_in_the_order_of_the_reference():

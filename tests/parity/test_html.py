@@ -187,7 +187,7 @@ def test_pictures_take_the_colours_of_the_page(text, faulty):
 
 def test_points_are_the_worst_of_a_call():
     rows = [row("a", 1e-7), row("a", 3e-7, leaf="x"), row("b", 2e-7)]
-    rows.append(replace(row("b", 2e-7, call=1), handed=0.5, exclusive=Error(0, 0, 0)))
+    rows.append(replace(row("b", 2e-7, call=1), child_inputs=0.5, exclusive=Error(0, 0, 0)))
     found = points(rows)
     assert [(p.path, p.call, p.row) for p in found] == [("a", 0, 0), ("b", 0, 2), ("b", 1, 3)]
     assert [p.free for p in found] == [3e-7, 2e-7, 2e-7]

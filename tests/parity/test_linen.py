@@ -114,7 +114,7 @@ def test_a_correct_port_passes_module_by_module():
     expected = ["", "blocks.0", "blocks.0.norm", "blocks.0.fc", "blocks.1", "blocks.1.norm",
                 "blocks.1.fc", "bn", "head"]  # fmt: skip
     assert list(coverage.matched) == expected
-    assert set(coverage.dissolved) == {"blocks.0.act", "blocks.1.act"}
+    assert set(coverage.inlined) == {"blocks.0.act", "blocks.1.act"}
     assert coverage.matched_parameters == coverage.parameters == 12
     table = report.table[report.table.path == "blocks.1.fc"].iloc[0]
     assert (table.nnx_path, table.kind) == ("blocks_1.fc", "Linear")

@@ -62,7 +62,7 @@ def found(make):
         [(row.path, row.leaf, row.grade, row.verdict, row.one_sided) for row in report.rows],
         [(fault.path, fault.leaf, fault.segment, fault.cause) for fault in report.faults],
         (coverage.matched, coverage.unmatched, list(coverage.declared), coverage.idle),
-        (list(coverage.dissolved), len(coverage.unmatched_calls)),
+        (list(coverage.inlined), len(coverage.unmatched_calls)),
         [(line.name, line.nnx_name, str(line.transform), line.cause) for line in report.weights],
     )
 

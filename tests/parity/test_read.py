@@ -43,7 +43,7 @@ rows = st.builds(
     reason=st.just("why"),
     limited=...,
     one_sided=st.sampled_from(["", "port"]),
-    handed=...,
+    child_inputs=...,
 )
 
 

@@ -153,12 +153,12 @@ def test_a_page_that_cannot_be_drawn_loses_no_figure(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("returned", "handed", "own"),
+    ("returned", "child_inputs", "own"),
     [(math.nan, 0.0, math.nan), (math.nan, 0.5, 0.5), (0.1, 0.0, 0.1), (0.1, 0.5, 0.5)],
 )
-def test_the_own_error_is_of_what_is_returned_or_handed_on(returned, handed, own):
+def test_the_local_error_is_of_outputs_and_child_inputs(returned, child_inputs, own):
     error = Error(returned, returned, 0)
-    row = replace(some_row(), exclusive=error, handed=handed)
+    row = replace(some_row(), exclusive=error, child_inputs=child_inputs)
     assert row.own == pytest.approx(own, nan_ok=True)
 
 

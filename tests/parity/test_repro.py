@@ -1,4 +1,4 @@
-"""The bundle of a fault: arrays, and a script that shows it.
+"""The repro of a fault: arrays, and a script that shows it.
 
 The walk-through of the examples runs one in a process of its own: `test_cli_compare.py`.
 """

@@ -130,7 +130,7 @@ def test_modules_too_deep_count_with_the_one_around_them(wrong, image):
     report = compare(*wrong, (image,), depth=1)
     assert [fault.path for fault in report.faults] == ["stem", "block", ""]
     assert set(report.table.path) == {"stem", "block", "head", ""}
-    assert report.coverage.dissolved.keys() >= {"block.conv", "blocks.0.norm"}
+    assert report.coverage.inlined.keys() >= {"block.conv", "blocks.0.norm"}
     assert report.coverage.complete
     assert report.coverage.modules == len(list(wrong[0].named_modules()))
     assert "modules more than 1 levels down" in report.notes[0]

@@ -132,7 +132,7 @@ def test_what_counts_as_found():
     assert not SelfTest((right,), (), (Trial((), 0, "c", {}, {}, "FAIL"),))
 
 
-def test_a_dissolved_module_is_answered_for_by_the_one_around_it():
+def test_an_inlined_module_is_answered_for_by_the_one_around_it():
     expected = {"a.conv1": ("padding",), "a.conv1.conv": ("reshape_order",), "b": ("epsilon",)}
     charged = _charged(expected, {"a.conv1.conv": "receives another shape"})
     assert charged == {

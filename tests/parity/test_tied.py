@@ -51,10 +51,10 @@ def compared(head, **options):
 
 @pytest.mark.parametrize("head", [attend, product])
 @pytest.mark.parametrize("head_first", [False, True])
-def test_the_head_is_dissolved(head, head_first):
+def test_the_head_is_inlined(head, head_first):
     report = compared(head, head_first=head_first)
     assert report.verdict == "PASS", report.notes
-    assert list(report.coverage.dissolved) == ["head"]
+    assert list(report.coverage.inlined) == ["head"]
 
 
 def test_a_wrong_head_is_a_fault_of_the_module_around_it():

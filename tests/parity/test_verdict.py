@@ -48,8 +48,8 @@ def verdict(kind="Conv2d", mae=1e-7, r=NAN, dtype="float32", free_mae=None, **op
     return judged.verdict, judged.blame
 
 
-def container(own, around, handed=()):
-    errors = Errors(free(1.0), around, own, handed, container=True)
+def container(own, around, child_inputs=()):
+    errors = Errors(free(1.0), around, own, child_inputs, container=True)
     judged = judge("Block", match(), errors)
     return judged.verdict, judged.blame
 
@@ -92,9 +92,9 @@ def test_moved_data_must_be_the_same():
 def test_a_container_is_at_fault_if_what_it_returns_is_wrong_too():
     assert container(exclusive(r=1e3), inclusive(r=1e3)) == ("FAIL", "exclusive")
     assert container(exclusive(r=1e3), inclusive(r=2.0)) == ("WARN", "")
-    handed = (ChildInput(5, 3, "a.b", "x", "", exclusive(r=1e3)),)
-    assert container(exclusive(r=1.0), inclusive(r=1e3), handed) == ("FAIL", "exclusive")
-    assert container(exclusive(r=1.0), inclusive(r=2.0), handed) == ("WARN", "")
+    child_inputs = (ChildInput(5, 3, "a.b", "x", "", exclusive(r=1e3)),)
+    assert container(exclusive(r=1.0), inclusive(r=1e3), child_inputs) == ("FAIL", "exclusive")
+    assert container(exclusive(r=1.0), inclusive(r=2.0), child_inputs) == ("WARN", "")
 
 
 def test_a_container_that_is_right_by_itself_and_wrong_inside():

@@ -341,7 +341,7 @@ def test_fused_leaves():
     report = parity.compare(reference, make_fused(reference), (X,), fused=FUSED)
     assert report.verdict == "PASS"
     assert report.coverage.matched_parameters == report.coverage.parameters == 6
-    assert sorted(report.coverage.dissolved) == ["qkv", "to_k", "to_q", "to_v"]
+    assert sorted(report.coverage.inlined) == ["qkv", "to_k", "to_q", "to_v"]
     assert [str(one.transform) for one in report.weights] == [
         "(1, 0) at [:, 0:4]", "(0,) at [0:4]",
         "(1, 0) at [:, 4:8]", "(0,) at [4:8]",

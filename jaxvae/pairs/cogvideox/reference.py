@@ -183,7 +183,7 @@ def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
         ("decode", decoded, torch_module.num_latent_frames_batch_size),
     )
     gaps = [
-        f"{name} ran in one chunk of frames only: no cache was handed on"
+        f"{name} ran in one chunk of frames only: no cache was passed on"
         for name, frames, size in parts
         if all(count // size < 2 for count in frames)
     ]

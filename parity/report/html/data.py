@@ -8,11 +8,11 @@ from parity.report.contents import Contents
 from parity.report.html.drift import Drift
 
 SHOWN = (
-    *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2", "handed"),
-    *("R", "incl_mae", "grade", "verdict"),
+    *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2"),
+    *("child_inputs", "R", "incl_mae", "grade", "verdict"),
 )
-"""The columns of the page's table; the others show for a row that is opened. `handed` is there only
-if the child inputs of some call are wrong."""
+"""The columns of the page's table; the others show for a row that is opened. `child_inputs` is
+there only if those of some call are wrong."""
 
 TEXT = frozenset(
     {"rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"}
@@ -23,13 +23,13 @@ TEXT = frozenset(
 
 def page_data(report: Contents, drift: Drift) -> dict[str, Any]:
     """Columns, rows with their child inputs and why they have their verdict, calls of the chart."""
-    handed = any(row.handed for row in report.rows)
+    wrong = any(row.child_inputs for row in report.rows)
     return {
-        "columns": [*COLUMNS, "handed", "reason"],
-        "numeric": [*(name for name in COLUMNS if name not in TEXT), "handed"],
-        "shown": [name for name in SHOWN if handed or name != "handed"],
+        "columns": [*COLUMNS, "child_inputs", "reason"],
+        "numeric": [*(name for name in COLUMNS if name not in TEXT), "child_inputs"],
+        "shown": [name for name in SHOWN if wrong or name != "child_inputs"],
         "rows": [
-            [*map(_plain, (*record(row).values(), row.handed or math.nan)), row.reason]
+            [*map(_plain, (*record(row).values(), row.child_inputs or math.nan)), row.reason]
             for row in report.rows
         ],
         "calls": [

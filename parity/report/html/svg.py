@@ -44,7 +44,7 @@ SETTINGS: dict[Any, Any] = {
 }
 
 NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-"""What would differ from run to run, or say nothing."""
+"""Metadata that would differ from run to run, or say nothing."""
 
 
 def powers_of_ten(value: float, _: float) -> str:
