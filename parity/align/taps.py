@@ -42,10 +42,8 @@ def tap_notes(
         ("only the port has tap", spare, "not compared"),
         ("the port has under a JAX transformation tap", sorted(port.untapped), "not recorded"),
     )
-    return tuple(
-        f"{start} {named(list(dict.fromkeys(paths)))}: {end}"
-        for start, paths, end in found if list(paths)
-    )  # fmt: skip
+    listed = ((start, list(dict.fromkeys(paths)), end) for start, paths, end in found)
+    return tuple(f"{start} {named(paths)}: {end}" for start, paths, end in listed if paths)
 
 
 def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, str]:
@@ -75,8 +73,8 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
 def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
     """The matches of calls that both sides make of modules; `calls` are all of the reference's."""
     around = _around(matches, calls)
-    return tuple(replace(match, parent=around[match.parent])
-                 for match in matches if around[match.ref.order] == match.ref.order)  # fmt: skip
+    own = (match for match in matches if around[match.ref.order] == match.ref.order)
+    return tuple(replace(match, parent=around[match.parent]) for match in own)
 
 
 def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int]:

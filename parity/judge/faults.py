@@ -91,8 +91,8 @@ def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> 
         return ""
     if one.segment:
         return one.segment
-    inside = {other.row.order: other.row.path for other in found
-              if parents[other.row.order] == one.row.order}  # fmt: skip
+    rows = (other.row for other in found if parents[other.row.order] == one.row.order)
+    inside = {row.order: row.path for row in rows}
     prefix = f"{one.row.path}." if one.row.path else ""
     if one.child_inputs:
         first = min(one.child_inputs, key=lambda given: given.child)

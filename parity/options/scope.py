@@ -3,7 +3,7 @@
 The others run as they are: nobody hears of their calls, and nothing is said of them.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
@@ -11,6 +11,7 @@ from parity.core.calls import Trace
 from parity.core.globs import renamed
 from parity.core.pair import Case
 from parity.core.verdicts import Coverage
+from parity.options.options import Options
 
 DEEPER = "deeper than was asked for: counted with the module around it"
 
@@ -29,37 +30,21 @@ class Scope:
     deeper: tuple[str, ...] = ()
 
 
-def scope_of(
-    case: Case,
-    ref: Collection[str],
-    port: Iterable[str],
-    *,
-    only: Sequence[str],
-    depth: int | None,
-    rename: Mapping[str, str],
-) -> Scope:
+def scope_of(case: Case, ref: Collection[str], port: Iterable[str], options: Options) -> Scope:
     """Scope of a case; `ref` and `port` are all paths of the two sides.
 
-    `only` are globs of the reference's paths: what they match, and what is inside that. `depth` is
-    how many names more than such a path, or than the called module's, the path of a recorded module
-    may have.
+    `options.only` are globs of the reference's paths: what they match, and what is inside that.
+    `options.depth` is how many names more than such a path, or than the called module's, the path
+    of a recorded module may have.
     """
-    scope = _scope(case.path, ref, port, only, depth, rename)
-    return replace(scope, ref=(), port=(), deeper=()) if case.depth == 0 else scope
-
-
-def _scope(
-    called: str,
-    ref: Collection[str],
-    port: Iterable[str],
-    only: Sequence[str],
-    depth: int | None,
-    rename: Mapping[str, str],
-) -> Scope:
+    only, depth, rename = options.only, options.depth, options.rename or {}
+    tops = outermost(only, ref) if only else (case.path,)
+    whole = _inside(case.path, tops)
+    if case.depth == 0:
+        return Scope((), (), whole)
     if not only and depth is None:
         return Scope()
-    tops = outermost(only, ref) if only else (called,)
-    below = [path for path in ref if path != called and _inside(path, (called,))]
+    below = [path for path in ref if path != case.path and _inside(path, (case.path,))]
     inner = [path for path in below if _inside(path, tops)]
     near = [path for path in inner if depth is None or _levels(path, tops) <= depth]
     port_paths = {renamed(path, rename) for path in near}
@@ -67,7 +52,7 @@ def _scope(
         ends = [renamed(top, rename) for top in tops]
         port_paths |= {path for path in port if _inside(path, ends)}
     deeper = tuple(path for path in inner if path not in near)
-    return Scope(frozenset(near), frozenset(port_paths), _inside(called, tops), deeper)
+    return Scope(frozenset(near), frozenset(port_paths), whole, deeper)
 
 
 def outermost(only: Sequence[str], paths: Collection[str]) -> tuple[str, ...]:

@@ -74,10 +74,8 @@ def run_cases(
         if outcome.extras.seen
     }
     facts = {**comparison.facts, **usage.facts(), **progress.facts(), **seen}
-    return assembled(
-        replace(comparison, options=options, facts=facts), [*outcomes, *others], pairing,
-        tuple(gaps(done)),
-    )  # fmt: skip
+    comparison = replace(comparison, options=options, facts=facts)
+    return assembled(comparison, [*outcomes, *others], pairing, tuple(gaps(done)))
 
 
 def _known(output: Any, outputs: Mapping[str, Mapping[str, Any]]) -> Any:

@@ -16,10 +16,7 @@ def record(context: Context) -> Recording:
     case, options, progress = context.case, context.options, context.progress
     layout, reference, port = options.layout or {}, context.reference, context.port
     layout_rules.check(layout)
-    scope = scope_of(
-        case, reference.modules().keys(), port.paths(),
-        only=options.only, depth=options.depth, rename=options.rename or {},
-    )  # fmt: skip
+    scope = scope_of(case, reference.modules().keys(), port.paths(), options)
     given = reference.arguments(case, layout)
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)

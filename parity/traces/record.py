@@ -108,12 +108,7 @@ def _record_cases(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs), args_from=None)
         done.append(case)
-        rules: dict[str, Any] = {
-            "only": options.only,
-            "depth": options.depth,
-            "rename": options.rename or {},
-        }
-        scope = scope_of(case, live.modules().keys(), (), **rules)
+        scope = scope_of(case, live.modules().keys(), (), options)
         stored = place.found(case)
         if stored is not None:
             outputs[case.name] = place.outputs(stored)

@@ -9,6 +9,7 @@ from flax import nnx
 
 import parity
 from parity.core.pair import Case
+from parity.options.options import Options
 from parity.options.scope import Scope, outermost, scope_of, touches
 from parity.pipeline import run_pair
 from tests.nets import torch_of
@@ -21,7 +22,8 @@ PATHS = ("", "stem", "down", "down.0", "down.0.conv", "down.0.conv.inner", "up",
 
 def chosen(*only, called="", depth=None, rename=None):
     ours = [*PATHS, "down.0.extra"]
-    return scope_of(Case("", path=called), PATHS, ours, only=only, depth=depth, rename=rename or {})
+    options = Options(only=only, depth=depth, rename=rename)
+    return scope_of(Case("", path=called), PATHS, ours, options)
 
 
 def test_everything_unless_something_is_asked():
