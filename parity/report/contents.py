@@ -36,11 +36,11 @@ class Contents:
     facts: Mapping[str, Any]
     rungs: tuple[Rung, ...] = ()
     inputs: tuple[str, ...] = ()
-    """Weaknesses of the inputs and the weights."""
+    """Sentences on what is weak about the inputs and the weights."""
     weights: tuple[Weight, ...] = ()
     """Every tensor of the reference and the port's leaf that holds it, then the leaves too many."""
     unexercised: tuple[str, ...] = ()
-    """Cases that the inputs left out; they take nothing from what was found."""
+    """Sentences on what the inputs left out; they take nothing from what was found."""
     outputs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Outputs of the reference in the last case, by leaf: NumPy arrays, channel-first."""
     emulations: tuple[Emulation, ...] = ()
@@ -48,7 +48,7 @@ class Contents:
     nonfinite: tuple[NonFinite, ...] = ()
     """By case and side, where the finite numbers are left, if they are."""
     partial: str = ""
-    """Modules left out on purpose, so that this is no report on the whole port."""
+    """A note of what was left out on purpose, so that this is no report on the whole port."""
     repro: "Repro | None" = field(default=None, repr=False)
     """The call of the first fault, if it was to be kept."""
 
