@@ -89,7 +89,7 @@ def submodule(root: nnx.Module, path: str) -> nnx.Module:
     Raises:
         InputError: there is none.
     """
-    found = submodules(root).get(path) if path else root
+    found = submodules(root).get(path)
     if found is None:
         raise InputError(f"the port has no module {path!r}, which a case calls; use rename=")
     return found

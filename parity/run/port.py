@@ -60,7 +60,7 @@ class RunningPort:
 
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The calls of the case on the arguments `given`, or on those of the caller."""
-        module = capture_nnx.submodule(self.root, context.port_path)
+        module = self._called(context)
         self._programs.before(context.port_path, given)
         run = partial(
             capture_nnx.record,
@@ -78,9 +78,15 @@ class RunningPort:
 
     def judge(self, context: Context, compared: Compared) -> Judged:
         """Judged rows, by running each side with the other's values."""
-        return judge_forced(context, compared, capture_nnx.submodule(self.root, context.port_path))
+        return judge_forced(context, compared, self._called(context))
 
     def notes(self, trace: Trace) -> tuple[str, ...]:
         """A note on a function without taps."""
         tapped = any(call.tapped for call in trace.calls)
         return (NO_TAPS,) if isinstance(self.root, Functional) and not tapped else ()
+
+    def _called(self, context: Context) -> nnx.Module:
+        """The module that the case calls: the root, whatever its path is renamed to."""
+        return (
+            capture_nnx.submodule(self.root, context.port_path) if context.case.path else self.root
+        )
