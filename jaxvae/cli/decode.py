@@ -98,11 +98,15 @@ def _latent(path: Path) -> tuple["np.ndarray[Any, Any]", Fraction]:
         finite = np.isfinite(latent.astype(np.float32)).all()
     if not finite:
         raise WeightsError(f"{path}: `{name}` has values that are no finite numbers")
+    return latent, _rate(about.get("rate", RATE), path)
+
+
+def _rate(text: str, path: Path) -> Fraction:
+    """Frames a second, as the file at `path` has it."""
     try:
-        said = Fraction(about.get("rate", RATE))
+        rate = Fraction(text)
     except (ValueError, ZeroDivisionError):
-        said = Fraction(0)
-    if not 0 < said < 1000:
-        found = shown(repr(about["rate"]))
-        raise WeightsError(f"{path}: rate {found} is not a number of frames a second")
-    return latent, said
+        rate = Fraction(0)
+    if not 0 < rate < 1000:
+        raise WeightsError(f"{path}: rate {shown(repr(text))} is not a number of frames a second")
+    return rate

@@ -44,8 +44,7 @@ def scope_of(case: Case, ref: Collection[str], port: Iterable[str], options: Opt
         return Scope((), (), whole)
     if not only and depth is None:
         return Scope()
-    below = [path for path in ref if path != case.path and _inside(path, (case.path,))]
-    inner = [path for path in below if _inside(path, tops)]
+    inner = [path for path in _below(case.path, ref) if _inside(path, tops)]
     near = [path for path in inner if depth is None or _levels(path, tops) <= depth]
     port_paths = {renamed(path, rename) for path in near}
     if depth is None:
@@ -53,6 +52,10 @@ def scope_of(case: Case, ref: Collection[str], port: Iterable[str], options: Opt
         port_paths |= {path for path in port if _inside(path, ends)}
     deeper = tuple(path for path in inner if path not in near)
     return Scope(frozenset(near), frozenset(port_paths), whole, deeper)
+
+
+def _below(called: str, paths: Collection[str]) -> list[str]:
+    return [path for path in paths if path != called and _inside(path, (called,))]
 
 
 def outermost(only: Sequence[str], paths: Collection[str]) -> tuple[str, ...]:
