@@ -25,6 +25,7 @@ from parity.core.limits import TABLE, r_limit
 from parity.core.metrics import rms
 from parity.measure.noise import LONG
 from tests.faultzoo import zoo
+from tests.nets import randomise
 from tools.tables import publish
 
 Row = tuple[str, ...]
@@ -147,7 +148,7 @@ def of_leaf(leaf: Leaf, seed: int, gradients: bool = False) -> float:
 def table_of(leaf: Leaf, seed: int, gradients: bool = False) -> pd.DataFrame:
     """All that a comparison says of it."""
     torch.manual_seed(seed)
-    reference = zoo.randomised(leaf.torch())
+    reference = randomise(leaf.torch())
     rng = np.random.default_rng(seed)
     x = (rng.standard_normal(leaf.shape) + leaf.ratio).astype(np.float32)
     port = Function(lambda array: leaf.port(reference, array))

@@ -23,7 +23,6 @@ from parity.capture.linen import Part, parts
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
-from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import Flat, flatten, mapped
@@ -80,18 +79,6 @@ def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
             found[path] = value
         if isinstance(value, nnx.bridge.ToNNX):
             found |= {join(path, name): part for name, part in parts(value).items()}
-    return found
-
-
-def submodule(root: nnx.Module, path: str) -> nnx.Module:
-    """The module of the port at a path, as names of the reference are mapped.
-
-    Raises:
-        InputError: there is none.
-    """
-    found = submodules(root).get(path)
-    if found is None:
-        raise InputError(f"the port has no module {path!r}, which a case calls; use rename=")
     return found
 
 

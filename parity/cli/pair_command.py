@@ -60,16 +60,17 @@ class PairCommand(click.Command):
 def _option(option: "Option", default: Any) -> click.Option:
     """Return an option whose value the pair parses."""
 
-    def parsed(context: click.Context, param: click.Parameter, value: Any) -> Any:
+    def checked(context: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
-            return option.parse(value) if isinstance(value, str) else value
-        except ValueError as error:
+            option.value(value)  # the pair parses it again, from the text
+        except InputError as error:
             raise click.BadParameter(printable(error), context, param) from error
+        return value
 
     return click.Option(
         [f"--{option.name.replace('_', '-')}", option.name],
         type=click.UNPROCESSED,
-        callback=parsed,
+        callback=checked,
         default=default,
         show_default=default is not None,
         metavar=option.metavar,

@@ -1,6 +1,8 @@
 """Problems: why two things differ or could not be compared. The kind decides, people read the text.
 
-No code looks at what a text says, so that rewording a message changes no verdict.
+No comparison looks at what a text says, so that rewording a message changes no verdict. A report
+read from a file has texts alone: `report/cells.py` takes a side from one, `report/read.py` what is
+idle.
 """
 
 from dataclasses import dataclass, replace

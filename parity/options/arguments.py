@@ -9,7 +9,6 @@ from flax import nnx
 
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
-from parity.capture.functional import Functional
 from parity.core.exceptions import InputError, shown
 from parity.core.globs import Pending, check_used, matches
 from parity.core.tensors import Fused, Stacked
@@ -87,8 +86,6 @@ def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: 
 
     Returns the options, with the globs that only taps can match.
     """
-    if options.only and isinstance(nnx_module, Functional):
-        raise InputError("only: a port that is a function runs as a whole; leave it out")
     tensors = [tensor.full_name for tensor in capture_torch.named_tensors(torch_module)]
     ref_paths = [path for path, _ in torch_module.named_modules()]
     leaves = [tensor.full_name for tensor in capture_nnx.named_tensors(nnx_module)]

@@ -116,9 +116,15 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
         *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
-        *(f"**unmatched call**: {text}" for text in c.unmatched_calls[:LISTED]),
-        *(f"**unmatched tensors**: {text}" for text in c.unmatched_tensors[:LISTED]),
+        *_listed("unmatched call", c.unmatched_calls),
+        *_listed("unmatched tensors", c.unmatched_tensors),
     ]
+
+
+def _listed(what: str, texts: Sequence[str]) -> Iterator[str]:
+    yield from (f"**{what}**: {text}" for text in texts[:LISTED])
+    if len(texts) > LISTED:
+        yield f"**{what}**: and {len(texts) - LISTED} more"
 
 
 def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from parity.align.ignored import left_out_note
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
@@ -52,7 +53,7 @@ def assembled(
     weights = resolved(pairing.weight_map, coverage, rows)
     if options.only:
         if not coverage.calls:
-            chosen = ", ".join(options.only)
+            chosen = ", ".join(map(path_name, options.only))
             raise InputError(f"only: these inputs call no module that {chosen!r} matches")
         weights = _of_modules(weights, coverage, pairing.folding)
     skipped = [name for outcome in outcomes for name in outcome.left_out]

@@ -75,7 +75,7 @@ def run_cases(
     }
     facts = {**comparison.facts, **usage.facts(), **progress.facts(), **seen}
     comparison = replace(comparison, options=options, facts=facts)
-    return assembled(comparison, [*outcomes, *others], pairing, tuple(gaps(done)))
+    return assembled(comparison, [*others, *outcomes], pairing, tuple(gaps(done)))
 
 
 def _known(output: Any, outputs: Mapping[str, Mapping[str, Any]]) -> Any:

@@ -13,6 +13,7 @@ from parity.capture.functional import Functional
 from parity.capture.recorder import Subtree
 from parity.capture.tapped import record_with_taps
 from parity.core.calls import Trace
+from parity.core.exceptions import InputError
 from parity.host.programs import Programs
 from parity.options.options import Options
 from parity.options.scope import Scope
@@ -58,10 +59,22 @@ class RunningPort:
         """The modules and tensors that correspond to the reference's."""
         return pair(reference.modules(), reference.tensors(), self.root, options)
 
+    def prepare(self, context: Context, given: Arguments) -> None:
+        """Drop programs that will hardly run again.
+
+        Raises:
+            InputError: the port lacks the called module, or a part of a function was asked for.
+        """
+        module = self._called(context)
+        if context.options.only and isinstance(module, Functional):
+            raise InputError("only: a port that is a function runs as a whole; leave it out")
+        self._programs.before(context.case.path, given)
+
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The calls of the case on the arguments `given`, or on those of the caller."""
+        if not scope.whole and len(ref.calls) == 1:
+            return Trace((), {})  # the reference called nothing in the scope
         module = self._called(context)
-        self._programs.before(context.port_path, given)
         run = partial(
             capture_nnx.record,
             module,
@@ -87,6 +100,12 @@ class RunningPort:
 
     def _called(self, context: Context) -> nnx.Module:
         """The module that the case calls: the root, whatever its path is renamed to."""
-        return (
-            capture_nnx.submodule(self.root, context.port_path) if context.case.path else self.root
-        )
+        if not context.case.path:
+            return self.root
+        found = capture_nnx.submodules(self.root).get(context.port_path)
+        if found is None:
+            raise InputError(
+                f"the port has no module {context.port_path!r}, counterpart of"
+                f" {context.case.path!r}; use rename="
+            )
+        return found

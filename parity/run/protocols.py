@@ -117,6 +117,14 @@ class Port(Protocol):
         """The modules and tensors that correspond to the reference's."""
         ...
 
+    def prepare(self, context: Context, given: Arguments) -> None:
+        """Make ready for a case, before the reference runs.
+
+        Raises:
+            InputError: the port cannot make it.
+        """
+        ...
+
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The calls of the case on the arguments `given`; `ref` is the reference's run."""
         ...

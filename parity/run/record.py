@@ -18,14 +18,13 @@ def record(context: Context) -> Recording:
     layout_rules.check(layout)
     scope = scope_of(case, reference.modules().keys(), port.paths(), options)
     given = reference.arguments(case, layout)
+    port.prepare(context, given)
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
     done = coverage_of(ref.calls, reference.optional(case))
-    trace = Trace((), {})
-    if scope.whole or len(ref.calls) > 1:
-        progress.stage("port")
-        trace = port.record(context, scope, ref, given)
+    progress.stage("port")
+    trace = port.record(context, scope, ref, given)
     _check_pending(options.pending, ref, trace, early=False)
     roots = ref.calls[-1], trace.calls[-1] if trace.calls else None
     if not scope.whole:

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.store import Store
 from parity.host.progress import Progress
-from parity.options.arguments import check_choice, check_sequences
+from parity.options.arguments import check_choice, check_run, check_sequences
 from parity.options.options import Options
 from parity.options.scope import needed, scope_of
 from parity.run.live import Live
@@ -61,6 +61,7 @@ def record_pair(
             another trace.
     """
     check_sequences(only=only)
+    check_run(seed, depth, None)
     options = pair.resolved(options)
     if pair.offline is None:
         raise InputError(NOT_OFFLINE.format(pair.name))
@@ -69,12 +70,11 @@ def record_pair(
         progress = progress or Progress()
         progress.stage("making the reference")
         reference = pair.make_torch(options, seed)
-        capture_torch.check_devices(reference, (), {})
         live = Live(reference, seed)
         progress.stage("making the inputs")
         scope, paths = Options(only=tuple(only), depth=depth, rename=pair.rename), [*live.modules()]
         check_choice(paths, scope)
-        cases = needed(only, paths, pair.cases(reference, options, seed))
+        cases = needed(scope.only, paths, pair.cases(reference, options, seed))
         _check_names(cases)
         progress.stage("writing the weights")
         index, arrays = requested(pair, reference, options, cases, scope, seed)
@@ -120,7 +120,7 @@ def _record_cases(
                 stored = place.add(found, arrays)
         shown |= scope.whole or len(stored.calls) > 1
     if not shown:
-        chosen = ", ".join(options.only)
+        chosen = ", ".join(map(path_name, options.only))
         raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     return done
 

@@ -35,6 +35,9 @@ class SecondTrace:
         """Modules of the same path, and tensors of the same values."""
         return pair_traces(reference.modules(), reference.tensors(), self._golden)
 
+    def prepare(self, context: Context, given: Arguments) -> None:
+        """Nothing: nothing runs."""
+
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The recorded calls, of whatever arguments they were made."""
         stored = self._cases[context.case.name, context.case.path]
