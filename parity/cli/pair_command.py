@@ -62,8 +62,9 @@ def _option(option: "Option", default: Any) -> click.Option:
 
     def checked(context: click.Context, param: click.Parameter, value: Any) -> Any:
         try:
-            option.value(value)  # the pair parses it again, from the text
-        except InputError as error:
+            if isinstance(value, str):
+                option.parse(value)  # the pair does it again, from the text
+        except ValueError as error:
             raise click.BadParameter(printable(error), context, param) from error
         return value
 

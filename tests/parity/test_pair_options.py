@@ -122,3 +122,34 @@ def test_a_recording_of_other_options_is_not_gone_on_with(tmp_path):
     same_inputs = replace(PAIR, options=(ROWS, SCALE, parity.Option("mode", "Of something.", "a")))
     with pytest.raises(parity.InputError, match=r"of something else \(options differ\)"):
         record_pair(same_inputs, tmp_path)
+
+
+SIZE = parity.Option("size", "Which.", "small", lambda text: {"small": "org/small"}[text])
+SIZED = replace(PAIR, options=(ROWS, SCALE, SIZE))
+
+
+def test_text_of_an_option_is_parsed_once(tmp_path):
+    run("run", f"{__name__}:SIZED", "--size", "small", "--quiet", "--out", tmp_path)
+    assert ASKED[-1]["size"] == "org/small"
+
+
+def test_a_recording_takes_the_root_by_its_name_and_refuses_numbers(tmp_path):
+    assert record_pair(PAIR, tmp_path / "a", only=("<root>",)).cases == 1
+    with pytest.raises(parity.InputError, match="depth -3"):
+        record_pair(PAIR, tmp_path / "b", depth=-3)
+
+
+def test_what_the_port_lacks_is_refused_before_the_reference_runs():
+    class Counted(torch.nn.Sequential):
+        def forward(self, x):
+            raise AssertionError("it ran")
+
+    x = {"x": np.ones((2, 3), np.float32)}
+    case = parity.Case("call/inner", (x["x"],), path="0")
+    pair = replace(PAIR, make_torch=lambda *_: Counted(torch.nn.ReLU()), cases=lambda *_: (case,))
+    with pytest.raises(parity.InputError, match="no module '0', counterpart of '0'"):
+        parity.run_pair(pair)
+    function = replace(pair, make_nnx=lambda *_: parity.Functional(lambda params, x: x, x))
+    function = replace(function, cases=lambda *_: (replace(case, path=""),))
+    with pytest.raises(parity.InputError, match="only: a port that is a function"):
+        parity.run_pair(function, only=("0",))
