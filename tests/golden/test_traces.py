@@ -9,6 +9,7 @@ import pytest
 import tiny
 import torch
 
+import parity
 from parity.core.exceptions import InputError
 from parity.traces.compare import compare_traces
 from parity.traces.propagate import half
@@ -274,3 +275,30 @@ def test_a_spoilt_trace_is_refused(recorded, trace):
     shutil.copy(trace / "00001.safetensors", trace / "00002.safetensors")
     with pytest.raises(InputError, match=r"00002\.safetensors"):
         compare_traces(recorded, trace)
+
+
+def test_calls_of_the_second_trace_alone_are_missing_though_the_first_calls_nothing_chosen(
+    tmp_path,
+):
+    class Net(torch.nn.Module):
+        def __init__(self, often):
+            super().__init__()
+            self.b, self.often = torch.nn.ReLU(), often
+
+        def forward(self, x):
+            return self.b(x) if self.often or x.sum() > 0 else x.relu()
+
+    xs = {name: np.full((2, 3), value, np.float32) for name, value in (("up", 1), ("down", -1))}
+    for name, often in (("rarely", False), ("often", True)):
+        pair = parity.Pair(
+            "mine",
+            lambda options, seed, often=often: Net(often),
+            lambda *_: None,
+            lambda *_: tuple(parity.Case(f"call/{name}", (x,)) for name, x in xs.items()),
+            offline=parity.Offline(lambda reference: {}, lambda *_: None),
+        )
+        record_pair(pair, tmp_path / name, only=("b",))
+    for pair in (("rarely", "often"), ("often", "rarely")):
+        report = compare_traces(*(tmp_path / name for name in pair))
+        assert report.verdict == "FAIL"
+        assert len(report.coverage.unmatched_calls) == 1
