@@ -27,9 +27,8 @@ from jaxvae.models.cogvideox.switches import Switches
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.run.chunks import Bounds, chunk_bounds
 from jaxvae.run.gradient_checkpointing import GradientCheckpointing
-from jaxvae.run.steps import Coder, Step, Video, run_windows
+from jaxvae.run.steps import Coder, Plan, Step, Video, run_windows
 from jaxvae.run.streams import regroup, run_stream
-from jaxvae.run.tiling import Windows
 
 
 class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
@@ -208,9 +207,7 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         bounds = chunk_bounds(frames, size)
         return bounds if self.sharding is None else self.sharding.rounds(bounds)
 
-    def _plan(
-        self, step: Step, shape: tuple[int, ...], compiled: bool = True
-    ) -> tuple[Coder, Windows, list[Bounds]]:
+    def _plan(self, step: Step, shape: tuple[int, ...], compiled: bool = True) -> Plan:
         if step is encode_chunk:
             size, windows = self.num_sample_frames_batch_size, self.sample_windows(shape)
         else:
