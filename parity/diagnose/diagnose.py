@@ -32,15 +32,12 @@ from parity.judge.faults import Found
 
 def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
     """The cause of a fault of a reference that runs, and the evidence for it."""
-    match = next(m for m in record.matches if m.ref.order == found.row.order)
-    # what a tap shows is the work of the call around it
-    owner = match
-    while owner.ref.tapped:
-        owner = next(m for m in record.matches if m.ref.order == owner.parent)
-    for cause, evidence in chain(by_kind(found, match), by_repetition(owner, record)):
-        return Diagnosis(cause, evidence, HINTS[cause])
-    investigation = _Investigation(found, owner, record)
-    cause, evidence = investigation.result()
+    matches = {match.ref.order: match for match in record.matches}
+    match = owner = matches[found.row.order]
+    while owner.ref.tapped:  # what a tap shows is the work of the call around it
+        owner = matches[owner.parent]
+    shown = next(chain(by_kind(found, match), by_repetition(owner, record)), None)
+    cause, evidence = shown or _Investigation(found, owner, record).result()
     return Diagnosis(cause, evidence, HINTS[cause])
 
 
@@ -61,7 +58,8 @@ class _Investigation:
 
     def result(self) -> tuple[str, str]:
         """The cause and its evidence."""
-        fallback = "glue" if self._is_container() else "unknown"
+        container = any(m.parent == self._match.ref.order for m in self._record.matches)
+        fallback = "glue" if container else "unknown"
         if not self._targets:
             return fallback, "no output could be compared"
         place, error = self._place(), self._error(self._plain)
@@ -158,9 +156,6 @@ class _Investigation:
     def _plain(self) -> Result:
         """The arrays of the unchanged reference in float64."""
         return self._replayer.run()
-
-    def _is_container(self) -> bool:
-        return any(match.parent == self._match.ref.order for match in self._record.matches)
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
