@@ -79,28 +79,29 @@ def pooling(op: Operation) -> Ways:
     window = as_tuple(op.given["kernel_size"], n)
     other = op.name.replace("avg", "max") if mean else op.name.replace("max", "avg")
     yield "pooling", f"{other} instead of {op.name}", partial(_pooled, name=other)
-    for name in ("ceil_mode", "count_include_pad")[: 1 + mean]:
-        for flag in (True, False):
-            yield "pooling", f"{name}={flag}", again(**{name: flag})
+    flags = ("ceil_mode", "count_include_pad")[: 1 + mean]
+    for name, flag in itertools.product(flags, (True, False)):
+        yield "pooling", f"{name}={flag}", again(**{name: flag})
     if mean:
         yield "pooling", "the sum instead of the mean", lambda op: op.result() * math.prod(window)
+    steps = as_tuple(op.given.get("stride") or window, n)
     for at in range(min(window)):
-        yield "pooling", f"entry {at} of each window", partial(_picked, at=at, n=n)
-    for low, high, fill in itertools.product(range(3), range(3), (0.0, -math.inf)[: 2 - mean]):
-        around = partial(F.pad, pad=[low, high] * n, value=fill)
-        change = partial(lambda op, by: op.again(input=by(op.subject), padding=0), by=around)
-        yield "padding", f"padding {low}, {high} with {fill:g} in {op.name}", change
+        index = (..., *(slice(at, None, step) for step in steps))
+        change = partial(lambda op, index: op.subject[index].clone(), index=index)
+        yield "pooling", f"entry {at} of each window", change
+    sizes = zip(op.subject.shape[-n:], window, steps, strict=True)
+    same = [max(k - step + -size % step, 0) for size, k, step in sizes]  # as XLA's "SAME" has it
+    ways = [[end for total in same[::-1] for end in (total // 2, total - total // 2)]]
+    ways += [[*ends] * n for ends in itertools.product(range(3), repeat=2)]
+    for pad, fill in itertools.product(ways, (0.0, -math.inf)[: 2 - mean]):
+        padded = partial(F.pad, pad=pad, value=fill)
+        change = partial(lambda op, by: op.again(input=by(op.subject), padding=0), by=padded)
+        yield "padding", f"padding {pad} with {fill:g} in {op.name}", change
 
 
 def _pooled(op: Operation, name: str) -> Any:
     shared = ("input", "kernel_size", "stride", "padding", "ceil_mode")
     return getattr(F, name)(**{k: v for k, v in op.given.items() if k in shared})
-
-
-def _picked(op: Operation, at: int, n: int) -> Any:
-    steps = as_tuple(op.given.get("stride") or op.given["kernel_size"], n)
-    index: tuple[Any, ...] = (..., *(slice(at, None, step) for step in steps))
-    return op.subject[index].clone()
 
 
 @probe(*(f"adaptive_{pool}" for pool in POOLS))
@@ -169,13 +170,22 @@ def reshape_order(op: Operation) -> Ways:
             yield "reshape_order", text.format(op.name), change
     x, y = op.subject, op.result()
     if op.name in PARTS:
-        for order in itertools.permutations(range(len(y))) if len(y) < 5 else [range(len(y))[::-1]]:
+        for order in _orders(len(y)):
             change = partial(lambda op, order: itemgetter(*order)(op.result()), order=order)
             yield "reshape_order", f"the parts of {op.name} in order {tuple(order)}", change
     elif op.name in SHAPES:
         for a in range(max(x.ndim, y.ndim) - 1 if x.ndim != y.ndim else 0):
             text = f"{op.name} with axes {a} and {a + 1} in the other order"
             yield "reshape_order", text, partial(_exchanged, a=a, b=a + 1)
+
+
+def _orders(n: int) -> Iterable[Sequence[int]]:
+    """All orders of few parts; of many those with two exchanged, in one half or in both."""
+    if n < 5:
+        return itertools.permutations(range(n))
+    pairs = [(a, b, h) for h in (0, n // 2) for a, b in itertools.combinations(range(n - h), 2)]
+    ways = [{a: b, b: a, a + h: b + h, b + h: a + h} for a, b, h in pairs]
+    return [[way.get(i, i) for i in range(n)] for way in ways]
 
 
 def _exchanged(op: Operation, a: int, b: int) -> Any:

@@ -332,7 +332,7 @@ def _max_pool(x: jax.Array, pads: Any, fill: float = -jnp.inf) -> jax.Array:
 
 ONE = [(1, 1)] * 2
 case(name="pool_with_same_padding", source="a ResNet's stem", cause="padding",
-     shape=drawn("pool", even=True),
+     shape=(*drawn("pool", even=True)[:3], 15),
      **both(lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: _max_pool(x, ONE),
             lambda x: _max_pool(x, "SAME")))  # fmt: skip
 case(name="zeros_around_a_maximum", source="keras-team/keras-applications#121", cause="padding",
@@ -401,17 +401,35 @@ case(name="heads_before_queries_and_keys", source="a packed projection", cause="
      **both(_scores, lambda x: _port_scores(x, -3), lambda x: _port_scores(x, -2)))  # fmt: skip
 
 
-def _modulated(parts: Any, sigmoid: Any, order: tuple[int, ...] = (0, 1, 2)) -> Any:
-    shift, scale, gate = (parts[i] for i in order)
-    return (shift + 2 * scale) * sigmoid(gate)
+def _modulated(parts: Any, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Any:
+    shift, scale, gate, shift2, scale2, gate2 = (parts[i] for i in order)
+    return gate * (shift + 2 * scale) + gate2 * (shift2 - 3 * scale2)
 
 
-case(name="parts_of_a_modulation_in_other_order", source="the norms of DiT and SD3",
+def _six(name: str, order: tuple[int, ...]) -> dict[str, Any]:
+    return {"shape": drawn(name), **both(
+        lambda x: _modulated(x[:, :6].chunk(6, 1)),
+        lambda x: _modulated(jnp.split(x[..., :6], 6, -1)),
+        lambda x: _modulated(jnp.split(x[..., :6], 6, -1), order))}  # fmt: skip
+
+
+case(name="shift_and_scale_exchanged", source="the norms of DiT and SD3", cause="reshape_order",
+     **_six("both", (1, 0, 2, 4, 3, 5)))  # fmt: skip
+case(name="two_gates_exchanged", source="the norms of DiT and SD3", cause="reshape_order",
+     **_six("gates", (0, 1, 5, 3, 4, 2)))  # fmt: skip
+
+
+def _three(parts: Any, sigmoid: Any, order: tuple[int, ...] = (0, 1, 2)) -> Any:
+    query, key, value = (parts[i] for i in order)
+    return (query + 2 * key) * sigmoid(value)
+
+
+case(name="queries_keys_and_values_in_other_order", source="a packed projection",
      cause="reshape_order", shape=drawn("three"),
-     **both(lambda x: _modulated(x[:, :6].chunk(3, 1), torch.sigmoid),
-            lambda x: _modulated(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid),
-            lambda x: _modulated(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid,
-                                 (1, 2, 0))))  # fmt: skip
+     **both(lambda x: _three(x[:, :6].chunk(3, 1), torch.sigmoid),
+            lambda x: _three(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid),
+            lambda x: _three(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid,
+                             (1, 2, 0))))  # fmt: skip
 case(name="other_half_as_the_gate", source="flax.nnx.glu and its like", cause="reshape_order",
      shape=drawn("glu"),
      **both(lambda x: F.glu(x, 1), lambda x: nnx.glu(x),
