@@ -14,7 +14,8 @@ from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
 from parity.run.outcome import Outcome
 from parity.run.port import RunningPort
-from parity.traces.index import AGAIN, NOT_OFFLINE
+from parity.traces.arrays import AGAIN
+from parity.traces.index import NOT_OFFLINE
 from parity.traces.methods import case_of
 from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace

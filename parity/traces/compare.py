@@ -3,11 +3,11 @@
 Neither model runs. The first trace is the reference, the second stands in place of the port.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
+from parity.core.plain import encode
 from parity.core.verdicts import Coverage
 from parity.extras.input_coverage import InputCoverage
 from parity.host.progress import Progress
@@ -35,7 +35,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     progress.stage("checking the files of the traces")
     ref, other = open_trace(before), open_trace(after)
     _check_alike(ref, other)
-    both = {case.key for case in ref.index.cases} & {case.key for case in other.index.cases}
+    both = ref.cases.keys() & other.cases.keys()
     missing = [
         _missing(case, f"only {golden.folder} has the case {case.name}")
         for golden in (ref, other)
@@ -73,8 +73,7 @@ def _check_alike(ref: Golden, other: Golden) -> None:
                 f"{ref.folder} and {other.folder}: of {what} {one!r} and {two!r}; traces of one"
                 f" {what} can be compared"
             )
-    before, after = _inputs(a), _inputs(b)
-    differ = [key for key in before if key in after and before[key] != after[key]]
+    differ = [key for key, case in ref.cases.items() if _differ(case, other.cases.get(key))]
     if differ:
         name, path = differ[0]
         called = f" of {path}" if path else ""
@@ -84,15 +83,11 @@ def _check_alike(ref: Golden, other: Golden) -> None:
         )
 
 
-def _inputs(index: Index) -> Mapping[tuple[str, str], str]:
-    """Digests of what the pair gave to its cases, and not of what cases before made of that."""
-    found = index.request.get("cases", [])
-    try:
-        return {(str(name), str(path)): str(given) for name, path, given in found}
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{index.pair}: the trace does not say what its cases are given"
-        ) from error
+def _differ(one: StoredCase, other: StoredCase | None) -> bool:
+    """True if a pair gave other inputs to a case, other than by what cases before made of them."""
+    if other is None or not (one.free and other.free):
+        return False
+    return (encode(one.arguments), one.given) != (encode(other.arguments), other.given)
 
 
 def _why(a: Index, b: Index) -> str:
