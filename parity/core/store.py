@@ -137,7 +137,7 @@ class Store:
                     return np.asarray(mapped)
             out = np.empty(buffer.size, buffer.dtype)
             self._file.seek(offset)
-            self._file.readinto(out.view(np.uint8))  # type: ignore[attr-defined]
+            self._file.readinto(out.view(np.uint8).data)
         return out.reshape(buffer.shape)
 
     def __enter__(self) -> "Store":

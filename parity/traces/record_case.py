@@ -10,6 +10,7 @@ import numpy as np
 from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace
 from parity.core.globs import named
 from parity.core.pair import Case, Pair
+from parity.core.plain import encode
 from parity.core.store import Buffer, Store
 from parity.core.tree import flatten
 from parity.force.common import Arrays, NotMeasured
@@ -38,6 +39,7 @@ def record_case(
     nnx = name_of(case.nnx, pair)
     shipped = None if case.shipped is None else name_of(case.shipped, pair)
     given = flatten(live.arguments(case, pair.layout))
+    encode(given.skeleton)  # before minutes of work: it refuses what a file cannot hold
     progress.stage("reference")
     with Store() as store:
         trace, without = _without_taps(case, live.record(case, store, pair.layout, scope.ref))
