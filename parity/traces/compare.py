@@ -3,13 +3,12 @@
 Neither model runs. The first trace is the reference, the second stands in place of the port.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
 from parity.core.plain import encode
-from parity.core.verdicts import Coverage
-from parity.extras.input_coverage import InputCoverage
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.report import Report
@@ -37,11 +36,20 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     _check_alike(ref, other)
     both = ref.cases.keys() & other.cases.keys()
     missing = [
-        _missing(case, f"only {golden.folder} has the case {case.name}")
+        f"only {golden.folder} has the case {case.name}"
         for golden in (ref, other)
         for case in golden.index.cases
         if case.key not in both
     ]
+    if not both:
+        raise InputError(f"{before} and {after}: have no case in common")
+
+    def finish(outcome: Outcome) -> Outcome:
+        """The first outcome says which cases the other trace lacks."""
+        lost = (*outcome.coverage.unmatched_calls, *missing)
+        missing.clear()
+        return replace(outcome, coverage=replace(outcome.coverage, unmatched_calls=lost))
+
     comparison = Comparison(
         f"{before.name} against {after.name}",
         Recorded(ref, LOOK, one_layout=True),
@@ -52,7 +60,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     )
     cases = [_case(case) for case in ref.index.cases if case.key in both]
     gaps = ref.index.gaps
-    return run_cases(comparison, cases, progress, usage, others=missing, gaps=lambda _: gaps)
+    return run_cases(comparison, cases, progress, usage, finish=finish, gaps=lambda _: gaps)
 
 
 def _case(stored: StoredCase) -> Case:
@@ -99,19 +107,3 @@ def _why(a: Index, b: Index) -> str:
         if before.get(name) != after.get(name)
     ]
     return f" ({'; '.join(words)})" if words else ""
-
-
-def _missing(case: StoredCase, why: str) -> Outcome:
-    """Outcome of a case that only one of the traces has."""
-    coverage = Coverage(
-        modules=len(case.modules),
-        matched=(),
-        declared={},
-        unmatched=(),
-        inlined={},
-        calls=len(case.calls),
-        matched_calls=0,
-        unmatched_calls=(why,),
-    )
-    nothing = InputCoverage(case.path, {}, frozenset(), frozenset(), frozenset())
-    return Outcome((), (), coverage, {}, nothing)
