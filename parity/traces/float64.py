@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from parity.core.arrays import Array, LazyArrays
-from parity.core.calls import Call, Leaf, Match
+from parity.core.calls import Call, Leaf, Match, above
 from parity.core.store import Store
 from parity.force.common import Arrays, Listener, NotMeasured
 from parity.traces.arrays import ArrayFolder
@@ -55,15 +55,17 @@ class RecordedFloat64:
         inside: dict[int, list[int]] = defaultdict(list)
         for one in calls:
             inside[one.parent].append(one.order)
+        parents = {one.order: one.parent for one in calls}
         unknown: dict[int, str] = {}
         for match in matches:
-            order, above = match.ref.order, match.ref.parent
+            order, around = match.ref.order, match.ref.parent
             wide, unmatched = self._case.float64[order], set(inside[order]) - matched
             passed: Arrays = {}
-            if above != -1 and above == match.parent and matched.issuperset(inside[above]):
+            if around != -1 and around == match.parent and matched.issuperset(inside[around]):
                 passed = self._wider(match.ref.inputs, wide.passed)
             outputs = self._wider(match.ref.outputs, wide.whole if unmatched else wide.own)
-            if unmatched and (wide.problem or not matched.isdisjoint(_all_inside(order, inside))):
+            deeper = any(order in above(parents[one], parents) for one in matched)
+            if unmatched and (wide.problem or deeper):
                 path = self._case.calls[min(unmatched)].path
                 unknown[order] = wide.problem or APART.format(f"`{path}`")
             listener(match, passed, outputs if order in wanted else {})
@@ -97,13 +99,3 @@ class RecordedFloat64:
             return array if more is None else array + self._arrays.read(more)
 
         return LazyArrays(buffers, read)
-
-
-def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
-    found: list[int] = []
-    waiting = [order]
-    while waiting:
-        inner = inside[waiting.pop()]
-        found += inner
-        waiting += inner
-    return found
