@@ -21,14 +21,6 @@ APART = (
 )
 
 
-def difference(wide: Array, ref: Array) -> Array:
-    """Difference of a float64 array from the recorded one, as a trace stores it."""
-    kind = np.complex64 if ref.dtype.kind == "c" else np.float32
-    exact = np.complex128 if ref.dtype.kind == "c" else np.float64
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
-        return np.asarray(wide - ref.astype(exact)).astype(kind)
-
-
 class RecordedFloat64:
     """One case as it ran in float64 when it was recorded: a `Float64`."""
 

@@ -28,10 +28,6 @@ FORMAT = 5
 recorded of a call or what its numbers mean. A trace of another version of the package or of its
 dependencies can be used as long as this is the same."""
 
-NOT_OFFLINE = (
-    "pair {!r} does not say how its port is made without torch; give it offline=parity.Offline(...)"
-)
-
 Wide = Mapping[str, Buffer | None]
 """By leaf, what to add in float64 to the recorded array to get the reference's own in float64;
 `None` where that is nothing."""

@@ -21,14 +21,13 @@ from parity.core.metrics import distance, unit_roundoff
 from parity.core.pair import Case
 from parity.core.problems import not_measured, other_value
 from parity.core.store import Buffer, Store
-from parity.force.common import Arrays
+from parity.force.common import Arrays, Float64
 from parity.judge.faults import Found
 from parity.judge.rows import rows_of
 from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
 from parity.measure.noise import score
-from parity.traces.float64 import RecordedFloat64
 
 UNLIKE = "not measured: what it was given is not the same in both"
 
@@ -41,7 +40,7 @@ def judge_apart(
     case: Case,
     matches: Sequence[Match],
     calls: Sequence[Call],
-    float64: RecordedFloat64,
+    float64: Float64,
     free: Free,
     store: Store,
 ) -> tuple[Sequence[Found], Exclusives]:

@@ -4,13 +4,27 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.core.exceptions import InputError
-from parity.core.pair import Case, Pair
+from parity.core.pair import Case, Offline, Pair
 from parity.traces.index import StoredCase
 
 Method = str | Callable[..., Any]
 
 FUNCTION = "function:"
 """Before the name of a function; no method has such a name."""
+
+
+def offline_of(pair: Pair) -> Offline:
+    """Maker of the port where torch is not installed.
+
+    Raises:
+        InputError: the pair does not say.
+    """
+    if pair.offline is None:
+        raise InputError(
+            f"pair {pair.name!r} does not say how its port is made without torch; give it"
+            " offline=parity.Offline(...)"
+        )
+    return pair.offline
 
 
 def name_of(method: Method, pair: Pair) -> str:
@@ -61,7 +75,7 @@ def _method_of(stored: str, pair: Pair) -> Method:
 
 
 def _functions(pair: Pair) -> dict[str, Callable[..., Any]]:
-    methods = dict.fromkeys(pair.offline.methods if pair.offline else ())
+    methods = dict.fromkeys(offline_of(pair).methods)
     found = {function.__name__: function for function in methods}
     if len(found) < len(methods):
         raise InputError(f"two functions in Offline.methods of {pair.name!r} have one name")

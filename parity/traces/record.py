@@ -11,7 +11,6 @@ import torch
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError
 from parity.core.files import writable
-from parity.core.globs import path_name
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.host.progress import Progress
@@ -21,7 +20,8 @@ from parity.options.scope import needed, scope_of
 from parity.run.facts import facts
 from parity.run.live import Live
 from parity.traces.arrays import ArrayFolder
-from parity.traces.index import NAME, NOT_OFFLINE, Index, StoredCase, StoredTensor, write_index
+from parity.traces.index import NAME, Index, StoredCase, StoredTensor, write_index
+from parity.traces.methods import offline_of
 from parity.traces.record_case import record_case
 
 
@@ -58,8 +58,7 @@ def record_pair(
     check_sequences(only=only)
     check_run(seed, depth, None)
     options = pair.resolved(options)
-    if pair.offline is None:
-        raise InputError(NOT_OFFLINE.format(pair.name))
+    offline = offline_of(pair)
     if (writable(folder) / NAME).exists():
         raise InputError(f"{folder}: has a trace; choose another --out, or remove it")
     progress = progress or Progress()
@@ -72,7 +71,7 @@ def record_pair(
     cases = needed(scope.only, paths, pair.cases(reference, options, seed))
     _check_names(cases)
     progress.stage("writing the weights")
-    settings = dict(pair.offline.settings(reference))
+    settings = dict(offline.settings(reference))
     tensors, state = _weights(reference, arrays)
     done, stored = _record_cases(cases, live, pair, scope, arrays, progress)
     index = Index(
@@ -142,7 +141,7 @@ def _record_cases(
         stored.append(found)
         shown |= scope.whole or len(found.calls) > 1
     if not shown:
-        chosen = ", ".join(map(path_name, options.only))
+        chosen = ", ".join(filter(None, options.only))
         raise InputError(f"only: these inputs call no module that {chosen!r} matches")
     return done, stored
 

@@ -1,7 +1,7 @@
 """One case of a golden trace: the calls of the reference, and what they do in float64."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace
 from parity.core.globs import named
 from parity.core.pair import Case, Pair
 from parity.core.plain import encode
-from parity.core.store import Buffer, Store
+from parity.core.store import Array, Store
 from parity.core.tree import flatten
 from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
@@ -20,7 +20,6 @@ from parity.run.inputs import root_outputs
 from parity.run.live import Live
 from parity.run.part import Extent, extents
 from parity.traces.arrays import ArrayFolder
-from parity.traces.float64 import difference
 from parity.traces.index import Float64Call, StoredCase, Wide, buffers_of
 from parity.traces.methods import name_of
 
@@ -99,16 +98,9 @@ def _in_float64(
     added: dict[int, dict[str, Any]] = defaultdict(dict)
 
     def wide(leaves: Sequence[Leaf], found: Arrays) -> Wide:
-        """What is to be added to the leaves to get `found`, which are these in float64."""
-        more: dict[str, Buffer | None] = {}
-        for leaf in leaves:
-            array = found.get(leaf.name) if leaf.buffer else None
-            if array is None or not leaf.buffer or leaf.buffer.dtype.kind not in "fcV":
-                continue
-            if array.shape == leaf.buffer.shape:
-                gap = difference(array, store.get(leaf.buffer))
-                more[leaf.name] = arrays.put(gap) if gap.any() else None
-        return more
+        """Additions to the leaves that make them `found`, which are these in float64."""
+        gaps = _differences(leaves, found, store)
+        return {name: arrays.put(gap) if gap.any() else None for name, gap in gaps}
 
     def heard(match: Match, given: Arrays, outputs: Arrays) -> None:
         added[match.ref.order]["passed"] = wide(match.ref.inputs, given)
@@ -137,3 +129,19 @@ def _with_itself(call: Call) -> Match:
         tuple(LeafMatch(leaf, leaf) for leaf in leaves) for leaves in (call.inputs, call.outputs)
     )
     return Match(call, call, inputs, outputs, call.parent)
+
+
+def _differences(
+    leaves: Sequence[Leaf], found: Arrays, store: Store
+) -> Iterator[tuple[str, Array]]:
+    """By leaf the difference of its float64 array from the recorded one, as a trace stores it."""
+    for leaf in leaves:
+        wide = found.get(leaf.name)
+        if leaf.buffer is None or wide is None or wide.shape != leaf.buffer.shape:
+            continue
+        kinds = {"c": (np.complex64, np.complex128)}
+        kind, exact = kinds.get(leaf.buffer.dtype.kind, (np.float32, np.float64))
+        if leaf.buffer.dtype.kind in "fcV":
+            with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
+                gap = wide - store.get(leaf.buffer).astype(exact)
+                yield leaf.name, np.asarray(gap).astype(kind)

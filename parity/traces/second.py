@@ -13,7 +13,6 @@ from parity.run.pairing import Pairing
 from parity.run.part import Extent, Part
 from parity.run.protocols import Arguments, Context, Reference
 from parity.run.records import Compared, Judged
-from parity.traces.float64 import RecordedFloat64
 from parity.traces.judge import judge_apart
 from parity.traces.recorded import in_one_layout
 from parity.traces.trace import Golden
@@ -55,7 +54,6 @@ class SecondTrace:
         """Judged rows by what each call was given and returned in both recordings."""
         matches, calls = compared.alignment.matches, compared.recording.calls
         float64 = context.reference.float64(context.case)
-        assert isinstance(float64, RecordedFloat64)  # both sides are recordings
         store, sides = context.store, Sides(float64, {}, "__call__")
         found, exclusives = judge_apart(
             context.case, matches, calls[0], float64, compared.free, store
