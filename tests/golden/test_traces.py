@@ -269,6 +269,20 @@ def test_other_inputs_are_refused(plain, tmp_path):
         assert part in str(caught.value)
 
 
+def test_inputs_that_cases_before_made_may_differ(recorded, tmp_path):
+    """The last case takes what the edited reference returned."""
+
+    def make_torch(*asked):
+        reference = tiny.make_torch(*asked)
+        gelu(reference)
+        return reference
+
+    record_pair(replace(tiny.PAIR, make_torch=make_torch), tmp_path, **ASKED)
+    report = compare_traces(recorded, tmp_path)
+    assert report.first_fault.path == "block.act"
+    assert {row.case for row in report.rows} >= {"forward/image", "call/h"}
+
+
 def test_a_spoilt_trace_is_refused(recorded, trace):
     one, other = sorted((trace / "arrays").iterdir())[:2]
     shutil.copy(one, other)
