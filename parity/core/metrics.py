@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.core.measurements import Metrics
-
-Array = Shaped[np.ndarray, "..."]
+from parity.core.store import Array
 
 BLOCK = 1 << 16
 """Elements at a time: a handful of float64 temporaries of this length fit a 4 MiB cache, and two
