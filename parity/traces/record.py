@@ -17,8 +17,8 @@ from parity.host.progress import Progress
 from parity.options.arguments import check_choice, check_run, check_sequences
 from parity.options.options import Options
 from parity.options.scope import needed, scope_of
-from parity.run.facts import facts
 from parity.run.live import Live
+from parity.run.loop import pair_facts
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import NAME, Index, StoredCase, StoredTensor, write_index
 from parity.traces.methods import offline_of
@@ -79,7 +79,7 @@ def record_pair(
         layout=dict(pair.layout),
         settings=settings,
         environment=dict(live.environment()),
-        facts=facts(pair, reference, cases, options, seed),
+        facts=pair_facts(pair, reference, cases, options, seed),
         only=scope.only,
         depth=depth,
         modules=tuple(replace(info, path=path) for path, info in live.modules().items()),

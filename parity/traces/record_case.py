@@ -17,8 +17,8 @@ from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
 from parity.options.scope import Scope, opened
 from parity.run.inputs import root_outputs
+from parity.run.judge import Extent, extents
 from parity.run.live import Live
-from parity.run.part import Extent, extents
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import Float64Call, StoredCase, Wide, buffers_of
 from parity.traces.methods import name_of
