@@ -15,14 +15,6 @@ from parity.cli.pair_command import PairCommand
 @SEED
 @ONLY
 @DEPTH
-@click.option(
-    "--shard-size",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    metavar="MB",
-    help="How large a file may be, in megabytes.",
-)
 @with_output(
     "Where the trace goes  [default: traces/PAIR]",
     click.option("--quiet", is_flag=True, help="No progress; print only what is wrong."),
@@ -32,33 +24,29 @@ def record(
     seed: int,
     only: tuple[str, ...],
     depth: int | None,
-    shard_size: int,
     output: Output,
     **options: Any,
 ) -> None:
     """Run the PyTorch side of PAIR once and write all that `parity check` needs.
 
-    A recording that was killed goes on when the same command is given again. --json prints what was
-    written. Options that the pair has of its own come after its name: see `parity record PAIR
-    --help`.
+    --json prints what was written. Options that the pair has of its own come after its name: see
+    `parity record PAIR --help`.
     """
     with output.progress() as progress:
         chosen = find_pair(pair)
         folder = output.folder(f"traces/{chosen.name}", bool(only) or depth is not None)
         from parity.traces.record import record_pair
 
-        recording = record_pair(
+        written = record_pair(
             chosen,
             folder,
             options,
             seed=seed,
             only=only,
             depth=depth,
-            shard_size=shard_size * 10**6,
             progress=progress,
         )
     if output.as_json:
-        click.echo(json.dumps({**vars(recording), "folder": str(folder)}, indent=1))
+        click.echo(json.dumps({**vars(written), "folder": str(folder)}, indent=1))
     elif not output.quiet:
-        kept = f", {recording.kept} of them recorded before" if recording.kept else ""
-        click.echo(f"{recording.cases} cases{kept}, {recording.nbytes / 1e6:.1f} MB in {folder}")
+        click.echo(f"{written.cases} cases, {written.nbytes / 1e6:.1f} MB in {folder}")
