@@ -97,17 +97,6 @@ def triangle(ref: Array, port: Array, wide: Array) -> tuple[float, float, float]
     return (of_port / size) ** 0.5, (of_ref / size) ** 0.5, (of_wide / size) ** 0.5
 
 
-def rms_distance(ref: Array, other: Array) -> tuple[float, float]:
-    """Root mean square of `other - ref` and of `ref`; infinite where finiteness differs."""
-    _, relative, nonfinite = distance(ref, other)
-    norm = rms(ref)
-    if nonfinite:
-        return float("inf"), norm
-    if norm == 0.0:
-        return rms(other), norm
-    return relative * norm, norm
-
-
 def rms(array: Array) -> float:
     """Root mean square of the finite entries."""
     flat, total, scratch = array.reshape(-1), 0.0, _Scratch(array.dtype)

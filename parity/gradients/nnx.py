@@ -28,7 +28,7 @@ from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, Turns, by_port_leaf, values
 from parity.force.nnx import replaced
-from parity.gradients.protocol import Gradients, Key, Side
+from parity.gradients.records import Gradients, Key, Side
 
 NO_GRADIENT = "not measured: the port has no gradient"
 
@@ -42,20 +42,15 @@ class PortRun:
 
     `local` are those of the local code of calls: of its inputs and tensors, and of the outputs of
     the calls inside it. `whole` are those of calls that have others inside, with all of that.
-    Leaves have the port's names, tensors their full name. `done` are the calls that have any,
-    `problems` say why others have none. Calls that are `hidden` are made under a JAX
-    transformation: their code counts with that of the call around them. `outputs` are what calls
-    returned by themselves. `aliases` maps all names of a variable, which modules may share, to the
-    one used here.
+    Leaves have the port's names, tensors their full name. `problems` say why calls have none. Calls
+    that are `hidden` are made under a JAX transformation: their code counts with that of the call
+    around them. `aliases` maps all names of a variable, which modules may share, to the one here.
     """
 
     local: dict[Key, Buffer] = field(default_factory=dict)
     whole: dict[Key, Buffer] = field(default_factory=dict)
-    done: set[int] = field(default_factory=set)
-    containers: set[int] = field(default_factory=set)
     problems: dict[int, str] = field(default_factory=dict)
     hidden: set[int] = field(default_factory=set)
-    outputs: dict[tuple[int, str], Buffer] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -159,21 +154,12 @@ class _Differentiating(Observer):
             output = flatten(_called(made(module), given, [array for _, array in given.arrays]))
         finally:
             inner = self._open.pop()
-        order = match.ref.order
-        for name, array in output.arrays:
-            self.found.outputs[order, name] = self._store.put(np.asarray(array))
         try:
-            local = self._gradients(match, before, made, given, inner)
-            container = any(one.match is not None for one in inner)
-            whole = self._gradients(match, before, made, given, None) if container else {}
+            self.found.local |= self._gradients(match, before, made, given, inner)
+            if any(one.match is not None for one in inner):
+                self.found.whole |= self._gradients(match, before, made, given, None)
         except Exception as error:  # code without a gradient fails in ways of its own
-            self.found.problems[order] = f"{NO_GRADIENT}: {first_line(error)}"
-            return output
-        self.found.local |= local
-        self.found.whole |= whole
-        self.found.done.add(order)
-        if container:
-            self.found.containers.add(order)
+            self.found.problems[match.ref.order] = f"{NO_GRADIENT}: {first_line(error)}"
         return output
 
     def _gradients(

@@ -47,10 +47,10 @@ def _gradients(
     if not smooth or smooth[-1].ref.parent != -1:
         return (), (), (NO_ROOT,)
     backward = context.reference.backward(context.case)
-    measured = measure_gradients(
+    subjects = measure_gradients(
         smooth, calls, judged.sides, backward, context.weights, context.store, context.progress
     )
-    rows, wrong = judge_gradients(context.case, measured, {fault.path for fault in faults})
+    rows, wrong = judge_gradients(context.case, subjects, {fault.path for fault in faults})
     return tuple(rows), tuple(wrong), ()
 
 

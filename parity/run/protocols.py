@@ -25,7 +25,7 @@ from parity.options.scope import Scope
 from parity.run.records import Compared, Judged
 
 if TYPE_CHECKING:
-    from parity.gradients.protocol import Backward
+    from parity.gradients.torch import TorchBackward
     from parity.run.pairing import Pairing
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -68,7 +68,7 @@ class Reference(Protocol):
         """The case in float64."""
         ...
 
-    def backward(self, case: Case) -> "Backward":
+    def backward(self, case: Case) -> "TorchBackward":
         """The backward pass of the case, of a reference that runs."""
         ...
 
