@@ -48,9 +48,7 @@ class Subjects:
 
     def why(self, *calls: Match) -> str:
         """The reason why calls have no gradients to compare, `""` if they have."""
-        problems = self._runs.port.problems
-        found = (unforced(match) or problems.get(match.ref.order) for match in calls)
-        return self._runs.problem or next(filter(None, found), "")
+        return self._runs.problem or next(filter(None, map(unforced, calls)), "")
 
     def goes_to(self, subject: Subject) -> list[int]:
         """The calls that the output of a call goes on to, by `order`."""
@@ -65,9 +63,7 @@ class Subjects:
         """The gradient of each input of a call."""
         for leaf in paired(match.inputs):
             subject = self._of_leaf(match, "input", leaf, match.ref.kind)
-            free = None
-            if match is self._runs.recording.root:
-                free = self._array(self._free.get(self._port_key(match, leaf)))
+            free = self._free(match, leaf) if match.ref.parent == -1 else None
             yield replace(
                 subject,
                 free=None if free is None else (subject.ref, free),
@@ -96,24 +92,20 @@ class Subjects:
         return Subject(match, name, kind, ref, port, wide, lambda: float64.moved(key, leaf.undo))
 
     def subtree(self, match: Match) -> Iterator[tuple[Subject, Array | None]]:
-        """The gradients of a call, and the port's with all that is inside it."""
-        calls, whole = self._by_path[match.ref.path], self._runs.port.whole
+        """The gradients of a call and of the parameters in it, and the port's as it runs."""
         for leaf, subject in zip(paired(match.inputs), self.inputs(match), strict=True):
-            yield subject, self._array(whole.get(self._port_key(match, leaf)))
+            yield subject, self._free(match, leaf)
         for name, lines in self._lines.items():
-            port = self._port_tensor(whole, calls, lines)
-            if port is not None:
+            if f".{lines[0].name}".startswith(f".{match.ref.path}.".replace("..", ".")):
                 subject = self._share(name, self.matches)
-                yield subject, _as(port, subject.ref)
+                yield subject, self._free_tensor(name, subject.ref)
 
-    @property
-    def _free(self) -> Mapping[Key, Buffer]:
-        """The port's gradients in which those of the root are of the whole run."""
-        root, port = self._runs.recording.root.ref.order, self._runs.port
-        return port.whole if any(match.parent == root for match in self.matches) else port.local
+    def _free(self, match: Match, leaf: LeafMatch) -> Array | None:
+        assert leaf.port is not None
+        return self._array(self._runs.port.free.get((match.ref.order, "input", leaf.port.name)))
 
-    def _port_key(self, match: Match, leaf: LeafMatch) -> Key:
-        return match.ref.order, "input", leaf.port.name if leaf.port else ""
+    def _free_tensor(self, name: str, like: Array) -> Array | None:
+        return _as(self._port_tensor(self._runs.port.free, self.matches, self._lines[name]), like)
 
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over the calls of each module that uses it.
@@ -130,10 +122,10 @@ class Subjects:
 
     def _held(self, share: Subject, path: str, alone: bool) -> Subject:
         """The share of the module that holds a parameter: all of it if that is `alone`."""
-        name, root = share.name, self._runs.recording.root
+        name = share.name
         ref = self._array(self._runs.recorded.of.get(total(name)))
         ref = np.zeros_like(share.ref) if ref is None else ref
-        free = _as(self._port_tensor(self._free, [root], self._lines[name]), ref)
+        free = self._free_tensor(name, ref)
         return replace(
             share,
             name=name.removeprefix(f"{path}."),

@@ -627,8 +627,6 @@ def test_a_tied_weight_is_judged_where_it_is_used():
     assert ("", "grad(first.weight)") in list(zip(shares.path, shares.leaf, strict=True))
     stopped = compare(*small(forward=forward, call=tied_stopped), (X,))
     assert [fault.path for fault in stopped.faults] == [""]
-    unknown = compare(*small(forward=forward, ours=loop, call=tied), (X,))
-    assert {row.path for row in unknown.rows if row.verdict != "PASS"} == {""}
 
 
 def test_variables_that_the_port_shares():
