@@ -16,7 +16,7 @@ from parity.force.common import NotMeasured, Recording, Sides
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
 from parity.gradients.records import Gradients
-from parity.gradients.subjects import Runs, Subjects
+from parity.gradients.subjects import Subjects
 from parity.gradients.torch import TorchBackward
 from parity.host.progress import Progress
 
@@ -51,10 +51,10 @@ def measure_gradients(
             progress.stage(f"gradients: the reference in float64{more}")
             return backward.in_float64(recording, recorded, sample)
 
-        return Subjects(Runs(recording, weights, Float64(run, store), recorded, port))
+        return Subjects(recording, weights, Float64(run, store), recorded, port)
     except NotMeasured as error:
         none = Float64(lambda _: Gradients(), store)
-        return Subjects(Runs(recording, weights, none, problem=str(error)))
+        return Subjects(recording, weights, none, problem=str(error))
 
 
 def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.core.arrays import Array
 from parity.core.calls import Match
-from parity.core.limits import RLimit, r_limit
+from parity.core.limits import r_limit
 from parity.core.measurements import Error
 from parity.core.metrics import rms, unit_roundoff
 from parity.measure.noise import of_sum, score
@@ -77,39 +77,27 @@ class Subject:
         return self.scored(self.port)
 
     def scored(self, port: Array) -> Error:
-        """The error of a gradient in its place."""
-        limit = r_limit(self.kind)
-        return scored(self.ref, port, self.wide, self.moved, limit, self.positions)
+        """The error of a gradient in its place. That of data that is only moved is never exact.
 
-
-def scored(
-    ref: Array,
-    port: Array,
-    wide: Array | None,
-    moved: Callable[[], Array | None],
-    limit: RLimit,
-    positions: int = 1,
-) -> Error:
-    """The error of a gradient. Those of data that is only moved are summed: never exact.
-
-    One that is over a limit is measured again in units of what roundings make of it. If it fails
-    still, and is small, entries that jump are left out; the reference's own always are.
-    """
-    if wide is None or wide.shape != ref.shape:
-        return score(ref, port).of_subtree()
-    ref = _without_jumps(ref, wide)
-    error = score(ref, port, wide).of_subtree()
-    shaken = moved() if error.r > limit.warn or not error.steady else None
-    if shaken is None:
-        return error
-    unit = 4 * unit_roundoff(ref.dtype)
-    terms = of_sum(_rounding(shaken), positions)
-    error = score(ref, port, wide, terms).of_subtree()
-    if not error.r > limit.fail or not error.rel_l2 < KINK:
-        return error
-    gap = np.abs(port.astype(wide.dtype) - wide)
-    jumped = (gap > ENTRY * unit * max(rms(wide), terms)) & (gap <= AS_FAR * shaken)
-    return replace(error, r=score(ref, np.where(jumped, wide, port), wide, terms).r)
+        One that is over a limit is measured again in units of what roundings make of it. If it
+        fails still, and is small, entries that jump are left out; the reference's own always are.
+        """
+        wide, limit = self.wide, r_limit(self.kind)
+        if wide is None or wide.shape != self.ref.shape:
+            return score(self.ref, port).of_subtree()
+        ref = _without_jumps(self.ref, wide)
+        error = score(ref, port, wide).of_subtree()
+        moved = self.moved() if error.r > limit.warn or not error.steady else None
+        if moved is None:
+            return error
+        terms = of_sum(_rounding(moved), self.positions)
+        error = score(ref, port, wide, terms).of_subtree()
+        if not error.r > limit.fail or not error.rel_l2 < KINK:
+            return error
+        unit = 4 * unit_roundoff(ref.dtype) * max(rms(wide), terms)
+        gap = np.abs(port.astype(wide.dtype) - wide)
+        jumped = (gap > ENTRY * unit) & (gap <= AS_FAR * moved)
+        return replace(error, r=score(ref, np.where(jumped, wide, port), wide, terms).r)
 
 
 def _without_jumps(ref: Array, wide: Array) -> Array:

@@ -1,13 +1,12 @@
 """One run of the reference with something at the boundary of each call: `Natural` and `Forced`.
 
-What goes into a call and comes out of it passes a boundary, which sees it, and the gradient on the
-way back. In float64 it replaces both by what was recorded.
+What goes into a call and comes out of it is copied, which is the identity to autograd: there the
+gradients are read, and in float64 what comes in from either side is replaced by what was recorded.
 """
 
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import ml_dtypes
@@ -25,21 +24,6 @@ from parity.force.torch import Calls, Forward, Replaced, Widened, to_array, wide
 from parity.gradients.records import Gradients, Key, Side, differentiable, total
 
 NO_GRADIENT = "not measured: the reference has no gradient"
-
-
-class _Boundary(torch.autograd.Function):
-    """`value` for an array, and what `back` makes of its gradient for the gradient."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, own: torch.Tensor, value: torch.Tensor, back: Callable[..., torch.Tensor]
-    ) -> torch.Tensor:
-        ctx.back = back
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.back(*gradients), None, None
 
 
 class Natural(Calls):
@@ -92,28 +76,20 @@ class Natural(Calls):
         return passed.result(output, returned)
 
     def passed(self, match: Match, side: Side, name: str, own: Any) -> Any:
-        """An array behind a boundary, at which its gradient is kept."""
+        """A copy of an array, through which its gradient passes and is kept."""
         leaves = match.ref.inputs if side == "input" else match.ref.outputs
         leaf = next((leaf for leaf in leaves if leaf.name == name), None)
         last = match is self.match and side == "output" and not _depends(own)
         if leaf is None or last or not _has_gradient(own) or not torch.is_grad_enabled():
             return own
-        key: Key = (match.ref.order, side, name)
+        key, put, moved = _key(match, side, name), self.store.put, leaf.moved
         for before in self._before(own):
             self._flows[before][match.ref.order] = None
-
-        def back(gradient: torch.Tensor) -> torch.Tensor:
-            self._found[key] = self.store.put(to_array(gradient, leaf.moved))
-            return gradient
-
-        return self.boundary(own, own, back, key)
-
-    def boundary(self, own: Any, value: torch.Tensor, back: Any, key: Key) -> torch.Tensor:
-        """The value behind a boundary; a constant of the code around it has a gradient too."""
-        if not own.requires_grad:
+        if not own.requires_grad:  # a constant of the code around it
             own = own.detach().requires_grad_(True)
             self._leaves.append(own)
-        copy: torch.Tensor = _Boundary.apply(own, value, back)  # type: ignore[no-untyped-call]
+        copy = own.clone()
+        copy.register_hook(lambda one: self._found.update({key: put(to_array(one, moved))}))
         self._boundaries[copy.grad_fn] = key
         return copy
 
@@ -146,63 +122,54 @@ class Forced(Natural):
     def forced(self, recorded: Gradients, widened: Sequence[tuple[str, Widened]]) -> Gradients:
         """Gradients of all boundaries, and those of the float64 copies of parameters by call."""
         self._recorded, self._widened = recorded, widened
-        self._sums: dict[Key, torch.Tensor] = {}
-        roots = [one for _, one in self.run(widen).arrays if _depends(one)]
-        ends = [*(one.wide for _, one in widened), *self._leaves]
-        given = [torch.zeros_like(one) for one in roots]  # the boundary has the recorded one
-        torch.autograd.grad(roots, ends, given, allow_unused=True)
-        tensors = {key: self.store.put(to_array(one, False)) for key, one in self._sums.items()}
-        return Gradients(self._found | tensors)
+        self._roots: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._ends: list[tuple[Key, bool, torch.Tensor]] = []
+        self.run(widen)
+        roots, given = [root for root, _ in self._roots], [start for _, start in self._roots]
+        ends = [end for _, _, end in self._ends]
+        sums: dict[Key, Any] = defaultdict(float)  # modules that share one have a copy each
+        values = torch.autograd.grad(roots, ends, given, allow_unused=True) if roots else ()
+        for (key, moved, _), value in zip(self._ends, values, strict=False):
+            if value is not None:
+                sums[key] = sums[key] + to_array(value, moved)
+        return Gradients({key: self.store.put(value) for key, value in sums.items()})
 
     def around(self, match: Match, forward: Forward, given: Flat) -> Any:
-        """Make it on what was recorded, and return what was recorded."""
+        """Make it on what was recorded, with parameters of its own; return what was recorded."""
 
         @functools.wraps(forward)
         def separate(*args: Any, **kwargs: Any) -> Any:
-            with self._of_call(match):
+            before = [(one, one.group[one.name]) for _, one in self._widened]
+            for name, one in self._widened:
+                one.group[one.name] = self._end(_key(match, "tensor", name), False, one.wide)
+            try:
                 return forward(*args, **kwargs)
+            finally:
+                for one, outer in before:
+                    one.group[one.name] = outer
 
         return super().around(match, separate, given)
 
     def passed(self, match: Match, side: Side, name: str, own: Any) -> Any:
-        """The recorded array, with the recorded gradient for what is before it."""
+        """The recorded array, at which gradients of the code behind it end."""
         leaf = by_ref_leaf(match.inputs if side == "input" else match.outputs).get(name)
         if leaf is None or leaf.buffer is None:
             # a copy: it may be written to
             return own.detach().clone() if isinstance(own, torch.Tensor) else own
-        value, moved = widen(self.store.get(leaf.buffer), leaf.moved), leaf.moved
-        if not differentiable(leaf) or not _has_gradient(own):
-            return value
-        key: Key = (match.ref.order, side, name)
+        value, key = widen(self.store.get(leaf.buffer), leaf.moved), _key(match, side, name)
+        start = self._recorded.of.get(key)
+        if start is not None and _depends(own):
+            self._roots.append((own.clone(), widen(self.store.get(start), leaf.moved).clone()))
+        return self._end(key, leaf.moved, value).clone() if differentiable(leaf) else value
 
-        def back(gradient: torch.Tensor) -> torch.Tensor:
-            outer = match is self.match and side == "output"
-            if not outer:
-                self._found[key] = self.store.put(to_array(gradient, moved))
-            start = self._recorded.of.get(key)
-            if start is None:
-                return torch.zeros_like(gradient)
-            return widen(self.store.get(start), moved).clone()
+    def _end(self, key: Key, moved: bool, value: torch.Tensor) -> torch.Tensor:
+        end = value.detach().requires_grad_(True)
+        self._ends.append((key, moved, end))
+        return end
 
-        return self.boundary(own, value, back, key)
 
-    @contextmanager
-    def _of_call(self, match: Match) -> Iterator[None]:
-        """In the block the gradients of parameters count with a call."""
-        before = [(one, one.group[one.name]) for _, one in self._widened]
-        for name, one in self._widened:
-            key: Key = (match.ref.order, "tensor", name)
-            view = one.wide.view_as(one.wide)
-            view.register_hook(functools.partial(self._add, key))  # type: ignore[no-untyped-call]
-            one.group[one.name] = view
-        try:
-            yield
-        finally:
-            for one, outer in before:
-                one.group[one.name] = outer
-
-    def _add(self, key: Key, gradient: torch.Tensor) -> None:
-        self._sums[key] = gradient + self._sums[key] if key in self._sums else gradient
+def _key(match: Match, side: Side, name: str) -> Key:
+    return match.ref.order, side, name
 
 
 def as_tensor(array: Array, moved: bool) -> torch.Tensor:

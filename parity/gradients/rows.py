@@ -107,7 +107,7 @@ def _judged(
 ) -> Sequence[Found]:
     limit, order = fail_limit(match.ref.kind), match.ref.order
     errors = [*(one.own for one in own), *(one.error for one in passed)]
-    wrong = [error.rel_l2 for error in errors if error.fails(limit)]
+    wrong = [min(error.rel_l2, 1.0) for error in errors if error.fails(limit)]
     container = any(one.parent == order for one in subjects.matches)
     holds = container and bool(wrong) and _holds(match, min(wrong), subjects)
     found = []

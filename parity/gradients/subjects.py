@@ -22,8 +22,8 @@ NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
 
 
 @dataclass(frozen=True)
-class Runs:
-    """Gradients of the reference as it runs and in float64, and of the port.
+class Subjects:
+    """Gradients of the reference as it runs and in float64, and of the port, by call.
 
     `recording` holds the calls of the reference, `problem` says why there are no gradients.
     """
@@ -35,29 +35,30 @@ class Runs:
     port: PortRun = field(default_factory=PortRun)
     problem: str = ""
 
+    @property
+    def matches(self) -> Sequence[Match]:
+        """The calls that are compared."""
+        return self.recording.matches
 
-class Subjects:
-    """The gradients of some runs, one `Subject` for each of a call."""
-
-    def __init__(self, runs: Runs) -> None:
-        self._runs, self._store, self.matches = runs, runs.recording.store, runs.recording.matches
-        self._by_order = {match.ref.order: match for match in self.matches}
-        self._by_path: dict[str, list[Match]] = {}
+    @cached_property
+    def _by_path(self) -> Mapping[str, Sequence[Match]]:
+        found: dict[str, list[Match]] = {}
         for match in self.matches:
-            self._by_path.setdefault(match.ref.path, []).append(match)
+            found.setdefault(match.ref.path, []).append(match)
+        return found
 
     def why(self, *calls: Match) -> str:
         """The reason why calls have no gradients to compare, `""` if they have."""
-        return self._runs.problem or next(filter(None, map(unforced, calls)), "")
+        return self.problem or next(filter(None, map(unforced, calls)), "")
 
     def goes_to(self, subject: Subject) -> list[int]:
         """The calls that the output of a call goes on to, by `order`."""
         key: Key = (subject.match.ref.order, "output", subject.name)
-        return list(self._runs.recorded.flows.get(key, ()))
+        return list(self.recorded.flows.get(key, ()))
 
     def put(self, array: Array) -> Buffer:
         """The array in the store."""
-        return self._store.put(array)
+        return self.recording.store.put(array)
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""
@@ -67,13 +68,13 @@ class Subjects:
             yield replace(
                 subject,
                 free=None if free is None else (subject.ref, free),
-                given=reference(leaf, self._store),
+                given=reference(leaf, self.recording.store),
                 problem=self.why(match),
             )
 
     def passed_back(self, match: Match) -> Iterator[Subject]:
         """The gradient that the parent of a call passes back to each of its outputs."""
-        parent = self._by_order.get(match.parent)
+        parent = next((one for one in self.matches if one.ref.order == match.parent), None)
         if parent is not None and not self.why(parent):
             for leaf in paired(match.outputs):
                 yield self._of_leaf(match, "output", leaf, parent.ref.kind)
@@ -81,12 +82,12 @@ class Subjects:
     def _of_leaf(self, match: Match, side: Side, leaf: LeafMatch, kind: str) -> Subject:
         """The gradient at an input or output of a call."""
         assert leaf.port is not None
-        order, name, float64 = match.ref.order, leaf.ref.name, self._runs.float64
+        order, name, float64 = match.ref.order, leaf.ref.name, self.float64
         key: Key = (order, side, name)
-        ref = self._array(self._runs.recorded.of.get(key), leaf.undo)
+        ref = self._array(self.recorded.of.get(key), leaf.undo)
         if ref is None:
-            ref = np.zeros_like(reference(leaf, self._store))
-        port = self._array(self._runs.port.local.get((order, side, leaf.port.name)))
+            ref = np.zeros_like(reference(leaf, self.recording.store))
+        port = self._array(self.port.local.get((order, side, leaf.port.name)))
         wide = float64.get(key, leaf.undo)
         wide = np.zeros_like(_widened(ref)) if wide is None else wide
         return Subject(match, name, kind, ref, port, wide, lambda: float64.moved(key, leaf.undo))
@@ -102,10 +103,10 @@ class Subjects:
 
     def _free(self, match: Match, leaf: LeafMatch) -> Array | None:
         assert leaf.port is not None
-        return self._array(self._runs.port.free.get((match.ref.order, "input", leaf.port.name)))
+        return self._array(self.port.free.get((match.ref.order, "input", leaf.port.name)))
 
     def _free_tensor(self, name: str, like: Array) -> Array | None:
-        return _as(self._port_tensor(self._runs.port.free, self.matches, self._lines[name]), like)
+        return _as(self._port_tensor(self.port.free, self.matches, self._lines[name]), like)
 
     def tensors(self) -> Iterator[Subject]:
         """The gradient of each parameter, summed over the calls of each module that uses it.
@@ -123,7 +124,7 @@ class Subjects:
     def _held(self, share: Subject, path: str, alone: bool) -> Subject:
         """The share of the module that holds a parameter: all of it if that is `alone`."""
         name = share.name
-        ref = self._array(self._runs.recorded.of.get(total(name)))
+        ref = self._array(self.recorded.of.get(total(name)))
         ref = np.zeros_like(share.ref) if ref is None else ref
         free = self._free_tensor(name, ref)
         return replace(
@@ -140,11 +141,11 @@ class Subjects:
         That of the reference is known in float64 alone. It is a sum over each position of what the
         calls return.
         """
-        lines, float64 = self._lines[name], self._runs.float64
+        lines, float64 = self._lines[name], self.float64
         keys: list[Key] = [(match.ref.order, "tensor", name) for match in calls]
         known = {key: wide for key in keys if (wide := float64.get(key)) is not None}
         wide = sum(known.values(), np.zeros(lines[0].shape))
-        recorded = self._runs.recorded.of.get(total(name))
+        recorded = self.recorded.of.get(total(name))
         narrow = np.complex64 if wide.dtype.kind == "c" else np.float32
         ref = wide.astype(narrow if recorded is None else recorded.dtype)
         used = [match for match, key in zip(calls, keys, strict=True) if key in known]
@@ -153,16 +154,16 @@ class Subjects:
 
         def moved() -> Array:
             found = (float64.moved(key) for key in known)
-            return np.sqrt(sum(one**2 for one in found if one is not None))
+            return np.sqrt(sum((one**2 for one in found if one is not None), np.zeros(ref.shape)))
 
-        port = _as(self._port_tensor(self._runs.port.local, calls, lines), ref)
+        port = _as(self._port_tensor(self.port.local, calls, lines), ref)
         first, problem = calls[0], self.why(*calls)
         return Subject(
             first, name, first.ref.kind, ref, port, wide, moved, positions, problem=problem
         )
 
     def _array(self, buffer: Buffer | None, undo: bool = False) -> Array | None:
-        return None if buffer is None else read(self._store, buffer, undo)
+        return None if buffer is None else read(self.recording.store, buffer, undo)
 
     def _port_tensor(
         self, gradients: Mapping[Key, Buffer], calls: Sequence[Match], lines: Sequence[Weight]
@@ -175,7 +176,7 @@ class Subjects:
             for match in calls:
                 buffer = gradients.get((match.ref.order, "tensor", name))
                 if buffer is not None:
-                    sums[name] = sums.get(name, 0) + _widened(self._store.get(buffer))
+                    sums[name] = sums.get(name, 0) + _widened(self.recording.store.get(buffer))
         if not sums:
             return None
         result = np.zeros(lines[0].shape, np.result_type(*sums.values()))
@@ -191,8 +192,8 @@ class Subjects:
     def _lines(self) -> Mapping[str, Sequence[Weight]]:
         """The lines of each parameter: of each part of it, and of each leaf that holds it."""
         found: dict[str, dict[tuple[str, object], Weight]] = {}
-        shared, aliases = self._runs.recorded.shared, self._runs.port.aliases
-        for line in self._runs.weights:
+        shared, aliases = self.recorded.shared, self.port.aliases
+        for line in self.weights:
             if line.paired and line.kind == "parameter":
                 own = aliases.get(line.nnx_name, line.nnx_name)
                 leaves = found.setdefault(shared.get(line.name, line.name), {})

@@ -98,7 +98,4 @@ def _widened(module: torch.nn.Module, prefix: str) -> Iterator[Sequence[tuple[st
     names = {id(one): join(prefix, name) for name, one in module.named_parameters()}
     with widened_modules(module.modules()) as widened:
         found = [(names[id(one.own)], one) for one in widened if id(one.own) in names]
-        found = [(name, one) for name, one in found if one.wide.is_floating_point()]
-        for _, one in found:
-            one.wide.requires_grad_(True)
-        yield found
+        yield [(name, one) for name, one in found if one.wide.is_floating_point()]

@@ -12,10 +12,9 @@ from flax import nnx
 
 import parity
 from parity import InputError
-from parity.core.limits import r_limit
 from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
-from parity.gradients.noise import scored
+from parity.gradients.noise import Subject
 from parity.weights.weight_map import in_order_of_ref, make_weight_map
 from tests.nets import port_of, torch_of
 from tests.ports import copy_weights, nnx_of
@@ -571,7 +570,8 @@ def test_only_entries_that_jump_are_left_out():
     off = np.array([1.005] + [1] * 19)
 
     def r(ref, port, moved):
-        return scored(np.float32(ref), np.float32(port), wide, lambda: moved, r_limit("Any")).r
+        subject = Subject(None, "x", "Any", np.float32(ref), np.float32(port), wide, lambda: moved)
+        return subject.own.r
 
     assert r(wide, off, jump) == 0
     assert r(wide, off, jump / 100) > 10
