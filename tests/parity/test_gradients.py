@@ -565,6 +565,17 @@ def test_a_jump_excuses_no_factor():
     assert compare(TORCH_SUM, port, (x,)).verdict == "FAIL"
 
 
+@pytest.mark.parametrize(("wrong", "verdict"), [(same, "WARN"), (partial(times, 1.01), "FAIL")])
+def test_a_line_that_stands_elsewhere_is_no_fault(wrong, verdict):
+    """The factor is before a layer without a bias, not after it: nothing shows outside."""
+    parts = {name: torch.nn.Linear(6, 6, bias=False) for name in ("first", "second")}
+    reference = torch_of(lambda self, x: self.second(self.first(x)) * 2, **parts)
+    port = port_of(reference, lambda self, x: wrong(self.second(self.first(x) * 2)))
+    report = compare(reference, port, (X,))
+    assert report.verdict == verdict
+    assert {fault.path for fault in report.faults} == ({""} if verdict == "FAIL" else set())
+
+
 def test_only_entries_that_jump_are_left_out():
     wide, jump = np.ones(20), np.array([0.01] + [1e-6] * 19)
     off = np.array([1.005] + [1] * 19)
