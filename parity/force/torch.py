@@ -286,15 +286,20 @@ class Widened:
 
 
 @contextmanager
-def widened_modules(modules: Iterable[torch.nn.Module]) -> Iterator[list[Widened]]:
-    """Put float64 copies in place of the modules' own tensors in the block."""
+def widened_modules(
+    modules: Iterable[torch.nn.Module], *, wide: bool = True
+) -> Iterator[list[Widened]]:
+    """Put float64 copies in place of the modules' own tensors in the block.
+
+    Those that are not `wide` are of the same type.
+    """
     widened: list[Widened] = []
     with undone(lambda: _narrow(widened)):
-        _widen(modules, widened)
+        _widen(modules, widened, wide)
         yield widened
 
 
-def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened]) -> None:
+def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened], to_wide: bool) -> None:
     for module in modules:
         held: list[tuple[Any, Any, Any]] = []
         for group in (module._parameters, module._buffers, vars(module)):
@@ -304,7 +309,7 @@ def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened]) -> None:
                 held += [(values, i, p) for i, p in enumerate(values) if _is_parameter(p)]
         for group, name, tensor in held:
             if isinstance(tensor, torch.Tensor) and tensor.dtype in _WIDER:
-                wide = tensor.detach().to(_WIDER[tensor.dtype])
+                wide = tensor.detach().to(_WIDER[tensor.dtype] if to_wide else tensor.dtype)
                 if _is_parameter(tensor):
                     wide = torch.nn.Parameter(wide, False)
                 widened.append(Widened(group, name, tensor, wide, wide._version))

@@ -21,7 +21,7 @@ from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, by_ref_leaf
 from parity.force.torch import Calls, Forward, Replaced, Widened, to_array, widen
-from parity.gradients.records import Gradients, Key, Side, differentiable, total
+from parity.gradients.records import Gradients, Key, Side
 
 NO_GRADIENT = "not measured: the reference has no gradient"
 
@@ -29,28 +29,42 @@ NO_GRADIENT = "not measured: the reference has no gradient"
 class Natural(Calls):
     """As it runs: the gradients are read where they pass."""
 
-    def __init__(self, root: torch.nn.Module, method: Method, recording: Recording) -> None:
+    def __init__(
+        self, root: torch.nn.Module, method: Method, recording: Recording, held: Sequence[Widened]
+    ) -> None:
         super().__init__(root, recording)
         self._method = method
+        own = {id(one.wide): one.own for one in held}
+        every = root.named_parameters(remove_duplicate=False)
+        named = {join(self.prefix, name): own[id(one)] for name, one in every if id(one) in own}
+        first = {id(one): name for name, one in reversed(named.items())}
+        self._shared = {name: first[id(one)] for name, one in named.items()}
+        self._held = [(first[id(one.own)], one) for one in held if id(one.own) in first]
+        self._ends: list[tuple[Key, bool, torch.Tensor]] = []
         self._found: dict[Key, Buffer] = {}
-        self._leaves: list[torch.Tensor] = []
         self._boundaries: dict[Any, Key] = {}
         self._flows: defaultdict[Key, dict[int, None]] = defaultdict(dict)
 
     def gradients(self, seed: int) -> Gradients:
         """Those of all boundaries and parameters, from ones at the outputs that the seed gives."""
-        roots, given = self._drawn(self.run(as_tensor), np.random.default_rng(seed))
-        named = dict(self.root.named_parameters())
-        wanted = {name: one for name, one in named.items() if one.is_floating_point()}
-        ends = [*wanted.values(), *self._leaves]
-        values = torch.autograd.grad(roots, ends, given, allow_unused=True)
-        for name, value in zip(wanted, values, strict=False):
+        draw = np.random.default_rng(seed)
+        output = [one for _, one in self.run(as_tensor).arrays if _has_gradient(one)]
+        drawn = [(one, _normal(draw, one)) for one in output]
+        roots = [(one, start) for one, start in drawn if one.requires_grad]
+        if not roots:
+            raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
+        return Gradients(self.backward(roots) | self._found, self._shared, self._flows)
+
+    def backward(self, roots: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[Key, Buffer]:
+        """Gradients at the ends, from outputs with theirs."""
+        outputs, given = [root for root, _ in roots], [start for _, start in roots]
+        ends = [end for _, _, end in self._ends]
+        sums: dict[Key, Any] = defaultdict(int)  # modules that share a parameter have one each
+        values = torch.autograd.grad(outputs, ends, given, allow_unused=True) if roots else ()
+        for (key, moved, _), value in zip(self._ends, values, strict=False):
             if value is not None:
-                self._found[total(join(self.prefix, name))] = self.store.put(to_array(value, False))
-        first = {id(one): name for name, one in named.items()}
-        every = self.root.named_parameters(remove_duplicate=False)
-        shared = {join(self.prefix, name): join(self.prefix, first[id(one)]) for name, one in every}
-        return Gradients(self._found, shared, self._flows)
+                sums[key] = sums[key] + to_array(value, moved)
+        return {key: self.store.put(value) for key, value in sums.items()}
 
     def run(self, tensor: Callable[[Array, bool], torch.Tensor]) -> Flat:
         """Make the root call on a `tensor` of each recorded input, which may have been moved."""
@@ -68,12 +82,31 @@ class Natural(Calls):
             return flatten(self.around(self.match, forward, given))
 
     def around(self, match: Match, forward: Forward, given: Flat) -> Any:
-        """Make it between boundaries."""
+        """Make it between boundaries, with parameters of its own."""
+
+        @functools.wraps(forward)
+        def separate(*args: Any, **kwargs: Any) -> Any:
+            before = [(one, one.group[one.name]) for _, one in self._held]
+            for name, one in self._held:
+                one.group[one.name] = self.end(_key(match, "tensor", name), False, one.wide)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                for one, outer in before:
+                    one.group[one.name] = outer
+
         arrays = [self.passed(match, "input", name, own) for name, own in given.arrays]
         passed = Replaced(given, arrays)
-        output = passed.call(forward)
+        output = passed.call(separate)
         returned = [self.passed(match, "output", name, own) for name, own in output.arrays]
         return passed.result(output, returned)
+
+    def end(self, key: Key, moved: bool, value: torch.Tensor) -> torch.Tensor:
+        """The value, at which gradients end."""
+        end = value.detach().requires_grad_(_has_gradient(value))
+        if end.requires_grad:
+            self._ends.append((key, moved, end))
+        return end
 
     def passed(self, match: Match, side: Side, name: str, own: Any) -> Any:
         """A copy of an array, through which its gradient passes and is kept."""
@@ -85,10 +118,8 @@ class Natural(Calls):
         key, put, moved = _key(match, side, name), self.store.put, leaf.moved
         for before in self._before(own):
             self._flows[before][match.ref.order] = None
-        if not own.requires_grad:  # a constant of the code around it
-            own = own.detach().requires_grad_(True)
-            self._leaves.append(own)
-        copy = own.clone()
+        # a constant of the code around it has a gradient too
+        copy = (own if own.requires_grad else self.end(key, moved, own)).clone()
         copy.register_hook(lambda one: self._found.update({key: put(to_array(one, moved))}))
         self._boundaries[copy.grad_fn] = key
         return copy
@@ -105,50 +136,16 @@ class Natural(Calls):
                 seen.add(node)
                 rest.extend(after for after, _ in node.next_functions)
 
-    def _drawn(
-        self, output: Flat, draw: np.random.Generator
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """The outputs with a gradient, and the gradient drawn for each of them."""
-        found = [(one, _normal(draw, one)) for _, one in output.arrays if _has_gradient(one)]
-        found = [(one, drawn) for one, drawn in found if _depends(one)]
-        if not found:
-            raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
-        return [one for one, _ in found], [drawn for _, drawn in found]
-
 
 class Forced(Natural):
     """In float64, with what was recorded at every boundary, on either side of it."""
 
-    def forced(self, recorded: Gradients, widened: Sequence[tuple[str, Widened]]) -> Gradients:
-        """Gradients of all boundaries, and those of the float64 copies of parameters by call."""
-        self._recorded, self._widened = recorded, widened
+    def forced(self, recorded: Gradients) -> Gradients:
+        """Gradients of all boundaries, and those of parameters by call."""
+        self._recorded = recorded
         self._roots: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._ends: list[tuple[Key, bool, torch.Tensor]] = []
         self.run(widen)
-        roots, given = [root for root, _ in self._roots], [start for _, start in self._roots]
-        ends = [end for _, _, end in self._ends]
-        sums: dict[Key, Any] = defaultdict(float)  # modules that share one have a copy each
-        values = torch.autograd.grad(roots, ends, given, allow_unused=True) if roots else ()
-        for (key, moved, _), value in zip(self._ends, values, strict=False):
-            if value is not None:
-                sums[key] = sums[key] + to_array(value, moved)
-        return Gradients({key: self.store.put(value) for key, value in sums.items()})
-
-    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
-        """Make it on what was recorded, with parameters of its own; return what was recorded."""
-
-        @functools.wraps(forward)
-        def separate(*args: Any, **kwargs: Any) -> Any:
-            before = [(one, one.group[one.name]) for _, one in self._widened]
-            for name, one in self._widened:
-                one.group[one.name] = self._end(_key(match, "tensor", name), False, one.wide)
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                for one, outer in before:
-                    one.group[one.name] = outer
-
-        return super().around(match, separate, given)
+        return Gradients(self.backward(self._roots))
 
     def passed(self, match: Match, side: Side, name: str, own: Any) -> Any:
         """The recorded array, at which gradients of the code behind it end."""
@@ -160,12 +157,7 @@ class Forced(Natural):
         start = self._recorded.of.get(key)
         if start is not None and _depends(own):
             self._roots.append((own.clone(), widen(self.store.get(start), leaf.moved).clone()))
-        return self._end(key, leaf.moved, value).clone() if differentiable(leaf) else value
-
-    def _end(self, key: Key, moved: bool, value: torch.Tensor) -> torch.Tensor:
-        end = value.detach().requires_grad_(True)
-        self._ends.append((key, moved, end))
-        return end
+        return self.end(key, leaf.moved, value).clone()
 
 
 def _key(match: Match, side: Side, name: str) -> Key:

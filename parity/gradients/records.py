@@ -14,21 +14,15 @@ Key = tuple[int, Side, str]
 """The `order` of a call of the reference, and one of its leaves or a tensor, by name."""
 
 
-def total(name: str) -> Key:
-    """The key of a tensor's gradient summed over all calls."""
-    return -1, "tensor", name
-
-
 @dataclass(frozen=True)
 class Gradients:
     """Gradients of one run of the reference: of leaves in the port's layout, of tensors in its own.
 
-    At an input of a call: the contribution of this call alone. At an output: the sum over all that
-    use it, or in float64 what the local code of the parent passes back. Tensors have their full
-    name; they are summed over all calls, in float64 those of each call. `shared` maps further names
-    of a tensor that modules share to the one used here. `flows` are the calls that use an input or
-    output in the local code around it, by `order`; that of the parent if it is returned. A missing
-    gradient is zero.
+    At an input of a call, and of a tensor: the contribution of this call alone. At an output: the
+    sum over all that use it, or in float64 what the local code of the parent passes back. Tensors
+    have their full name; `shared` maps further names of one that modules share to the one used
+    here. `flows` are the calls that use an input or output in the local code around it, by `order`;
+    that of the parent if it is returned. A missing gradient is zero.
     """
 
     of: Mapping[Key, Buffer] = field(default_factory=dict)

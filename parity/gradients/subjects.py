@@ -15,7 +15,7 @@ from parity.force.common import Recording, reference, unforced
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import PortRun
 from parity.gradients.noise import Subject
-from parity.gradients.records import Gradients, Key, Side, owner, paired, total
+from parity.gradients.records import Gradients, Key, Side, owner, paired
 from parity.weights.weight_map import in_order_of_ref
 
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -116,45 +116,41 @@ class Subjects:
         """
         for name, lines in self._lines.items():
             path = owner(lines[0].name, self._by_path)
-            shares = {at: self._share(name, calls) for at, calls in self._by_path.items()}
-            used = {at: one for at, one in shares.items() if at == lines[0].path or _any(one)}
-            for at, share in used.items():
-                yield self._held(share, path, len(used) == 1) if at == path else share
+            for at, calls in self._by_path.items():
+                share = self._share(name, calls)
+                if at == lines[0].path or _any(share):
+                    yield self._held(share, path) if at == path else share
 
-    def _held(self, share: Subject, path: str, alone: bool) -> Subject:
-        """The share of the module that holds a parameter: all of it if that is `alone`."""
-        name = share.name
-        ref = self._array(self.recorded.of.get(total(name)))
-        ref = np.zeros_like(share.ref) if ref is None else ref
-        free = self._free_tensor(name, ref)
+    def _held(self, share: Subject, path: str) -> Subject:
+        """The share of the module that holds a parameter, with all of it as both sides run."""
+        whole = self._share(share.name, self.matches).ref
+        free = self._free_tensor(share.name, whole)
         return replace(
             share,
-            name=name.removeprefix(f"{path}."),
-            ref=ref if alone else share.ref,
-            free=None if free is None else (ref, free),
+            name=share.name.removeprefix(f"{path}."),
+            free=None if free is None else (whole, free),
             problem=share.problem or ("" if share.port is not None else NOT_PAIRED),
         )
 
     def _share(self, name: str, calls: Sequence[Match]) -> Subject:
         """The part of a parameter's gradient that comes from some calls.
 
-        That of the reference is known in float64 alone. It is a sum over each position of what the
-        calls return.
+        It is a sum over each position of what the calls return.
         """
         lines, float64 = self._lines[name], self.float64
         keys: list[Key] = [(match.ref.order, "tensor", name) for match in calls]
-        known = {key: wide for key in keys if (wide := float64.get(key)) is not None}
-        wide = sum(known.values(), np.zeros(lines[0].shape))
-        recorded = self.recorded.of.get(total(name))
-        narrow = np.complex64 if wide.dtype.kind == "c" else np.float32
-        ref = wide.astype(narrow if recorded is None else recorded.dtype)
-        used = [match for match, key in zip(calls, keys, strict=True) if key in known]
+        nothing = np.zeros(lines[0].shape)
+        wide = sum((one for key in keys if (one := float64.get(key)) is not None), nothing)
+        recorded = [buffer for key in keys if (buffer := self.recorded.of.get(key))]
+        ref = sum((_widened(self.recording.store.get(buffer)) for buffer in recorded), nothing)
+        ref = ref.astype(recorded[0].dtype if recorded else np.float32)
+        used = [match for match, key in zip(calls, keys, strict=True) if key in self.recorded.of]
         shapes = [leaf.buffer.shape for m in used for leaf in m.ref.outputs if leaf.buffer]
         positions = max(1, sum(math.prod(shape[:-1]) for shape in shapes))
 
         def moved() -> Array:
-            found = (float64.moved(key) for key in known)
-            return np.sqrt(sum((one**2 for one in found if one is not None), np.zeros(ref.shape)))
+            found = (float64.moved(key) for key in keys)
+            return np.sqrt(sum((one**2 for one in found if one is not None), nothing))
 
         port = _as(self._port_tensor(self.port.local, calls, lines), ref)
         first, problem = calls[0], self.why(*calls)

@@ -1,21 +1,16 @@
-"""The backward pass of the reference: as it runs, and in float64 call by call.
+"""The backward pass of the reference: as it runs, and in float64 call by call."""
 
-Parameters have gradients for the time of a run; whatever happens they are left as they were.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 
-from parity.capture.recorder import join
 from parity.capture.restore_torch import kept_reference
 from parity.capture.torch import Method
 from parity.core.exceptions import first_line
-from parity.core.undo import undone
 from parity.force.common import NotMeasured, Recording
-from parity.force.torch import Widened, widened_modules
+from parity.force.torch import widened_modules
 from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural
 from parity.gradients.records import Gradients
 from parity.gradients.roundings_torch import Roundings
@@ -40,10 +35,10 @@ class TorchBackward:
             NotMeasured: it has none.
         """
         module = self.modules[recording.root.ref.path]
-        run = Natural(module, self.method, recording)
+        held = widened_modules(module.modules(), wide=False)
         try:
-            with torch.enable_grad(), kept_reference(module), _all_required(module):
-                return run.gradients(self.seed)
+            with torch.enable_grad(), kept_reference(module), held as parameters:
+                return Natural(module, self.method, recording, parameters).gradients(self.seed)
         except NotMeasured:
             raise
         except Exception as error:  # code that autograd refuses fails in ways of its own
@@ -58,44 +53,11 @@ class TorchBackward:
         Raises:
             NotMeasured: it does not run in float64.
         """
-        root = recording.root.ref.path
-        module = self.modules[root]
-        run = Forced(module, self.method, recording)
+        module = self.modules[recording.root.ref.path]
+        widened = widened_modules(module.modules())
         rounded = Roundings(sample) if sample else nullcontext()
         try:
-            with (
-                torch.enable_grad(),
-                kept_reference(module),
-                _widened(module, root) as widened,
-                rounded,
-            ):
-                return run.forced(recorded, widened)
+            with torch.enable_grad(), kept_reference(module), widened as held, rounded:
+                return Forced(module, self.method, recording, held).forced(recorded)
         except Exception as error:  # code written for float32 fails in ways of its own
             raise NotMeasured(f"{NOT_WIDE}: {first_line(error)}") from error
-
-
-@contextmanager
-def _all_required(module: torch.nn.Module) -> Iterator[None]:
-    """In the block every parameter has a gradient."""
-    before = [(one, one.requires_grad) for one in module.parameters() if one.is_floating_point()]
-
-    def undo() -> None:
-        for one, required in before:
-            one.requires_grad_(required)
-
-    with undone(undo):
-        for one, _ in before:
-            one.requires_grad_(True)
-        yield
-
-
-@contextmanager
-def _widened(module: torch.nn.Module, prefix: str) -> Iterator[Sequence[tuple[str, Widened]]]:
-    """In the block the module is float64: its parameters by name.
-
-    One that modules share has one name, and is there once for each of them.
-    """
-    names = {id(one): join(prefix, name) for name, one in module.named_parameters()}
-    with widened_modules(module.modules()) as widened:
-        found = [(names[id(one.own)], one) for one in widened if id(one.own) in names]
-        yield [(name, one) for name, one in found if one.wide.is_floating_point()]
