@@ -44,7 +44,9 @@ def measure_gradients(
         port = differentiate_port(
             sides.nnx_modules, sides.nnx_method, replace(recording, calls=calls[1]), recorded
         )
-        recording = replace(recording, matches=_without(recording.matches, port.hidden))
+        if port.hidden:
+            recording = replace(recording, matches=_without(recording.matches, port.hidden))
+            recorded = backward.record(recording)
 
         def run(sample: int) -> Gradients:
             more = " with a few roundings more" if sample else ""

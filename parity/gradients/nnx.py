@@ -117,7 +117,7 @@ class _Backward(Observer):
         return {key: self.store.put(conjugate(np.asarray(one))) for key, one in found.items()}
 
     def boundaries(self) -> dict[Key, Any]:
-        """What is differentiated by, beside tensors."""
+        """Arrays to differentiate by, beside tensors."""
         return {
             (match.ref.order, "input", leaf.port.name): jnp.zeros(
                 leaf.port.buffer.shape, leaf.port.buffer.dtype
@@ -128,7 +128,7 @@ class _Backward(Observer):
         }
 
     def behind(self, match: Match, side: Side, own: Flat) -> Any:
-        """What is at a boundary, for the code behind it."""
+        """The arrays at a boundary, for the code behind it."""
         order = match.ref.order
         if side == "output":
             if match is self.root:
