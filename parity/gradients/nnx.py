@@ -111,7 +111,10 @@ class _Backward(Observer):
             self._call(self.root, module, lambda: target(module, method), self.given)
             return self.passed
 
-        passed, back = jax.vjp(function, self.boundaries(), dict(self._tensors()))
+        at = [(match, self._modules[match.port.path]) for match in self._matches.values()]
+        held = [one for match, module in at for one in self._tensors(match, module).items()]
+        weights = {key: variable.get_value() for key, variable in held}
+        passed, back = jax.vjp(function, self.boundaries(), weights)
         of_leaves, of_weights = back({key: self._start(key, one) for key, one in passed.items()})
         found = {key: one for key, one in (of_leaves | of_weights).items() if key[0] in self._made}
         return {key: self.store.put(conjugate(np.asarray(one))) for key, one in found.items()}
@@ -134,11 +137,9 @@ class _Backward(Observer):
             if match is self.root:
                 self.passed |= {(order, side, name): x for name, x in own.arrays if _smooth(x)}
             return rebuild(own.skeleton, [one for _, one in own.arrays])
-        leaves = self.leaves
-        added = [
-            x + leaves.get((order, side, name), 0) if _smooth(x) else x for name, x in own.arrays
-        ]
-        return rebuild(own.skeleton, added)
+        zeros = [self.leaves.get((order, side, name)) for name, _ in own.arrays]
+        both = zip([one for _, one in own.arrays], zeros, strict=True)
+        return rebuild(own.skeleton, [one if zero is None else one + zero for one, zero in both])
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -166,35 +167,32 @@ class _Backward(Observer):
     @contextmanager
     def _of_call(self, match: Match, module: nnx.Module) -> Iterator[None]:
         """In the block the module holds the tensors of this call."""
-        named = self._named(match.port.path)
-        held = [(named[at], one) for at, one in _variables(module) if at in named]
-        own = [(one, one.get_value(), self._weights[_tensor(match, name)]) for name, one in held]
-        for variable, _, value in own:
-            variable.set_value(value)
+        held = self._tensors(match, module)
+        before = {key: variable.get_value() for key, variable in held.items()}
+        for key, variable in held.items():
+            variable.set_value(self._weights[key])
         try:
             yield
         finally:
-            for variable, before, value in own:
-                if variable.get_value() is value:  # the call has not changed it
-                    variable.set_value(before)
+            for key, variable in held.items():
+                if variable.get_value() is self._weights[key]:  # the call has not changed it
+                    variable.set_value(before[key])
 
-    def _tensors(self) -> Iterator[tuple[Key, Any]]:
-        for match in self._matches.values():
-            named, module = self._named(match.port.path), self._modules[match.port.path]
-            for at, variable in _variables(module):
-                if at in named:
-                    yield _tensor(match, named[at]), variable.get_value()
-
-    def _named(self, path: str) -> Mapping[tuple[Any, ...], str]:
-        """Full names of the variables with a gradient of a module, by how its graph has them."""
-        held = ((at, one) for at, one in _variables(self._modules[path]) if id(one) in self._names)
-        return {at: self._names[id(one)] for at, one in held if _smooth(one.get_value())}
+    def _tensors(self, match: Match, module: nnx.Module) -> dict[Key, nnx.Variable[Any]]:
+        """The variables with a gradient of the module of a call, which may be a copy of it."""
+        own = _variables(self._modules[match.port.path])
+        names = {at: self._names[id(one)] for at, one in own.items() if id(one) in self._names}
+        return {
+            (match.ref.order, "tensor", names[at]): one
+            for at, one in _variables(module).items()
+            if at in names and _smooth(one.get_value())
+        }
 
     def _start(self, key: Key, own: Any) -> Any:
         """The gradient that was recorded at a leaf of the port's; zero where none was."""
         order, side, name = key
         match = next(one for one in self._matches.values() if one.ref.order == order)
-        leaf = by_port_leaf(match.inputs if side == "input" else match.outputs).get(name)
+        leaf = by_port_leaf(dict(_sides(match))[side]).get(name)
         buffer = self._recorded.of.get((order, side, leaf.ref.name)) if leaf else None
         if leaf is None or buffer is None:
             return jnp.zeros(own.shape, own.dtype)
@@ -231,12 +229,8 @@ def _sides(match: Match) -> Sequence[tuple[Side, Any]]:
     return ("input", match.inputs), ("output", match.outputs)
 
 
-def _tensor(match: Match, name: str) -> Key:
-    return match.ref.order, "tensor", name
-
-
-def _variables(module: nnx.Module) -> list[tuple[tuple[Any, ...], nnx.Variable[Any]]]:
-    return [(at, one) for at, one in nnx.iter_graph(module) if isinstance(one, nnx.Variable)]
+def _variables(module: nnx.Module) -> dict[tuple[Any, ...], nnx.Variable[Any]]:
+    return {at: one for at, one in nnx.iter_graph(module) if isinstance(one, nnx.Variable)}
 
 
 def conjugate(array: Array) -> Array:
