@@ -116,7 +116,7 @@ def _judged(
         free = compare_arrays(*measured) if measured else None
         inclusive = Error(math.nan, math.nan, 0) if holds else None
         figures = Errors(free, inclusive, subject.own, passed, container=holds)
-        leaf = Leaf(_leaf(subject), subjects.put(subject.ref))
+        leaf = Leaf(_leaf(subject), subjects.recording.store.put(subject.ref))
         pair = LeafMatch(leaf, leaf)
         judged = judge(match.ref.kind, pair, figures)
         row = row_of(case, match, pair, figures, math.nan, None, judged)
@@ -149,8 +149,8 @@ def _explained(
     own = bool(subject.name) and subject.own.fails(fail_limit(match.ref.kind))
     if passed and not own:
         first, subject = passed[-1]
-        to = subjects.goes_to(subject)
-        after = next((one for one in inside if [one.ref.order] == to), None)
+        to = subjects.recorded.flows.get((first.child, "output", subject.name), ())
+        after = next((one for one in inside if [one.ref.order] == list(to)), None)
         path = _short(first.path, match)
         segment = f"after `{path}`"
         if after is not None:  # it goes nowhere else
@@ -166,11 +166,10 @@ def _explained(
 def _after_forward(fault: Fault, faulty: Collection[str]) -> Fault:
     """The fault; code that computes something else has another gradient."""
     below = f"{fault.path}." if fault.path else ""
-    inside = [f"`{path}`" for path in faulty if path.startswith(below)]
-    if not inside:
+    path = next((path for path in faulty if path.startswith(below)), None)
+    if path is None:
         return fault
-    names = ", ".join(inside)
-    text = f"{fault.evidence}; {names} is at fault in the forward pass too: look at that first"
+    text = f"{fault.evidence}; `{path}` is at fault in the forward pass: look at that first"
     return replace(fault, evidence=text)
 
 

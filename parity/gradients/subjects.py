@@ -51,15 +51,6 @@ class Subjects:
         """The reason why calls have no gradients to compare, `""` if they have."""
         return self.problem or next(filter(None, map(unforced, calls)), "")
 
-    def goes_to(self, subject: Subject) -> list[int]:
-        """The calls that the output of a call goes on to, by `order`."""
-        key: Key = (subject.match.ref.order, "output", subject.name)
-        return list(self.recorded.flows.get(key, ()))
-
-    def put(self, array: Array) -> Buffer:
-        """The array in the store."""
-        return self.recording.store.put(array)
-
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""
         for leaf in paired(match.inputs):

@@ -25,7 +25,7 @@ from parity.options.scope import Scope
 from parity.run.records import Compared, Judged
 
 if TYPE_CHECKING:
-    from parity.gradients.torch import TorchBackward
+    from parity.gradients.records import Backward
     from parity.run.pairing import Pairing
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -68,7 +68,7 @@ class Reference(Protocol):
         """The case in float64."""
         ...
 
-    def backward(self, case: Case) -> "TorchBackward":
+    def backward(self, case: Case) -> "Backward":
         """The backward pass of the case, of a reference that runs."""
         ...
 
