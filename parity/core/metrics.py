@@ -120,17 +120,6 @@ def triangle(ref: Array, port: Array, wide: Array) -> tuple[float, float, float]
     return of_port, of_ref, of_wide
 
 
-def rms_distance(ref: Array, other: Array) -> tuple[float, float]:
-    """Root mean square of `other - ref` and of `ref`; infinite where finiteness differs."""
-    _, relative, nonfinite = distance(ref, other)
-    norm = rms(ref)
-    if nonfinite:
-        return float("inf"), norm
-    if norm == 0.0:
-        return rms(other), norm
-    return relative * norm, norm
-
-
 def rms(array: Array) -> float:
     """Root mean square of the finite entries."""
     total, size = 0.0, 0
