@@ -77,12 +77,10 @@ class Report(Contents):
             "weights.csv": csv(to_weight_frame(self.weights)),
             "report.md": as_markdown(self),
             "report.json": as_json(self),
+            "report.html": as_html(self),
             "junit.xml": as_junit(self),
         }
-        try:
-            files["report.html"] = as_html(self)
-        finally:  # a picture that cannot be drawn loses no figure
-            write_all(Path(folder), files)
+        write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
 
     def write_repro(self, folder: str | Path, make: str) -> Sequence[Path]:

@@ -10,8 +10,6 @@ from markupsafe import Markup, escape
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.html.data import page_data
-from parity.report.html.drift import Point, drift
-from parity.report.html.error_maps import pictures
 from parity.report.modules import module_tree
 from parity.report.sections import (
     BOUNDED_KEY,
@@ -50,31 +48,25 @@ def environment() -> "Environment":
 
 
 def as_html(report: Contents) -> str:
-    """One document, with its style, script, pictures and data: it opens without a network.
+    """One document, with its style, script and data: it opens without a network.
 
-    What is not escaped is our own: style, script, and pictures, which hold no text of a report.
+    What is not escaped holds no text of a report: style and script, ours and uPlot's.
     """
     env = environment()
-    chart = drift(report.rows, report.faults)
-    script = _source(env, "page.js")
+    scripts = ("uplot/uPlot.iife.min.js", "page.js", "charts.js")
+    script = "".join(_source(env, name) for name in scripts)
     return env.get_template("page.html").render(
         report=report,
-        style=Markup(_source(env, "page.css")),
+        style=Markup(_source(env, "uplot/uPlot.min.css") + _source(env, "page.css")),
         script=Markup(script),
         script_hash=_hash(script),
-        data=page_data(report, chart),
-        drift=chart,
-        drift_svg=Markup(chart.svg),
+        data=page_data(report),
         root=module_tree(report),
-        pictures=_pictures(report),
         rungs=[summary_cells(line) for line in summarise(report.rows, report.rungs)],
         grade_key=GRADE_KEY,
         kinds=[summary_cells(line) for line in by_kind(report.rows)],
         bounded_key=BOUNDED_KEY,
         sections={section.title: section.lines for section in reversed(sections(report))},
-        calls=len(chart.points),
-        measured=sum(point.measured for point in chart.points),
-        start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
     )
 
 
@@ -87,14 +79,6 @@ def as_notebook(report: Contents) -> str:
     return template.render(report=report, rungs=rungs, listed=LISTED)
 
 
-def _is_of(point: Point, report: Contents) -> bool:
-    """True for the call of the first fault."""
-    first = report.first_fault
-    return first is not None and (
-        (point.case, point.path, point.call) == (first.case, first.path, first.call)
-    )
-
-
 def _source(env: "Environment", name: str) -> str:
     assert env.loader is not None
     text, _, _ = env.loader.get_source(env, name)
@@ -104,15 +88,6 @@ def _source(env: "Environment", name: str) -> str:
 def _hash(script: str) -> str:
     """Digest by which the page's policy knows its script: no other runs."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _pictures(report: Contents) -> dict[int, Any]:
-    """The pictures of faults by number, as far as they have some."""
-    return {
-        at: Markup(pictures(fault.error_map, f"fault-{at}"))
-        for at, fault in enumerate(report.faults, 1)
-        if fault.error_map is not None
-    }
 
 
 def words(text: str) -> Markup:
