@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from parity.cli.options import DEPTH, ONLY, PAIR, SEED, find_pair
+from parity.cli.options import DEPTH, ONLY, PAIR, SEED, of_a_part
 from parity.cli.output import Output, with_output
 from parity.cli.pair_command import PairCommand
 
@@ -28,13 +28,7 @@ from parity.cli.pair_command import PairCommand
     click.option("--quiet", is_flag=True, help="No progress; print only what is wrong."),
 )
 def record(
-    pair: str,
-    seed: int,
-    only: tuple[str, ...],
-    depth: int | None,
-    shard_size: int,
-    output: Output,
-    **options: Any,
+    pair: str, chosen: Any, options: dict[str, Any], shard_size: int, output: Output, **how: Any
 ) -> None:
     """Run the PyTorch side of PAIR once and write all that `parity check` needs.
 
@@ -43,20 +37,11 @@ def record(
     --help`.
     """
     with output.progress() as progress:
-        chosen = find_pair(pair)
-        folder = output.folder(f"traces/{chosen.name}", bool(only) or depth is not None)
+        folder = output.folder(f"traces/{chosen.name}", of_a_part(how))
         from parity.traces.record import record_pair
 
-        recording = record_pair(
-            chosen,
-            folder,
-            options,
-            seed=seed,
-            only=only,
-            depth=depth,
-            shard_size=shard_size * 10**6,
-            progress=progress,
-        )
+        how |= {"shard_size": shard_size * 10**6, "progress": progress}
+        recording = record_pair(chosen, folder, options, **how)
     if output.as_json:
         click.echo(json.dumps({**vars(recording), "folder": str(folder)}, indent=1))
     elif not output.quiet:
