@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parity.core.globs import path_name
@@ -27,13 +27,10 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
     for line in found.other_environment:
         console.print(Text(f"other environment: {line}", style="dim"), soft_wrap=True)
     if found.changes:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("", no_wrap=True)
-        table.add_column("output", overflow="fold")
-        table.add_column("figure", no_wrap=True)
-        for head in ("before", "after", "times"):
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
+        heads = [Column(head, no_wrap=True) for head in ("", "output", "figure", "verdict")]
+        heads[1] = Column("output", overflow="fold")
+        numbers = [Column(x, justify="right", no_wrap=True) for x in ("before", "after", "times")]
+        table = Table(*heads[:3], *numbers, heads[3], box=SIMPLE_HEAD, pad_edge=False)
         for change in found.changes[:LISTED]:
             table.add_row(*_cells(change))
         console.print(table)

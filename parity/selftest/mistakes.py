@@ -7,7 +7,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -45,30 +45,23 @@ def behaviour(
             and (path or method != "__call__")  # the root may be called by another method
         ]
 
-    def plant(
-        modules: Modules, path: str, draw: random.Random
-    ) -> AbstractContextManager[tuple[str, ...]]:
-        return _behaving(modules[path], path, wrong, method)
+    @contextmanager
+    def plant(modules: Modules, path: str, draw: random.Random) -> Iterator[tuple[str, ...]]:
+        right = type(modules[path])
+        function = getattr(right, method)
+
+        @functools.wraps(function)
+        def mistaken(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrong(self, functools.partial(function, self), *args, **kwargs)
+
+        mine = type(right.__name__, (right,), {method: mistaken})
+        object.__setattr__(modules[path], "__class__", mine)
+        try:
+            yield (path,)
+        finally:
+            object.__setattr__(modules[path], "__class__", right)
 
     return Mistake(name, tuple(causes), sites, plant, cases)
-
-
-@contextmanager
-def _behaving(
-    module: nnx.Module, path: str, wrong: Wrong, method: str
-) -> Iterator[tuple[str, ...]]:
-    right = type(module)
-    function = getattr(right, method)
-
-    @functools.wraps(function)
-    def mistaken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrong(self, functools.partial(function, self), *args, **kwargs)
-
-    object.__setattr__(module, "__class__", type(right.__name__, (right,), {method: mistaken}))
-    try:
-        yield (path,)
-    finally:
-        object.__setattr__(module, "__class__", right)
 
 
 Change = Callable[[Array, random.Random], Array]
