@@ -1,7 +1,6 @@
 """Sections of a report: the same sentences on a terminal, in Markdown and on the page."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,8 @@ MOST = 3
 
 LISTED = 20
 """How many doubtful rows, calls or tensors are listed."""
+
+MORE = "and {} more"
 
 GRADE_KEY = "Grades of an MAE: " + "; ".join(
     f"{name} below {limit:g} ({MEANINGS[name]})" for name, limit in GRADES
@@ -61,10 +62,15 @@ def sections(report: Contents) -> list[Section]:
         Section("What the inputs did not exercise", report.unexercised, "- not exercised: "),
         Section("Precision", tuple(precision_lines(report.emulations)), ""),
         Section("Not finite", tuple(nonfinite_lines(report.nonfinite)), ""),
-        Section("Neither passed nor failed", tuple(doubt_lines(report.doubts))),
+        Section("Neither passed nor failed", doubt_lines(report.doubts)),
         Section("Notes", report.notes, "note: "),
     )
     return [section for section in found if section.lines]
+
+
+def cut(lines: Sequence[str], most: int, more: str) -> Sequence[str]:
+    """The first `most` lines; where there are others, `more` with their number after them."""
+    return lines if len(lines) <= most else [*lines[:most], more.format(len(lines) - most)]
 
 
 def number(value: float) -> str:
@@ -116,30 +122,24 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
         *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
-        *_listed("unmatched call", c.unmatched_calls),
-        *_listed("unmatched tensors", c.unmatched_tensors),
+        *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, LISTED, MORE)),
+        *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, LISTED, MORE)),
     ]
 
 
-def _listed(what: str, texts: Sequence[str]) -> Iterator[str]:
-    yield from (f"**{what}**: {text}" for text in texts[:LISTED])
-    if len(texts) > LISTED:
-        yield f"**{what}**: and {len(texts) - LISTED} more"
-
-
-def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
+def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
     """Reasons why rows are WARN or UNKNOWN, the calls of one module together."""
-    calls = Counter((row.verdict, row.path, row.leaf, _plain(row.reason)) for row in rows)
-    first = {(row.verdict, row.path, row.leaf, _plain(row.reason)): row for row in reversed(rows)}
-    for key, count in list(calls.items())[:LISTED]:
-        verdict, path, leaf, _ = key
-        more = f", {count} calls" if count > 1 else ""
-        output = f" output `{leaf}`" if leaf else ""
-        row = first[key]
-        where = f"`{path_name(path)}`{output} call {row.call} of {row.case}{more}"
-        yield f"{verdict}: {where}: {row.reason}"
-    if len(calls) > LISTED:
-        yield f"and {len(calls) - LISTED} more"
+    alike: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        key = (row.verdict, row.path, row.leaf, _plain(row.reason))
+        alike.setdefault(key, []).append(row)
+    lines = []
+    for row, *others in alike.values():
+        more = f", {len(others) + 1} calls" if others else ""
+        output = f" output `{row.leaf}`" if row.leaf else ""
+        where = f"`{path_name(row.path)}`{output} call {row.call} of {row.case}{more}"
+        lines.append(f"{row.verdict}: {where}: {row.reason}")
+    return cut(lines, LISTED, MORE)
 
 
 def _plain(reason: str) -> str:
