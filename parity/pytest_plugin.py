@@ -6,6 +6,7 @@ by the first comparison.
 
 import hashlib
 import inspect
+import itertools
 import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from flax import nnx
 
     from parity.report import Report
-    from parity.report.assertion import Outcome
+    from parity.report.assertion import Assertion
 
 MARKER = "parity"
 
@@ -136,39 +137,41 @@ class AssertParity:
             report = compare(torch_module, nnx_module, torch_args, **options)
         except InputError as error:
             raise error.with_traceback(None) from None  # the line of the test says more
-        outcome = assess(report, grade)
+        found = assess(report, grade)
         label = self._label(name)
-        self._record(outcome, label)
+        self._record(report, found, label)
         where = self._write(report, label)
-        if outcome.failure:
-            raise AssertionError(f"{outcome.failure}\n{where}")
+        if found.failure:
+            raise AssertionError(f"{found.failure}\n{where}")
         return report
 
     def _label(self, name: str | None) -> str:
         """The name, or the number, that tells this comparison from the others of its test."""
-        wanted = label = _plain(name or "")
-        number = 2
-        while label in self._labels:
-            label = f"{wanted}-{number}".lstrip("-")
-            number += 1
+        wanted = _plain(name or "")
+        numbered = (f"{wanted}-{number}".lstrip("-") for number in itertools.count(2))
+        label = next(x for x in itertools.chain([wanted], numbered) if x not in self._labels)
         self._labels.add(label)
         return label
 
-    def _record(self, outcome: "Outcome", label: str) -> None:
+    def _record(self, report: "Report", found: "Assertion", label: str) -> None:
         from parity.report.sections import number
+        from parity.report.table import largest
 
+        worst_r = largest(row.exclusive.r for row in report.rows if row.exclusive)
+        fault = report.first_fault
+        properties = {
+            "verdict": found.verdict,
+            "worst_r": f"{worst_r:.6g}",
+            "first_fault": fault.name if fault else "",
+            "cause": fault.cause if fault else "",
+        }
         suffix = f"-{label}" if label else ""
-        self._item.user_properties += [
-            (f"verdict{suffix}", outcome.verdict),
-            (f"worst_r{suffix}", f"{outcome.worst_r:.6g}"),
-            (f"first_fault{suffix}", outcome.first_fault),
-            (f"cause{suffix}", outcome.cause),
-        ]
+        self._item.user_properties += [(f"{key}{suffix}", x) for key, x in properties.items()]
         line = {
-            "verdict": outcome.verdict,
-            "r": number(outcome.worst_r),
+            "verdict": found.verdict,
+            "r": number(worst_r),
             "test": self._item.nodeid + (f" [{label}]" if label else ""),
-            "brief": outcome.brief,
+            "brief": found.brief,
         }
         self._item.stash.setdefault(_LINES, []).append(line)
 

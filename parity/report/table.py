@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from parity.core.globs import path_name
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
@@ -47,12 +49,28 @@ class RungSummary:
 
 def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, ...]:
     """One line per rung that has rows."""
-    lines = []
-    for rung in rungs:
-        own = [row for row in rows if row.rung == rung.name]
-        if own:
-            lines.append(_summary(rung, own))
-    return tuple(lines)
+    by_rung: dict[str, list[Row]] = {}
+    for row in rows:
+        by_rung.setdefault(row.rung, []).append(row)
+    return tuple(_summary(rung, by_rung[rung.name]) for rung in rungs if rung.name in by_rung)
+
+
+def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
+    limited = [row for row in rows if row.limited]
+    worst = max(limited, key=lambda row: _largest([row], "incl_mae"), default=None)
+    error = _largest(limited, "incl_mae")
+    return RungSummary(
+        rung=rung.name,
+        limit=rung.limit,
+        rows=len(rows),
+        incl_mae=error,
+        worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
+        free_mae=_largest(limited, "mae"),
+        rel_l2=_largest(limited, "incl_rel_l2"),
+        r=_largest(rows, "R"),
+        grade=grade(error),
+        verdict=worst_verdict([row.verdict for row in rows]),
+    )
 
 
 @dataclass(frozen=True)
@@ -87,47 +105,19 @@ def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
 
 def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
     errors = [row.exclusive for row in rows if row.exclusive is not None]
-    measured = sorted(error.r for error in errors if not math.isnan(error.r))
+    measured = [error.r for error in errors if not math.isnan(error.r)]
+    quantiles = np.quantile(measured or [math.nan], (0.5, 0.95, 1), method="inverted_cdf")
+    calls = len({(row.case, row.path, row.call) for row in rows})
+    bounded = sum(error.bounded for error in errors)
     limit = r_limit(rows[0].kind)
     return KindSummary(
-        kind=kind,
-        calls=len({(row.case, row.path, row.call) for row in rows}),
-        measured=len(measured),
-        bounded=sum(error.bounded for error in errors),
-        median=_quantile(measured, 0.5),
-        p95=_quantile(measured, 0.95),
-        largest=_quantile(measured, 1.0),
-        warn=limit.warn,
-        fail=limit.fail,
+        kind, calls, len(measured), bounded, *map(float, quantiles), limit.warn, limit.fail
     )
-
-
-def _quantile(ordered: Sequence[float], part: float) -> float:
-    """The smallest value that at least this part of them does not exceed; NaN of nothing."""
-    return ordered[max(math.ceil(part * len(ordered)) - 1, 0)] if ordered else math.nan
 
 
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """The most severe of several."""
     return max(verdicts, key=SEVERITY.index, default="UNKNOWN")
-
-
-def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
-    limited = [row for row in rows if row.limited]
-    worst = max(limited, key=lambda row: _largest([row], "incl_mae"), default=None)
-    error = _largest(limited, "incl_mae")
-    return RungSummary(
-        rung=rung.name,
-        limit=rung.limit,
-        rows=len(rows),
-        incl_mae=error,
-        worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
-        free_mae=_largest(limited, "mae"),
-        rel_l2=_largest(limited, "incl_rel_l2"),
-        r=_largest(rows, "R"),
-        grade=grade(error),
-        verdict=worst_verdict([row.verdict for row in rows]),
-    )
 
 
 def largest(values: Iterable[float], default: float = math.nan) -> float:
