@@ -69,7 +69,6 @@ def pytest_configure(config: pytest.Config) -> None:
             writable(config.invocation_params.dir / folder, "--parity-report")
     except InputError as error:
         raise pytest.UsageError(f"parity: {error}") from error
-    config.pluginmanager.register(Summary(), "parity-summary")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -155,9 +154,9 @@ class AssertParity:
 
     def _record(self, report: "Report", found: "Assertion", label: str) -> None:
         from parity.report.sections import number
-        from parity.report.table import largest
+        from parity.report.table import worst
 
-        worst_r = largest(row.exclusive.r for row in report.rows if row.exclusive)
+        worst_r = worst(report.rows).r
         fault = report.first_fault
         properties = {
             "verdict": found.verdict,
@@ -233,24 +232,16 @@ def pytest_runtest_makereport(
     return report
 
 
-class Summary:
-    """One line for every comparison, at the end of the run."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Verdict, worst R, test, and what is wrong first: a line for every comparison."""
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    compared = sorted((x for x in reports if hasattr(x, LINES)), key=lambda report: report.start)
+    if not compared:
+        return
+    from parity.report.table import COLOURS
 
-    def __init__(self) -> None:
-        self._lines: list[dict[str, str]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a test reports, from whichever process."""
-        self._lines += getattr(report, LINES, [])
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Verdict, worst R, test, and what is wrong first."""
-        if not self._lines:
-            return
-        from parity.report.table import COLOURS
-
-        terminalreporter.section(MARKER)
-        for line in self._lines:
-            text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
-            brief = f"  {line['brief']}" if line["brief"] else ""
-            terminalreporter.write_line(text + brief, **{COLOURS[line["verdict"]]: True})
+    terminalreporter.section(MARKER)
+    for line in itertools.chain.from_iterable(getattr(report, LINES) for report in compared):
+        text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
+        brief = f"  {line['brief']}" if line["brief"] else ""
+        terminalreporter.write_line(text + brief, **{COLOURS[line["verdict"]]: True})

@@ -16,9 +16,7 @@ from parity.cli.output import PROFILE, QUIET, Output, with_output
     help="Whose port to check: a registered name, or module:attribute of one of yours  "
     "[default: the pair that was recorded]",
 )
-@EMULATE
-@EAGER
-@with_output("Where the report goes  [default: reports/PAIR-check]", PROFILE, QUIET)
+@with_output("Where the report goes  [default: reports/PAIR-check]", EMULATE, EAGER, PROFILE, QUIET)
 def check(trace: Path, pair: str | None, output: Output, **how: Any) -> None:
     """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed.
 

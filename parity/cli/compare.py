@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -13,9 +13,6 @@ from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS, load, of_a_pa
 from parity.cli.output import QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
-
-if TYPE_CHECKING:
-    from parity.report import Report
 
 ARGUMENTS = ("torch_module", "nnx_module", "torch_args")
 FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parity.compare"
@@ -65,28 +62,21 @@ def compare(names: tuple[str, ...], output: Output, **how: Any) -> None:
     device = given.pop("device", None)
     with output.progress() as progress:
         # the frameworks are imported here, which takes seconds
-        make = find_function(names[0])
+        make, seed = find_function(names[0]), how["seed"] or 0
         folder = output.folder(f"reports/{names[0].replace(':', '.')}", of_a_part(how))
-        given |= {"progress": progress} | ({"keep_repro": True} if output.repro else {})
+        from parity.capture.restore_torch import seeded
+        from parity.pipeline import compare as compare_modules
+        from parity.run.repro import made_by_function
+
         with _on(device):
-            report = _compared(names[0], make, how["seed"] or 0, given)
+            progress.stage("making both models")
+            with seeded(seed):
+                made = arguments(names[0], make)
+            made |= {"keep_repro": output.repro is not None, "progress": progress}
+            report = compare_modules(**{**made, **given})
+    if report.repro is not None:  # the function may say another seed for the comparison
+        report = replace(report, repro=made_by_function(report.repro, seed))
     output.end(report, folder, names[0])
-
-
-def _compared(name: str, make: Callable[[], Any], seed: int, given: Mapping[str, Any]) -> "Report":
-    """Report of what the function `make`, of that name, returns; `given` replaces what it says."""
-    from parity.capture.restore_torch import seeded
-    from parity.pipeline import compare as compare_modules
-    from parity.run.repro import made_by_function
-
-    given["progress"].stage("making both models")
-    with seeded(seed):
-        made = arguments(name, make)
-    report = compare_modules(**{**made, **given})
-    if report.repro is None:
-        return report
-    # the function may say another seed for the comparison
-    return replace(report, repro=made_by_function(report.repro, seed))
 
 
 def find_function(name: str) -> Callable[[], Any]:

@@ -118,7 +118,10 @@ class Output:
 def with_output(
     out: str, *options: Callable[[Any], Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options, `--json` and `--out`, whose help is `out`, as one `Output`."""
+    """Give a command these options in this order, `--json` and `--out`, whose help is `out`.
+
+    Those of `Output` are handed on as one `output`.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)

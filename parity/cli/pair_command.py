@@ -1,17 +1,30 @@
 """Commands that take a pair, and the options that the pair has of its own."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.options import find_pair, registered
+from parity.cli.options import PAIR, find_pair, registered
+from parity.cli.output import with_output
 from parity.core.exceptions import InputError, printable
 
 if TYPE_CHECKING:
     from parity.core.pair import Option, Pair
 
 CHOSEN, OWN = f"{__name__}.chosen", f"{__name__}.own"
+
+
+def pair_command(
+    out: str, *options: Callable[[Any], Any]
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a command that takes a pair and these options, as `with_output` does."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        return click.command(cls=PairCommand)(with_output(out, PAIR, *options)(function))
+
+    return decorate
 
 
 class PairCommand(click.Command):

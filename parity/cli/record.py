@@ -5,17 +5,13 @@ from typing import Any
 
 import click
 
-from parity.cli.options import DEPTH, ONLY, PAIR, SEED, of_a_part
-from parity.cli.output import Output, with_output
-from parity.cli.pair_command import PairCommand
+from parity.cli.options import DEPTH, ONLY, SEED, of_a_part
+from parity.cli.output import Output
+from parity.cli.pair_command import pair_command
 
-
-@click.command(cls=PairCommand)
-@PAIR
-@SEED
-@ONLY
-@DEPTH
-@click.option(
+OUT = "Where the trace goes  [default: traces/PAIR]"
+QUIET = click.option("--quiet", is_flag=True, help="No progress; print only what is wrong.")
+SHARD_SIZE = click.option(
     "--shard-size",
     type=click.IntRange(1),
     default=1000,
@@ -23,10 +19,9 @@ from parity.cli.pair_command import PairCommand
     metavar="MB",
     help="How large a file may be, in megabytes.",
 )
-@with_output(
-    "Where the trace goes  [default: traces/PAIR]",
-    click.option("--quiet", is_flag=True, help="No progress; print only what is wrong."),
-)
+
+
+@pair_command(OUT, SEED, ONLY, DEPTH, SHARD_SIZE, QUIET)
 def record(
     pair: str, chosen: Any, options: dict[str, Any], shard_size: int, output: Output, **how: Any
 ) -> None:

@@ -5,23 +5,22 @@ from typing import Any
 
 import click
 
-from parity.cli.options import PAIR, SEED
-from parity.cli.output import PROFILE, QUIET, Output, with_output
-from parity.cli.pair_command import PairCommand
+from parity.cli.options import SEED
+from parity.cli.output import PROFILE, QUIET, Output
+from parity.cli.pair_command import pair_command
 
-
-@click.command(cls=PairCommand)
-@PAIR
-@click.option(
+OUT = "Where the table goes  [default: reports/PAIR-selftest]"
+ROUNDS = click.option(
     "--rounds",
     type=click.IntRange(1),
     default=1,
     show_default=True,
     help="Each draws new weights, and for each mistake a module to make it in.",
 )
-@SEED
-@click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
-@with_output("Where the table goes  [default: reports/PAIR-selftest]", PROFILE, QUIET)
+MISTAKES = click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
+
+
+@pair_command(OUT, ROUNDS, SEED, MISTAKES, PROFILE, QUIET)
 def selftest(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
     """Make known mistakes in the port of PAIR, and see whether they are found.
 

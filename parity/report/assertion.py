@@ -1,7 +1,7 @@
 """Assertion of a test on a report, and what it says where it fails."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parity.core.exceptions import InputError
@@ -50,8 +50,16 @@ def assess(report: Contents, wanted: str | None = None) -> Assertion:
     brief = _brief(report, missed, wanted)
     if report.holds and not missed:
         return Assertion(verdict, brief, "")
-    lines = [f"parity {verdict}: {brief}", *_details(report, missed, wanted), as_text(report)]
-    return Assertion(verdict, brief, "\n".join(lines))
+    lines = [f"parity {verdict}: {brief}"]
+    if fault := report.first_fault:
+        lines.append(f"what to do: {fault.hint}")
+    if missed and wanted:
+        row = missed[0]
+        lines.append(
+            f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
+            f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
+        )
+    return Assertion(verdict, brief, "\n".join([*lines, as_text(report)]))
 
 
 def _mae(row: Row) -> float:
@@ -76,14 +84,3 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
 
 def _output(row: Row) -> str:
     return f"`{path_name(row.path)}{f'#{row.leaf}' if row.leaf else ''}`"
-
-
-def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
-    if fault := report.first_fault:
-        yield f"what to do: {fault.hint}"
-    if missed and wanted:
-        row = missed[0]
-        yield (
-            f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
-            f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
-        )

@@ -27,10 +27,9 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
     for line in found.other_environment:
         console.print(Text(f"other environment: {line}", style="dim"), soft_wrap=True)
     if found.changes:
-        heads = [Column(head, no_wrap=True) for head in ("", "output", "figure", "verdict")]
-        heads[1] = Column("output", overflow="fold")
-        numbers = [Column(x, justify="right", no_wrap=True) for x in ("before", "after", "times")]
-        table = Table(*heads[:3], *numbers, heads[3], box=SIMPLE_HEAD, pad_edge=False)
+        numbers = (Column(x, justify="right", no_wrap=True) for x in ("before", "after", "times"))
+        places = Column("", no_wrap=True), Column("output", overflow="fold"), "figure"
+        table = Table(*places, *numbers, "verdict", box=SIMPLE_HEAD, pad_edge=False)
         for change in found.changes[:LISTED]:
             table.add_row(*_cells(change))
         console.print(table)

@@ -9,6 +9,7 @@ from parity.core.verdicts import Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
 from parity.report.sections import coverage_lines, cut, fault_place, fault_reason
+from parity.report.table import grouped
 
 LISTED = 20
 """How many rows a test case lists."""
@@ -25,16 +26,13 @@ def as_junit(report: Contents) -> str:
     is an error, a WARN is said in what the case printed. The properties are the facts and the
     environment.
     """
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in report.rows:
-        groups.setdefault((row.rung, row.path), []).append(row)
     root = ET.Element("testsuites")
     suite = ET.SubElement(root, "testsuite", name=report.name, skipped="0")
     suite.set("time", str(report.facts.get("seconds", 0)))
     properties = ET.SubElement(suite, "properties")
     for key, value in flat({"verdict": report.verdict, **report.facts, **report.environment}):
         ET.SubElement(properties, "property", name=key, value=str(value))
-    for (rung, path), rows in groups.items():
+    for (rung, path), rows in grouped(report.rows, lambda row: (row.rung, row.path)).items():
         home = f"{report.name}.{rung}" if rung else report.name
         _add(suite, home, path_name(path), _module(report, path, rows))
     _add(suite, report.name, "coverage", _coverage(report))

@@ -10,7 +10,7 @@ from parity.core.measurements import Emulation, Loss, NonFinite
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.contents import Contents
-from parity.report.table import KindSummary, RungSummary
+from parity.report.table import KindSummary, RungSummary, by_kind, grouped, summarise
 from parity.report.weights import weight_lines
 
 MOST = 3
@@ -80,8 +80,24 @@ def number(value: float) -> str:
     return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
 
 
-def summary_cells(line: RungSummary | KindSummary) -> dict[str, str]:
-    """Return a line of the ladder, or of the table of R by kind, by column."""
+def plain(value: Any) -> str:
+    """A fact, or an entry of the environment, as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+def ladder_cells(report: Contents) -> list[dict[str, str]]:
+    """Lines of the ladder by column."""
+    return [_cells(line) for line in summarise(report.rows, report.rungs)]
+
+
+def kind_cells(report: Contents) -> list[dict[str, str]]:
+    """Lines of the table of R by kind of module, by column."""
+    return [_cells(line) for line in by_kind(report.rows)]
+
+
+def _cells(line: RungSummary | KindSummary) -> dict[str, str]:
 
     def text(name: str, value: Any) -> str:
         if name in LIMITS:
@@ -129,10 +145,7 @@ def coverage_lines(coverage: Coverage) -> list[str]:
 
 def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
     """Reasons why rows are WARN or UNKNOWN, the calls of one module together."""
-    alike: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        key = (row.verdict, row.path, row.leaf, _plain(row.reason))
-        alike.setdefault(key, []).append(row)
+    alike = grouped(rows, lambda row: (row.verdict, row.path, row.leaf, _wording(row.reason)))
     lines = []
     for row, *others in alike.values():
         more = f", {len(others) + 1} calls" if others else ""
@@ -142,7 +155,7 @@ def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
     return cut(lines, LISTED, MORE)
 
 
-def _plain(reason: str) -> str:
+def _wording(reason: str) -> str:
     """The reason without its figures."""
     return re.sub(r"[0-9][0-9.e+-]*", "", reason)
 

@@ -1,9 +1,9 @@
 """Rows as a pandas table, and the summary of a ladder."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,10 +12,12 @@ from parity.core.limits import r_limit
 from parity.core.pair import Rung
 from parity.core.verdicts import Row, Verdict, of_gradient
 from parity.judge.verdict import grade
-from parity.report.cells import COLUMNS, cell, record
+from parity.report.cells import COLUMNS, cell, cells
 
 if TYPE_CHECKING:
     import pandas as pd
+
+K = TypeVar("K")
 
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
@@ -24,11 +26,40 @@ COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"
 """Their colours on a terminal."""
 
 
+class Worst(NamedTuple):
+    """The largest errors of some rows, NaN if not measured: relative L2 errors, free-running,
+    with all that is inside, and local (see `Row.own`), then R.
+    """
+
+    free: float
+    whole: float
+    own: float
+    r: float
+
+
+def worst(rows: Sequence[Row]) -> Worst:
+    """The largest errors of these rows."""
+    return Worst(
+        largest(row.metrics.rel_l2 for row in rows if row.metrics),
+        largest(row.inclusive.rel_l2 for row in rows if row.inclusive),
+        largest(row.own for row in rows),
+        largest(row.exclusive.r for row in rows if row.exclusive),
+    )
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    """Rows that have the same key, by it, in their order."""
+    found: dict[K, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
 def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
     """One line per row, columns as in `COLUMNS`; what was not measured is NaN."""
     import pandas as pd
 
-    return pd.DataFrame([record(row) for row in rows], columns=list(COLUMNS))
+    return pd.DataFrame([cells(row) for row in rows], columns=list(COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -49,9 +80,7 @@ class RungSummary:
 
 def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, ...]:
     """One line per rung that has rows."""
-    by_rung: dict[str, list[Row]] = {}
-    for row in rows:
-        by_rung.setdefault(row.rung, []).append(row)
+    by_rung = grouped(rows, lambda row: row.rung)
     return tuple(_summary(rung, by_rung[rung.name]) for rung in rungs if rung.name in by_rung)
 
 
@@ -95,23 +124,29 @@ class KindSummary:
 
 def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
     """The distribution of R by class of module, in the order of the rows."""
-    kinds: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.exclusive is not None:
-            backward = of_gradient(row.case, row.leaf)
-            kinds.setdefault(f"{row.kind}, gradients" if backward else row.kind, []).append(row)
+    measured = (row for row in rows if row.exclusive is not None)
+    kinds = grouped(
+        measured,
+        lambda row: f"{row.kind}, gradients" if of_gradient(row.case, row.leaf) else row.kind,
+    )
     return tuple(_kind(kind, found) for kind, found in kinds.items())
 
 
 def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
     errors = [row.exclusive for row in rows if row.exclusive is not None]
     measured = [error.r for error in errors if not math.isnan(error.r)]
-    quantiles = np.quantile(measured or [math.nan], (0.5, 0.95, 1), method="inverted_cdf")
-    calls = len({(row.case, row.path, row.call) for row in rows})
-    bounded = sum(error.bounded for error in errors)
+    parts = np.quantile(measured or [math.nan], (0.5, 0.95, 1), method="inverted_cdf")
     limit = r_limit(rows[0].kind)
     return KindSummary(
-        kind, calls, len(measured), bounded, *map(float, quantiles), limit.warn, limit.fail
+        kind=kind,
+        calls=len({(row.case, row.path, row.call) for row in rows}),
+        measured=len(measured),
+        bounded=sum(error.bounded for error in errors),
+        median=float(parts[0]),
+        p95=float(parts[1]),
+        largest=float(parts[2]),
+        warn=limit.warn,
+        fail=limit.fail,
     )
 
 

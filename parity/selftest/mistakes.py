@@ -30,7 +30,7 @@ def behaviour(
     causes: Sequence[str],
     wrong: Wrong,
     kinds: Sequence[str] = (),
-    applies: Callable[[nnx.Module], bool] = lambda module: True,
+    applies: Callable[[nnx.Module], object] = lambda module: True,
     method: str = "__call__",
     cases: str = "*",
 ) -> Mistake:
@@ -136,16 +136,12 @@ def _square(key: str, values: Array) -> bool:
     return values.ndim > 1 and values.shape[-1] == values.shape[-2] > 1
 
 
-def _vector(key: str, values: Array) -> bool:
-    return values.ndim == 1 and values.size > 1
+def _vector(key: str, values: Array, names: Sequence[str] = ()) -> bool:
+    return values.ndim == 1 and values.size > 1 and (not names or key in names)
 
 
-def _bias(key: str, values: Array) -> bool:
-    return _vector(key, values) and key == "bias"
-
-
-def _scale(key: str, values: Array) -> bool:
-    return _vector(key, values) and key == "scale"
+_bias = functools.partial(_vector, names=["bias"])
+_scale = functools.partial(_vector, names=["scale"])
 
 
 def _pairs(values: Array) -> list[tuple[int, int]]:
@@ -216,11 +212,6 @@ def _first(change: Callable[[Any], Any]) -> Wrong:
     return wrong
 
 
-def _leaf(module: nnx.Module) -> bool:
-    """Return true if the module computes something by itself: it owns parameters."""
-    return bool(_parameters(module))
-
-
 def _rounded_operands(module: Any, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Products in one bfloat16 pass, as a TPU makes them by default."""
     kernel = module.kernel[...]
@@ -248,12 +239,12 @@ OUTPUTS = (
     behaviour("output one percent too large", ["scale_or_offset"], _first(lambda x: x * 1.01)),
     behaviour("output with an offset", ["scale_or_offset"], _first(lambda x: x + 0.05)),
     behaviour("output with the other sign", ["scale_or_offset"], _first(lambda x: -x)),
-    behaviour("output of another dtype", ["dtype"], _first(_low), applies=_leaf),
+    behaviour("output of another dtype", ["dtype"], _first(_low), applies=_parameters),
     behaviour("dropout left on", ["dropout"], _first(_dropped)),
     behaviour("channels in opposite order", ["reshape_order"], _first(lambda x: x[..., ::-1]),
-              applies=_leaf),
+              applies=_parameters),
     behaviour("height and width exchanged", ["reshape_order"],
-              _first(lambda x: jnp.swapaxes(x, -2, -3)), applies=_leaf),
+              _first(lambda x: jnp.swapaxes(x, -2, -3)), applies=_parameters),
     behaviour("products in bfloat16", ["matmul_precision"], _rounded_operands,
               applies=lambda module: any(key == "kernel" for key, _ in _parameters(module))),
 )  # fmt: skip

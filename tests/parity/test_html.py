@@ -21,8 +21,8 @@ from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.as_json import as_json
-from parity.report.html import as_html, as_notebook
 from parity.report.html.data import page_data
+from parity.report.html.page import as_html, as_notebook
 from parity.report.modules import module_tree
 from parity.run.assemble import ERROR_MAPS, _merged_faults
 
@@ -208,9 +208,9 @@ def test_every_module_has_its_place_and_its_worst_figures():
     assert [(m.path, m.calls, m.verdict) for m in a.inside] == [
         ("a.b", 2, "PASS"), ("a.c", 1, "PASS"), ("a.d", 0, "FAIL")
     ]  # fmt: skip
-    assert (a.inside[0].own, a.inside[1].own, root.own) == (1e-3, 5.0, 1e-9)
+    assert (a.inside[0].worst.own, a.inside[1].worst.own, root.worst.own) == (1e-3, 5.0, 1e-9)
     assert (root.faults, a.faults, a.inside[0].fault, a.inside[0].faults) == (1, 1, 1, 0)
-    assert (a.verdict, math.isnan(a.own)) == ("", True)
+    assert (a.verdict, math.isnan(a.worst.own)) == ("", True)
 
 
 def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():

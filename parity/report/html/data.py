@@ -8,9 +8,9 @@ from parity.core.codec import plain
 from parity.core.error_map import EDGES
 from parity.core.metrics import roundoff
 from parity.core.verdicts import Row
-from parity.report.cells import COLUMNS, record
+from parity.report.cells import COLUMNS, NUMERIC, cells
 from parity.report.contents import Contents
-from parity.report.table import largest
+from parity.report.table import grouped, largest, worst
 
 SHOWN = (
     *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2"),
@@ -19,32 +19,24 @@ SHOWN = (
 """The columns of the page's table; the others show for a row that is opened. `child_inputs` is
 there only if those of some call are wrong."""
 
-TEXT = frozenset(
-    {"rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"}
-    | {"grade", "verdict", "worst_index"}
-)
-"""The columns that hold no numbers."""
-
 
 def page_data(report: Contents) -> dict[str, Any]:
     """Columns and rows of the table, calls and faults of the chart, error maps by fault."""
     wrong = any(row.child_inputs for row in report.rows)
-    calls: dict[tuple[str, str, int], tuple[int, list[Row]]] = {}
-    for at, row in enumerate(report.rows):
-        calls.setdefault((row.case, row.path, row.call), (at, []))[1].append(row)
+    calls = grouped(report.rows, _call)
     places = {call: at for at, call in enumerate(calls)}
+    first = {_call(row): at for at, row in reversed([*enumerate(report.rows)])}
     document = {
         "columns": [*COLUMNS, "child_inputs", "reason"],
-        "numeric": [*(name for name in COLUMNS if name not in TEXT), "child_inputs"],
+        "numeric": NUMERIC,
         "shown": [name for name in SHOWN if wrong or name != "child_inputs"],
         "rows": [
-            [*record(row).values(), row.child_inputs or math.nan, row.reason]
-            for row in report.rows
+            [*cells(row).values(), row.child_inputs or math.nan, row.reason] for row in report.rows
         ],
-        "calls": [[first, *_errors(rows)] for first, rows in calls.values()],
+        "calls": [[first[call], *_errors(rows)] for call, rows in calls.items()],
         "measured": sum(
             any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows)
-            for _, rows in calls.values()
+            for rows in calls.values()
         ),
         "faults": [places.get((x.case, x.path, x.call)) for x in report.faults],
         "maps": {number: fault.error_map for number, fault in enumerate(report.faults, 1)},
@@ -54,19 +46,17 @@ def page_data(report: Contents) -> dict[str, Any]:
     return found
 
 
-def _errors(rows: Sequence[Row]) -> tuple[float, ...]:
-    """The worst relative L2 error of a call's outputs of each sort, NaN if not measured.
+def _call(row: Row) -> tuple[str, str, int]:
+    return row.case, row.path, row.call
 
-    Free-running, inclusive, local (see `Row.own`), and what R is measured in: the distance of the
-    reference from float64, at least four roundings.
+
+def _errors(rows: Sequence[Row]) -> tuple[float, ...]:
+    """The worst of a call: its free-running, inclusive and local error, and what R is measured in,
+    the distance of the reference from float64, at least four roundings.
     """
     floors = [row.exclusive.floor_rel_l2 for row in rows if row.exclusive]
-    return (
-        largest(row.metrics.rel_l2 for row in rows if row.metrics),
-        largest(row.inclusive.rel_l2 for row in rows if row.inclusive),
-        largest(row.own for row in rows),
-        largest([*floors, *(4 * roundoff(row.dtype) or math.nan for row in rows)]),
-    )
+    floor = largest([*floors, *(4 * roundoff(row.dtype) or math.nan for row in rows)])
+    return (*worst(rows)[:3], floor)
 
 
 def _brief(value: Any) -> Any:

@@ -3,7 +3,8 @@
 import base64
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
@@ -16,11 +17,12 @@ from parity.report.sections import (
     GRADE_KEY,
     fault_place,
     fault_reason,
+    kind_cells,
+    ladder_cells,
     number,
+    plain,
     sections,
-    summary_cells,
 )
-from parity.report.table import by_kind, summarise
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -54,17 +56,17 @@ def as_html(report: Contents) -> str:
     """
     env = environment()
     scripts = ("uplot/uPlot.iife.min.js", "page.js", "charts.js")
-    script = "".join(_source(env, name) for name in scripts)
+    script = "".join(_source(name) for name in scripts)
     return env.get_template("page.html").render(
         report=report,
-        style=Markup(_source(env, "uplot/uPlot.min.css") + _source(env, "page.css")),
+        style=Markup(_source("uplot/uPlot.min.css") + _source("page.css")),
         script=Markup(script),
-        script_hash=_hash(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         data=page_data(report),
         root=module_tree(report),
-        rungs=[summary_cells(line) for line in summarise(report.rows, report.rungs)],
+        rungs=ladder_cells(report),
         grade_key=GRADE_KEY,
-        kinds=[summary_cells(line) for line in by_kind(report.rows)],
+        kinds=kind_cells(report),
         bounded_key=BOUNDED_KEY,
         sections={section.title: section.lines for section in reversed(sections(report))},
     )
@@ -74,20 +76,12 @@ def as_notebook(report: Contents) -> str:
     """Verdict, ladder and faults as a piece of a notebook: no script, a style that touches nothing
     else, the notebook's colours.
     """
-    rungs = [summary_cells(line) for line in summarise(report.rows, report.rungs)]
     template = environment().get_template("notebook.html")
-    return template.render(report=report, rungs=rungs, listed=LISTED)
+    return template.render(report=report, rungs=ladder_cells(report), listed=LISTED)
 
 
-def _source(env: "Environment", name: str) -> str:
-    assert env.loader is not None
-    text, _, _ = env.loader.get_source(env, name)
-    return f"\n{text}"
-
-
-def _hash(script: str) -> str:
-    """Digest by which the page's policy knows its script: no other runs."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+def _source(name: str) -> str:
+    return "\n" + files("parity.report.html").joinpath("templates", name).read_text("utf-8")
 
 
 def words(text: str) -> Markup:
@@ -95,10 +89,3 @@ def words(text: str) -> Markup:
     safe = str(escape(text))
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
-
-
-def plain(value: Any) -> str:
-    """A fact, or an entry of the environment, as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)
