@@ -11,10 +11,7 @@ from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
 from parity.report.sections import number
-from parity.report.table import COLOURS
-
-LISTED = 20
-"""How many changes the table has."""
+from parity.report.table import COLOURS, LISTED
 
 STYLES = {"worse": "red", "vanished": "red", "new": "yellow", "better": "green"}
 

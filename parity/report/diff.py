@@ -18,7 +18,7 @@ from parity.host.environment import flat
 from parity.judge.verdict import GRADES
 from parity.report.cells import cell
 from parity.report.contents import Contents
-from parity.report.table import SEVERITY
+from parity.report.table import SEVERITY, largest
 
 R_FLOOR = 1.5
 """R up to this is noise: correct code is as far from float64 as PyTorch, and either may round
@@ -120,7 +120,7 @@ def diff(before: Contents, after: Contents) -> Diff:
     old, new = _by_key(before), _by_key(after)
     found = [_change(key, old.get(key), new.get(key)) for key in {**old, **new}]
     changes = [change for change in found if change is not None]
-    changes.sort(key=lambda x: (STATES.index(x.state), not x.judged_worse, -_size(x.times)))
+    changes.sort(key=lambda x: (STATES.index(x.state), not x.judged_worse, -largest([x.times], 0)))
     return Diff(
         names=(before.name, after.name),
         verdicts=(before.verdict, after.verdict),
@@ -183,10 +183,6 @@ def _times(old: float, new: float) -> float:
     if old == new:
         return 1.0
     return math.inf if old == 0 else new / old
-
-
-def _size(times: float) -> float:
-    return 0.0 if math.isnan(times) else times
 
 
 def _step(before: Verdict | None, after: Verdict | None) -> int:

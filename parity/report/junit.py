@@ -8,11 +8,8 @@ from parity.core.globs import path_name
 from parity.core.verdicts import Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
-from parity.report.sections import coverage_lines, cut, fault_place, fault_reason
-from parity.report.table import grouped
-
-LISTED = 20
-"""How many rows a test case lists."""
+from parity.report.sections import coverage_lines, fault_place, fault_reason
+from parity.report.table import cut, grouped
 
 Parts = dict[str, tuple[dict[str, str], Iterable[str]]]
 """The parts of a test case: attributes and lines of text by tag."""
@@ -81,7 +78,7 @@ def _lines(rows: Sequence[Row]) -> Sequence[str]:
         f"{f', output `{row.leaf}`' if row.leaf else ''}: {row.reason}"
         for row in rows
     ]
-    return cut(lines, LISTED, "and {} more, all of them in layers.csv")
+    return cut(lines, "and {} more, all of them in layers.csv")
 
 
 def _legal(text: str) -> str:

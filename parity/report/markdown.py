@@ -17,15 +17,13 @@ from parity.report.sections import (
     plain,
     sections,
 )
-
-LISTED = 20
-"""How many of the worst rows are listed."""
+from parity.report.table import LISTED
 
 WORST = (
     *("rung", "case", "path", "call", "leaf"),
     *("mae", "incl_mae", "incl_rel_l2", "R", "grade", "verdict"),
 )
-"""Their columns."""
+"""Columns of the worst rows."""
 
 
 def as_markdown(report: Contents) -> str:

@@ -10,14 +10,11 @@ from parity.core.measurements import Emulation, Loss, NonFinite
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.contents import Contents
-from parity.report.table import KindSummary, RungSummary, by_kind, grouped, summarise
+from parity.report.table import KindSummary, RungSummary, by_kind, cut, grouped, summarise
 from parity.report.weights import weight_lines
 
 MOST = 3
 """How many of the modules that lose most are named in a sentence."""
-
-LISTED = 20
-"""How many doubtful rows, calls or tensors are listed."""
 
 MORE = "and {} more"
 
@@ -66,11 +63,6 @@ def sections(report: Contents) -> list[Section]:
         Section("Notes", report.notes, "note: "),
     )
     return [section for section in found if section.lines]
-
-
-def cut(lines: Sequence[str], most: int, more: str) -> Sequence[str]:
-    """The first `most` lines; where there are others, `more` with their number after them."""
-    return lines if len(lines) <= most else [*lines[:most], more.format(len(lines) - most)]
 
 
 def number(value: float) -> str:
@@ -138,8 +130,8 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
         *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
-        *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, LISTED, MORE)),
-        *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, LISTED, MORE)),
+        *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, MORE)),
+        *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, MORE)),
     ]
 
 
@@ -152,7 +144,7 @@ def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
         output = f" output `{row.leaf}`" if row.leaf else ""
         where = f"`{path_name(row.path)}`{output} call {row.call} of {row.case}{more}"
         lines.append(f"{row.verdict}: {where}: {row.reason}")
-    return cut(lines, LISTED, MORE)
+    return cut(lines, MORE)
 
 
 def _wording(reason: str) -> str:

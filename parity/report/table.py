@@ -26,6 +26,15 @@ COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"
 """Their colours on a terminal."""
 
 
+LISTED = 20
+"""How many of many lines a report lists."""
+
+
+def cut(lines: Sequence[str], more: str) -> Sequence[str]:
+    """The first lines; where there are others, `more` with their number after them."""
+    return lines if len(lines) <= LISTED else [*lines[:LISTED], more.format(len(lines) - LISTED)]
+
+
 class Worst(NamedTuple):
     """The largest errors of some rows, NaN if not measured: relative L2 errors, free-running,
     with all that is inside, and local (see `Row.own`), then R.

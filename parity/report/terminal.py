@@ -7,7 +7,7 @@ from datetime import timedelta
 from io import StringIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.segment import Segment
@@ -93,8 +93,8 @@ def show(report: Contents, console: Console) -> None:
         table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         shown = [name for name in rungs[0] if name != "worst at"]
         for name in shown:
-            justify: JustifyMethod = "left" if name in ("rung", "grade", "verdict") else "right"
-            table.add_column(name, justify=justify, no_wrap=True)
+            left = name in ("rung", "grade", "verdict")
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for line in rungs:
             table.add_row(*(Text(line[name], COLOURS.get(line[name], "")) for name in shown))
         console.print(table)

@@ -141,7 +141,8 @@ class _Bench:
                         return None
                     expected[self._reference_path[wrong]] = mistake.causes
             report = self._compare(ran.case)
-        if report.verdict != "FAIL" and not _worse(_at_the_output(report), ran.errors):
+        errors = zip(_at_the_output(report), ran.errors, strict=True)
+        if report.verdict != "FAIL" and all(error <= 2 * own for error, own in errors):
             return None
         return self._trial(tuple(mistake.name for mistake, _ in drawn), ran.case, expected, report)
 
@@ -188,10 +189,6 @@ def _charged(
 
 def _sites(mistake: Mistake, ran: _Ran) -> Sequence[str]:
     return mistake.sites(ran.modules) if fnmatchcase(ran.case.name, mistake.cases) else ()
-
-
-def _worse(errors: Sequence[float], before: Sequence[float]) -> bool:
-    return any(not error <= 2 * own for error, own in zip(errors, before, strict=True))
 
 
 def _at_the_output(report: Report) -> tuple[float, ...]:

@@ -154,6 +154,14 @@ def _swap_axes(values: Array, draw: random.Random) -> Array:
     return np.asarray(np.swapaxes(values, *draw.choice(_pairs(values))))
 
 
+def _transposed(values: Array, draw: random.Random) -> Array:
+    return np.swapaxes(values, -1, -2)
+
+
+def _larger(values: Array, draw: random.Random) -> Array:
+    return values * np.float32(1.05)
+
+
 def _flip(values: Array, draw: random.Random) -> Array:
     return np.flip(values, draw.choice([i for i, n in enumerate(values.shape[:-2]) if n > 1]))
 
@@ -179,16 +187,15 @@ def _one_nan(values: Array, draw: random.Random) -> Array:
 
 
 TENSORS = (
-    tensor("kernel, two axes swapped", "weights_layout", _swap_axes,
-           lambda key, values: bool(_pairs(values))),
-    tensor("kernel, in and out swapped", "weights_layout",
-           lambda values, draw: np.swapaxes(values, -1, -2), _square),
+    tensor(
+        "kernel, two axes swapped", "weights_layout", _swap_axes, lambda key, v: bool(_pairs(v))
+    ),
+    tensor("kernel, in and out swapped", "weights_layout", _transposed, _square),
     tensor("kernel, an axis flipped", "weights_layout", _flip, _spatial),
     tensor("kernel, reshaped and not permuted", "weights_layout", _reshape, _kernel),
     tensor("kernel, never loaded", "weights_missing", _random, _kernel),
     tensor("kernel, all zeros", "weights_missing", lambda v, draw: np.zeros_like(v), _kernel),
-    tensor("kernel, five percent too large", "weights_value",
-           lambda values, draw: values * np.float32(1.05), _kernel),
+    tensor("kernel, five percent too large", "weights_value", _larger, _kernel),
     tensor("kernel, one entry NaN", "nonfinite", _one_nan, _kernel),
     tensor("kernel, rounded to bfloat16", "weights_precision", _round(jnp.bfloat16), _kernel),
     tensor("kernel, rounded to float16", "weights_precision", _round(jnp.float16), _kernel),
@@ -197,7 +204,7 @@ TENSORS = (
     tensor("norm scale, never loaded", "weights_missing", lambda v, draw: np.ones_like(v), _scale),
     exchanged("kernels of two layers swapped", _kernel),
     exchanged("vectors of the same size swapped", _vector),
-)  # fmt: skip
+)
 
 
 def _first(change: Callable[[Any], Any]) -> Wrong:
@@ -226,6 +233,14 @@ def _low(x: Any) -> Any:
     return x.astype(jnp.bfloat16).astype(x.dtype)
 
 
+def _multiplies(module: nnx.Module) -> bool:
+    return "kernel" in dict(_parameters(module))
+
+
+def _exchanged(x: Any) -> Any:
+    return jnp.swapaxes(x, -2, -3)
+
+
 _TURNS = itertools.count()
 """A random layer that was left on drops something else at each call."""
 
@@ -235,19 +250,19 @@ def _dropped(x: Any) -> Any:
     return jnp.where(jnp.asarray(keep), x / 0.9, 0)
 
 
+of_layer = functools.partial(behaviour, applies=_parameters)
+"""A mistake in what a module that has parameters of its own does."""
+
 OUTPUTS = (
     behaviour("output one percent too large", ["scale_or_offset"], _first(lambda x: x * 1.01)),
     behaviour("output with an offset", ["scale_or_offset"], _first(lambda x: x + 0.05)),
     behaviour("output with the other sign", ["scale_or_offset"], _first(lambda x: -x)),
-    behaviour("output of another dtype", ["dtype"], _first(_low), applies=_parameters),
+    of_layer("output of another dtype", ["dtype"], _first(_low)),
     behaviour("dropout left on", ["dropout"], _first(_dropped)),
-    behaviour("channels in opposite order", ["reshape_order"], _first(lambda x: x[..., ::-1]),
-              applies=_parameters),
-    behaviour("height and width exchanged", ["reshape_order"],
-              _first(lambda x: jnp.swapaxes(x, -2, -3)), applies=_parameters),
-    behaviour("products in bfloat16", ["matmul_precision"], _rounded_operands,
-              applies=lambda module: any(key == "kernel" for key, _ in _parameters(module))),
-)  # fmt: skip
+    of_layer("channels in opposite order", ["reshape_order"], _first(lambda x: x[..., ::-1])),
+    of_layer("height and width exchanged", ["reshape_order"], _first(_exchanged)),
+    behaviour("products in bfloat16", ["matmul_precision"], _rounded_operands, applies=_multiplies),
+)
 
 GENERAL = (*TENSORS, *OUTPUTS)
 """Mistakes that any port can have."""

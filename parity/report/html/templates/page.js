@@ -210,5 +210,6 @@
   for (const button of document.querySelectorAll("button[data-path]"))
     button.addEventListener("click", () => showRows(button.dataset.path));
 
-  window.page = { data, find, make, written, pathName, asNumber, cellOf: (at, name) => rows[at][columnOf.get(name)] };
+  const cellOf = (at, name) => rows[at][columnOf.get(name)];
+  window.page = { data, find, make, written, pathName, asNumber, cellOf }; // for charts.js
 })();
