@@ -75,7 +75,8 @@ def compare(names: tuple[str, ...], output: Output, **how: Any) -> None:
             made |= {"keep_repro": output.repro is not None, "progress": progress}
             report = compare_modules(**{**made, **given})
     if report.repro is not None:  # the function may say another seed for the comparison
-        report = replace(report, repro=made_by_function(report.repro, seed))
+        made_so = replace(report.repro, making=made_by_function(seed))
+        report = replace(report, repro=made_so)
     output.end(report, folder, names[0])
 
 
