@@ -54,10 +54,7 @@ def same(one, other):
 
 
 def interrupted_after(seconds, made, folder):
-    """Compare and write, and have Ctrl-C arrive in the main thread; whether it came in time.
-
-    Without pictures: matplotlib, interrupted, keeps broken transforms for the rest of the process.
-    """
+    """Compare and write, and have Ctrl-C arrive in the main thread; whether it came in time."""
     timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
     try:
         timer.start()  # it may come before this returns
