@@ -326,6 +326,23 @@ def test_what_the_reference_detaches_the_port_must_stop():
     assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
 
 
+def test_an_output_that_the_reference_detaches_the_port_must_stop():
+    def forward(self, x):
+        h = self.first(x)
+        return self.second(self.between(h)), h.detach()
+
+    def returning(detached):
+        def call(self, x):
+            h = self.first(x)
+            return self.second(self.between(h)), detached(h)
+
+        return small(forward=forward, call=call)
+
+    assert compare(*returning(stop), (X,)).verdict == "PASS"
+    between = "between `first` and the input of `second`"
+    assert places(compare(*returning(same), (X,))) == [("", between, "glue")]
+
+
 def loop(y):
     return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, c[1] * 1.0), (0, y))[1]
 
