@@ -657,6 +657,26 @@ def test_a_tied_weight_is_judged_where_it_is_used():
     assert [fault.path for fault in stopped.faults] == [""]
 
 
+def test_a_tied_weight_inside_a_module_that_holds_no_other_counts_there():
+    """What comes in is right, as a third makes up for a factor of 3, and the weight is not."""
+
+    def outer(self, x):
+        return self.inner(self.first(x))
+
+    def scaled(self, x):
+        return times(3.0, self.second(times(1 / 3, x)))
+
+    torch.manual_seed(0)
+    first, second = (torch.nn.Linear(6, 6, bias=bias) for bias in (True, False))
+    second.weight = first.weight
+    inner = torch_of(lambda self, x: self.second(x), second=second)
+    tied = torch_of(outer, first=first, inner=inner)
+    wrong = port_of(tied, outer, inner=port_of(inner, scaled))
+    report = compare(tied, wrong, (X,))
+    assert report.verdict == "FAIL"
+    assert places(report) == [("inner", "", "scale_or_offset")]
+
+
 def test_variables_that_the_port_shares():
     reference, port = small()
     reference.second.weight = reference.first.weight
