@@ -47,7 +47,8 @@ class Natural(Calls):
 
     def gradients(self, seed: int) -> Gradients:
         """Those of all boundaries and parameters, from ones at the outputs that the seed gives."""
-        draw, roots = np.random.default_rng(seed), []
+        draw = np.random.default_rng(seed)
+        roots: list[tuple[torch.Tensor, torch.Tensor]] = []
         moved = {leaf.name: leaf.moved for leaf in self.match.ref.outputs}
         for name, one in self.run(as_tensor).arrays:
             if not _has_gradient(one):
