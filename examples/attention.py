@@ -140,7 +140,7 @@ def convert(reference: torch.nn.Module, port: nnx.Module) -> None:
 def make_pair(
     attention: type[Attention] = Attention,
 ) -> tuple[torch.nn.Module, nnx.Module, tuple[np.ndarray, ...]]:
-    """What `parity compare` asks for: the reference, the port, and the arguments of both."""
+    """Arguments of `parity compare`: the reference, the port, and the arguments of both."""
     torch.manual_seed(0)
     reference = TorchClassifier().eval()
     with torch.no_grad():  # norms as they start would hide a scale and a bias that are swapped

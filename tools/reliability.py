@@ -3,7 +3,6 @@
 python -m tools.reliability
 """
 
-import os
 import sys
 import tempfile
 from collections import Counter
@@ -34,7 +33,6 @@ HEADS = (HEAD,)
 
 def outcomes() -> list[Outcome]:
     """How every case ends."""
-    os.environ.setdefault("MPLBACKEND", "agg")
     with tempfile.TemporaryDirectory(prefix="hostile-") as name:
         good = Path(name, "stock")
         good.mkdir()

@@ -149,7 +149,7 @@ class Store:
 
 def digest(array: Array) -> bytes:
     """Equal for arrays of equal dtype and bytes; shapes do not count."""
-    # 128 bits, not meant to withstand an adversary: the arrays are this run's own
+    # 128 bits, not meant to withstand an adversary: who can change a trace can change its digests
     total = xxhash.xxh3_128(_bytes(array).data)
     total.update(f"{array.dtype.str} {array.dtype.name}".encode())
     return total.digest()

@@ -36,7 +36,7 @@ def cause_of(subject: Subject, *, container: bool) -> tuple[str, str, str]:
     factor = float(np.vdot(ref, port).real / np.vdot(ref, ref).real)
     left = ratio(rms(port - factor * ref), rms(port - ref))
     if left < EXPLAINED:
-        text = f"{factor:.4g} times the reference's explains {100 * (1 - left):.0f} % of it"
+        text = f"{factor:.6g} times the reference's explains {100 * (1 - left):.0f} % of it"
         return "scale_or_offset", text, "a factor or a sign of the backward code"
     at = _only_at(subject.given, ref, port)
     if at:

@@ -48,9 +48,17 @@ class Natural(Calls):
     def gradients(self, seed: int) -> Gradients:
         """Those of all boundaries and parameters, from ones at the outputs that the seed gives."""
         draw = np.random.default_rng(seed)
-        output = [one for _, one in self.run(as_tensor).arrays if _has_gradient(one)]
-        drawn = [(one, _normal(draw, one)) for one in output]
-        roots = [(one, start) for one, start in drawn if one.requires_grad]
+        roots: list[tuple[torch.Tensor, torch.Tensor]] = []
+        moved = {leaf.name: leaf.moved for leaf in self.match.ref.outputs}
+        for name, one in self.run(as_tensor).arrays:
+            if not _has_gradient(one):
+                continue
+            start = _normal(draw, one)
+            if one.requires_grad:
+                roots.append((one, start))
+            else:  # what the reference detaches the port has to stop
+                key = _key(self.match, "output", name)
+                self._found[key] = self.store.put(to_array(start, moved[name]))
         if not roots:
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
         return Gradients(self.backward(roots) | self._found, self._shared, self._flows)

@@ -87,8 +87,12 @@ class Subjects:
         """The gradients of a call and of the parameters in it, and the port's as it runs."""
         for leaf, subject in zip(paired(match.inputs), self.inputs(match), strict=True):
             yield subject, self._free(match, leaf)
+        below = f".{match.ref.path}.".replace("..", ".")
+        inside = [m.ref.order for m in self.matches if f".{m.ref.path}.".startswith(below)]
         for name, lines in self._lines.items():
-            if f".{lines[0].name}".startswith(f".{match.ref.path}.".replace("..", ".")):
+            # what is held elsewhere and used here is one of them
+            used = any((order, "tensor", name) in self.recorded.of for order in inside)
+            if used or f".{lines[0].name}".startswith(below):
                 subject = self._share(name, self.matches)
                 yield subject, self._free_tensor(name, subject.ref)
 

@@ -21,7 +21,7 @@ from parity.core.metrics import distance, unit_roundoff
 from parity.core.pair import Case
 from parity.core.problems import not_measured, other_value
 from parity.core.store import Buffer, Store
-from parity.force.common import Arrays, Float64
+from parity.force.common import Arrays, Float64, NotMeasured
 from parity.judge.faults import Found
 from parity.judge.rows import rows_of
 from parity.judge.verdict import fail_limit
@@ -46,7 +46,7 @@ def judge_apart(
 ) -> tuple[Sequence[Found], Exclusives]:
     """Judged rows of the matched calls of one case, and their errors; `calls` are the reference's.
 
-    Of a container no more is known than its local error, but where it returned the same bytes.
+    What a container returns, with all that is inside it, is measured where its local error fails.
     """
     wide: dict[int, tuple[Arrays, Arrays]] = {}
 
@@ -65,7 +65,10 @@ def judge_apart(
     equal = {key: SAME for key, error in free.errors.items() if error.mae == 0}
     containers = {match.parent for match in matches}
     inclusive = {key: x.of_subtree() for key, x in work.errors.items() if key[0] not in containers}
-    return rows_of(case, matches, (), free, equal | inclusive, exclusives, ()), exclusives
+    around = containers & exclusives.failing(matches, fail_limit)
+    for match in (match for match in matches if match.ref.order in around):
+        inclusive |= work.whole(match, float64)
+    return rows_of(case, matches, (), free, inclusive | equal, exclusives, ()), exclusives
 
 
 def half(*dtypes: np.dtype[Any]) -> float:
@@ -135,6 +138,23 @@ class _Work:
             ChildInput(match.parent, order, match.ref.path, name, after, error)
             for name, error in errors.items()
         ]
+
+    def whole(self, match: Match, float64: Float64) -> Mapping[Key, Error]:
+        """Errors of what a call returns with all that is inside it, as far as they are known."""
+        try:
+            wide = float64.whole(match.ref, self._store)
+        except NotMeasured:
+            return {}
+        order, kind = match.ref.order, match.ref.kind
+        errors = {
+            (order, leaf.ref.name): self._score(
+                kind, leaf, wide.get(leaf.ref.name), self._given[order]
+            )
+            for leaf in match.outputs
+            if comparable(leaf)
+        }
+        known = {key: one for key, one in errors.items() if not _known(one, NO_FLOAT64).problem}
+        return {key: one.of_subtree() for key, one in known.items()}
 
     def _before(self, match: Match, inner: Collection[Match]) -> float:
         """Largest relative error of what a call was given, and of what these inside it returned."""

@@ -117,6 +117,28 @@ def test_code_of_a_container_is_told_by_what_it_hands_on(plain, edited):
     ]
 
 
+def test_code_that_cancels_but_for_rounding_is_no_fault(plain, edited):
+    """As in a live comparison: what the block returns holds."""
+
+    def thrice(reference):
+        block = type(reference.block)
+
+        class Thrice(block):
+            def forward(self, x, scale=1.0, cache=None):
+                h = self.conv(self.act(self.norm(x) * 3) / 3) * scale + x
+                return h, {"mean": h.mean((2, 3)), "none": cache}
+
+        Thrice.__name__ = block.__name__
+        reference.block.__class__ = Thrice
+
+    report = compare_traces(plain, edited(thrice))
+    assert not report.faults
+    row = next(row for row in report.rows if row.path == "block")
+    assert row.verdict == "WARN"
+    assert row.reason.endswith("but what the call returns holds")
+    assert row.metrics.mae > 0  # to the bit it would not need float64
+
+
 def test_rounding_upstream_is_no_fault(plain, edited):
     """The stem multiplies and divides: what comes behind is given the same up to rounding."""
 

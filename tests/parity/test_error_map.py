@@ -95,7 +95,7 @@ def test_arrays_that_cannot_be_subtracted():
     assert error_map(np.zeros((0, 3)), np.zeros((0, 3))) is None
 
 
-def test_a_fault_has_the_portrait_of_what_it_returns(faulty):
+def test_a_fault_has_the_error_map_of_what_it_returns(faulty):
     fault = next(fault for fault in faulty.faults if fault.path == "stem")
     found = fault.error_map
     assert (found.to, found.free) == ("", False)
@@ -104,7 +104,7 @@ def test_a_fault_has_the_portrait_of_what_it_returns(faulty):
     assert np.allclose(found.heat, 1 / found.unit, rtol=0.02)
 
 
-def test_a_fault_has_the_portrait_of_what_it_hands_on(faulty):
+def test_a_fault_has_the_error_map_of_what_it_hands_on(faulty):
     fault = next(fault for fault in faulty.faults if fault.path == "blocks.0")
     found = fault.error_map
     assert (found.to, found.leaf) == ("blocks.0.norm", "input")
@@ -128,7 +128,7 @@ def test_an_array_without_channels_is_drawn_by_its_last_axes():
     assert np.argwhere(found.heat).tolist() == [[4, 6]]
 
 
-def test_a_portrait_that_cannot_be_made_loses_no_fault(monkeypatch):
+def test_an_error_map_that_cannot_be_made_loses_no_fault(monkeypatch):
     def fail(found, scene):
         raise MemoryError("no room for the error")
 

@@ -326,6 +326,23 @@ def test_what_the_reference_detaches_the_port_must_stop():
     assert "the reference's gradient is zero everywhere" in report.first_fault.evidence
 
 
+def test_an_output_that_the_reference_detaches_the_port_must_stop():
+    def forward(self, x):
+        h = self.first(x)
+        return self.second(self.between(h)), h.detach()
+
+    def returning(detached):
+        def call(self, x):
+            h = self.first(x)
+            return self.second(self.between(h)), detached(h)
+
+        return small(forward=forward, call=call)
+
+    assert compare(*returning(stop), (X,)).verdict == "PASS"
+    between = "between `first` and the input of `second`"
+    assert places(compare(*returning(same), (X,))) == [("", between, "glue")]
+
+
 def loop(y):
     return jax.lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, c[1] * 1.0), (0, y))[1]
 
@@ -638,6 +655,26 @@ def test_a_tied_weight_is_judged_where_it_is_used():
     assert ("", "grad(first.weight)") in list(zip(shares.path, shares.leaf, strict=True))
     stopped = compare(*small(forward=forward, call=tied_stopped), (X,))
     assert [fault.path for fault in stopped.faults] == [""]
+
+
+def test_a_tied_weight_inside_a_module_that_holds_no_other_counts_there():
+    """What comes in is right, as a third makes up for a factor of 3, and the weight is not."""
+
+    def outer(self, x):
+        return self.inner(self.first(x))
+
+    def scaled(self, x):
+        return times(3.0, self.second(times(1 / 3, x)))
+
+    torch.manual_seed(0)
+    first, second = (torch.nn.Linear(6, 6, bias=bias) for bias in (True, False))
+    second.weight = first.weight
+    inner = torch_of(lambda self, x: self.second(x), second=second)
+    tied = torch_of(outer, first=first, inner=inner)
+    wrong = port_of(tied, outer, inner=port_of(inner, scaled))
+    report = compare(tied, wrong, (X,))
+    assert report.verdict == "FAIL"
+    assert places(report) == [("inner", "", "scale_or_offset")]
 
 
 def test_variables_that_the_port_shares():

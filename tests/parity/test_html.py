@@ -221,13 +221,13 @@ def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():
     assert found.data()["rows"][0][-1] == "why"
 
 
-def test_few_faults_have_portraits(faulty):
+def test_few_faults_have_error_maps(faulty):
     shown = replace(faulty.faults[0], error_map=faulty.faults[0].error_map)
     many = _merged_faults([replace(shown, path=f"m{i}") for i in range(ERROR_MAPS + 5)])
     assert [fault.error_map is not None for fault in many] == [True] * ERROR_MAPS + [False] * 5
 
 
-def test_json_has_the_portraits(faulty):
+def test_json_has_the_error_maps(faulty):
     schema = json.loads((Path(parity.__file__).parent / "report/schema.json").read_text())
     document = json.loads(as_json(faulty))
     jsonschema.validate(document, schema)
