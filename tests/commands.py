@@ -1,5 +1,8 @@
 """Console scripts and scripts of Python, run as a user runs them."""
 
+import contextlib
+import importlib
+import io
 import os
 import subprocess
 import sys
@@ -21,6 +24,20 @@ def run(*words, cwd=None, **variables):
 
 parity = partial(run, COMMAND)
 jaxvae = partial(run, SCRIPTS / "jaxvae")
+
+
+def here(*words):
+    """Run a command in this process, through its entry point."""
+    out, err, code, argv, path = io.StringIO(), io.StringIO(), 0, sys.argv, list(sys.path)
+    sys.argv = list(map(str, words))
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            importlib.import_module(f"{words[0]}.cli").main()
+    except SystemExit as end:
+        code = end.code or 0
+    finally:
+        sys.argv, sys.path[:] = argv, path
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def python(*words, devices=0, **options):

@@ -12,14 +12,12 @@ from parity.run import live
 from parity.traces import index
 from parity.traces.record import record_pair
 
-ASKED = {"seed": 3}
-
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
     """A trace of the tiny pair."""
     folder = tmp_path_factory.mktemp("trace")
-    record_pair(tiny.PAIR, folder, **ASKED)
+    record_pair(tiny.PAIR, folder, **tiny.ASKED)
     return folder
 
 
@@ -37,7 +35,7 @@ def ran():
         with pytest.MonkeyPatch.context() as patch:
             # it changes no figure and takes most of the time
             patch.setattr(live, "diagnose", lambda *_: Diagnosis("unknown", "", ""))
-            return run_pair(pair, **ASKED, **options)
+            return run_pair(pair, **tiny.ASKED, **options)
 
     return run
 

@@ -2,45 +2,39 @@
 
 import json
 import os
-import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from parity.cli import main
-from tests.commands import COMMAND
+from tests import commands
+from tests.commands import COMMAND, here, refused
 
 HERE = Path(__file__).parent
 PATH = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
-WITH_TORCH = {**os.environ, "PYTHONPATH": PATH}
-WITHOUT_TORCH = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE / "without_torch"), PATH])}
-
-
-def run(*words, env=WITH_TORCH):
-    return subprocess.run(
-        list(map(str, words)), capture_output=True, text=True, cwd=HERE, check=False, env=env
-    )
+WITH_TORCH = {"PYTHONPATH": PATH}
+WITHOUT_TORCH = {"PYTHONPATH": os.pathsep.join([str(HERE / "without_torch"), PATH])}
+run = partial(commands.run, cwd=HERE)
 
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory):
     folder = tmp_path_factory.mktemp("command")
-    words = ("record", "tiny:PAIR", "--out", folder)
-    done = run(COMMAND, *words)
+    done = run(COMMAND, "record", "tiny:PAIR", "--out", folder, **WITH_TORCH)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("4 cases, ")
     return folder
 
 
 def test_the_situation_is_what_it_says():
-    done = run(sys.executable, "-c", "import torch", env=WITHOUT_TORCH)
+    done = run(sys.executable, "-c", "import torch", **WITHOUT_TORCH)
     assert "ModuleNotFoundError: No module named 'torch'" in done.stderr
 
 
 def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     words = ("check", trace, "--pair", "tiny:WRONG", "--emulate", "bf16", "--out", tmp_path)
-    done = run(COMMAND, *words, env=WITHOUT_TORCH)
+    done = run(COMMAND, *words, **WITHOUT_TORCH)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
     faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
@@ -54,15 +48,11 @@ def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     assert report["environment"]["recorded"]["versions"]["torch"]
 
 
-def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, monkeypatch, capsys):
-    words = ["parity", "check", str(trace), "--pair", "tiny:PAIR", "--out", str(tmp_path), "--json"]
-    monkeypatch.setattr(sys, "argv", words)
-    with pytest.raises(SystemExit) as left:
-        main()
-    assert left.value.code == 0
-    printed = capsys.readouterr().out
-    assert printed == (tmp_path / "report.json").read_text()
-    assert json.loads(printed)["verdict"] == "PASS"
+def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path):
+    done = here("parity", "check", trace, "--pair", "tiny:PAIR", "--out", tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (tmp_path / "report.json").read_text()
+    assert json.loads(done.stdout)["verdict"] == "PASS"
 
 
 @pytest.mark.parametrize(
@@ -75,35 +65,24 @@ def test_a_right_port_passes_and_json_is_all_that_is_printed(trace, tmp_path, mo
     ],
 )
 def test_bad_input(words, part, tmp_path):
-    done = run(COMMAND, *words, "--out", tmp_path / "out")
-    assert done.returncode == 2
-    assert part in done.stderr.strip().splitlines()[-1]
-    assert "Traceback" not in done.stderr
-
-
-def compared(monkeypatch, capsys, *words):
-    """What the command prints, and its exit code."""
-    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words)])
-    with pytest.raises(SystemExit) as left:
-        main()
-    return left.value.code, capsys.readouterr()
+    refused(run(COMMAND, *words, "--out", tmp_path / "out", **WITH_TORCH), part)
 
 
 def test_two_traces_are_compared_without_torch(trace, tmp_path):
-    done = run(COMMAND, "compare", trace, trace, "--out", tmp_path / "out", env=WITHOUT_TORCH)
+    done = run(COMMAND, "compare", trace, trace, "--out", tmp_path / "out", **WITHOUT_TORCH)
     assert (done.returncode, done.stderr) == (0, "")
     name = trace.name
     assert f"{name} against {name}: PASS" in done.stdout
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
+def test_two_traces_in_other_words(trace, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, printed = compared(monkeypatch, capsys, "compare", trace, trace, "--json")
+    done = here("parity", "compare", trace, trace, "--json")
     written = tmp_path / "reports" / f"{trace.name}-{trace.name}" / "report.json"
-    assert (code, printed.out) == (0, written.read_text())
-    code, printed = compared(monkeypatch, capsys, "compare", trace, trace, "--quiet")
-    assert (code, printed.out) == (0, f"{trace.name} against {trace.name}: PASS\n")
+    assert (done.returncode, done.stdout) == (0, written.read_text())
+    done = here("parity", "compare", trace, trace, "--quiet")
+    assert (done.returncode, done.stdout) == (0, f"{trace.name} against {trace.name}: PASS\n")
 
 
 @pytest.mark.parametrize(
@@ -121,27 +100,18 @@ def test_two_traces_in_other_words(trace, tmp_path, monkeypatch, capsys):
         (["TRACE", "TRACE", "--repro", "x"], "--repro: nothing runs"),
     ],
 )
-def test_two_traces_wrongly(trace, words, part, monkeypatch, capsys):
-    words = [trace if word == "TRACE" else word for word in words]
-    code, printed = compared(monkeypatch, capsys, "compare", *words)
-    assert code == 2
-    assert part in printed.err.strip().splitlines()[-1]
+def test_two_traces_wrongly(trace, words, part):
+    refused(here("parity", "compare", *(trace if x == "TRACE" else x for x in words)), part)
 
 
-def test_record_prints_what_was_asked_for(tmp_path, monkeypatch, capsys):
+def test_record_prints_what_was_asked_for(tmp_path):
     """A part, in the words of `run`."""
-    words = ("record", "tiny:PAIR", "--only", "stem", "--only",
-             "head", "--out", tmp_path)  # fmt: skip
-    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words), "--json"])
-    main()
-    said = json.loads(capsys.readouterr().out)
+    words = ("parity", "record", "tiny:PAIR", "--only", "stem", "--only", "head", "--out")
+    said = json.loads(here(*words, tmp_path, "--json").stdout)
     assert (said["folder"], said["cases"]) == (str(tmp_path), 1)
     assert said["nbytes"] > 1000
-    words = (*words[:-1], tmp_path / "again")
-    monkeypatch.setattr(sys, "argv", ["parity", *map(str, words), "--quiet"])
-    main()
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "")
+    done = here(*words, tmp_path / "again", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     written = json.loads((tmp_path / "trace.json").read_text())
     assert written["only"] == ["stem", "head"]
 
@@ -158,7 +128,7 @@ def test_cogvideox_in_the_small_configuration(tmp_path):
         (("check", tmp_path / "trace", "--out", tmp_path / "check"), WITHOUT_TORCH),
         (("run", "cogvideox", *asked, "--out", tmp_path / "run"), WITH_TORCH),
     ):
-        done = run(COMMAND, *words, env=env)
+        done = run(COMMAND, *words, **env)
         assert done.returncode == 0, done.stderr
     ours, theirs = (pd.read_csv(tmp_path / name / "layers.csv") for name in ("check", "run"))
     about = ["floor_rel_l2", "R"]

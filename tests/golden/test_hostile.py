@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import tiny
+from broken import case, put, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,12 +32,6 @@ def places(value, path=()):
         yield from places(inner, (*path, key))
 
 
-def put(content, path, value):
-    for key in path[:-1]:
-        content = content[key]
-    content[path[-1]] = value
-
-
 @pytest.fixture(scope="module")
 def spoilt(recorded, tmp_path_factory):
     return shutil.copytree(recorded, tmp_path_factory.mktemp("hostile") / "trace")
@@ -58,10 +53,6 @@ def test_it_is_refused_with_one_line_or_read(recorded, spoilt, resign, part, pla
 
 def nested(depth):
     return "[" * depth + "]" * depth
-
-
-def case(path, value):
-    return lambda content: put(content["cases"][0], path, value)
 
 
 @pytest.mark.parametrize(
@@ -86,10 +77,8 @@ def case(path, value):
 )
 def test_what_is_wrong_is_said(trace, resign, change, part):
     resign(trace, change)
-    with pytest.raises(InputError) as caught:
+    with refused(part):
         open_trace(trace)
-    assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 def test_what_float64_adds_has_the_size_of_what_it_is_added_to(trace, resign):
@@ -111,7 +100,7 @@ def test_what_float64_adds_has_the_size_of_what_it_is_added_to(trace, resign):
 )  # fmt: skip
 def test_what_is_no_index(trace, text, part):
     (trace / index.NAME).write_text(text)
-    with pytest.raises(InputError, match=part):
+    with refused(part):
         open_trace(trace)
 
 

@@ -16,8 +16,6 @@ from parity.traces.arrays import FOLDER
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 
-ASKED = {"seed": 3}
-
 
 def files_of(folder):
     return {path.name for path in (folder / FOLDER).iterdir()}
@@ -56,11 +54,11 @@ def killed_after(cases):
 
 def test_a_killed_recording_has_left_no_trace_and_is_made_again(tmp_path, recorded):
     with pytest.raises(Killed):
-        record_pair(killed_after(1), tmp_path, **ASKED)
+        record_pair(killed_after(1), tmp_path, **tiny.ASKED)
     with pytest.raises(InputError, match="no such file; give the folder that `parity record`"):
         check_trace(tmp_path, tiny.PAIR)
     assert files_of(tmp_path) < files_of(recorded)
-    written = record_pair(tiny.PAIR, tmp_path, **ASKED)
+    written = record_pair(tiny.PAIR, tmp_path, **tiny.ASKED)
     assert written.cases == 4
     assert written.nbytes == sum(
         array.nbytes for path in (tmp_path / FOLDER).iterdir() for array in load_file(path).values()
@@ -72,14 +70,14 @@ def test_a_killed_recording_has_left_no_trace_and_is_made_again(tmp_path, record
 def test_a_trace_is_not_overwritten(trace):
     before = (trace / index.NAME).read_bytes()
     with pytest.raises(InputError, match="has a trace; choose another --out, or remove it"):
-        record_pair(tiny.PAIR, trace, **ASKED)
+        record_pair(tiny.PAIR, trace, **tiny.ASKED)
     assert (trace / index.NAME).read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot be made .*; choose another --out"):
-        record_pair(tiny.PAIR, tmp_path / "file" / "trace", **ASKED)
+        record_pair(tiny.PAIR, tmp_path / "file" / "trace", **tiny.ASKED)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tiny
+from broken import case, refused
 from safetensors.numpy import save_file
 
 import parity
-from parity.core.exceptions import InputError
 from parity.traces import index
 from parity.traces.arrays import ArrayFolder
 from parity.traces.check import check_trace
@@ -49,11 +49,8 @@ def under_another_name(folder, resign):
     save_file({"other": np.zeros(3)}, array_of(folder))
 
 
-def one_of_another_shape(folder, resign):
-    def change(content):
-        content["cases"][0]["given"][0]["shape"].append(2)
-
-    resign(folder, change)
+def signed(path, value):
+    return lambda folder, resign: resign(folder, case(path, value))
 
 
 def all_of_another_type(folder, resign):
@@ -65,20 +62,8 @@ def all_of_another_type(folder, resign):
     resign(folder, change)
 
 
-def nothing_named_so(folder, resign):
-    def change(content):
-        leaf = content["cases"][0]["calls"][-1]["outputs"][0]
-        leaf["buffer"]["digest"] = "00" * 16
-
-    resign(folder, change)
-
-
 def no_calls(folder, resign):
     resign(folder, lambda content: content["cases"][0].pop("calls"))
-
-
-def no_function(folder, resign):
-    resign(folder, lambda content: content["cases"][0].update(shipped="function:os.system"))
 
 
 @pytest.mark.parametrize(
@@ -94,20 +79,20 @@ def no_function(folder, resign):
         (changed, [".safetensors: its content is not the float32[8, 3, 3, 3] that was recorded"]),
         (another_array, [".safetensors: its content is not the float32[8, 3, 3, 3]"]),
         (under_another_name, [".safetensors: truncated or changed"]),
-        (one_of_another_shape, ["its content is not the float32[2, 7, 9, 3, 2]"]),
+        (signed(("given", 0, "shape"), [2, 7, 9, 3, 2]),
+         ["its content is not the float32[2, 7, 9, 3, 2]"]),
         (all_of_another_type, ["its content is not the float16[2, 7, 9, 3]"]),
-        (nothing_named_so, ["000.safetensors: the index names it, and there is no such file"]),
+        (signed(("calls", -1, "outputs", 0, "buffer", "digest"), "00" * 16),
+         ["000.safetensors: the index names it, and there is no such file"]),
         (no_calls, ["cases[0]: 'calls' is missing; was it written by another version?"]),
-        (no_function, ["calls 'os.system' on the port", "forward, jitted"]),
+        (signed(("shipped",), "function:os.system"),
+         ["calls 'os.system' on the port", "forward, jitted"]),
     ],
 )  # fmt: skip
 def test_it_is_refused(trace, resign, spoil, parts):
     spoil(trace, resign)
-    with pytest.raises(InputError) as caught:
+    with refused(*parts):
         check_trace(trace, tiny.PAIR)
-    for part in parts:
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +100,12 @@ def test_it_is_refused(trace, resign, spoil, parts):
     [
         (tiny.OTHER, "a trace of pair 'tiny', not of 'other'; use --pair"),
         (replace(tiny.PAIR, offline=None), "give it offline=parity.Offline(...)"),
-        (
-            replace(tiny.PAIR, layout={"*": "channels_first"}),
-            "recorded with layout {}, the",
-        ),
+        (replace(tiny.PAIR, layout={"*": "channels_first"}), "recorded with layout {}, the"),
     ],
 )
 def test_another_pair_is_refused(recorded, pair, part):
-    with pytest.raises(InputError) as caught:
+    with refused(part):
         check_trace(recorded, pair)
-    assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -141,12 +122,7 @@ def test_another_pair_is_refused(recorded, pair, part):
         (
             replace(
                 tiny.PAIR,
-                cases=lambda *given: (
-                    parity.Case(
-                        "x",
-                        (np.ones((1, 3, 4, 4), "f4"), {1}),
-                    ),
-                ),
+                cases=lambda *_: (parity.Case("x", (np.ones((1, 3, 4, 4), "f4"), {1})),),
             ),
             {},
             "an argument holds a set: a golden trace has arrays, plain values",
@@ -154,6 +130,5 @@ def test_another_pair_is_refused(recorded, pair, part):
     ],
 )
 def test_what_could_not_be_checked_is_not_recorded(tmp_path, pair, options, part):
-    with pytest.raises(InputError) as caught:
+    with refused(part):
         record_pair(pair, tmp_path, **options)
-    assert part in str(caught.value)

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from broken import refused
 
 import parity
 from parity.core.exceptions import InputError
 from parity.traces.compare import compare_traces
 from parity.traces.judge import half
 from parity.traces.record import record_pair
+from tests.nets import torch_of
 from tests.reports import places
-
-ASKED = {"seed": 3}
 
 
 def first_case(*asked):
@@ -30,14 +30,14 @@ ONE = replace(tiny.PAIR, cases=first_case)
 def edited(tmp_path_factory):
     """A trace of the tiny pair whose reference `edit` has changed, or is made from another seed."""
 
-    def record(edit=lambda reference: None, seed=ASKED["seed"]):
+    def record(edit=lambda reference: None, seed=tiny.ASKED["seed"]):
         def make_torch(options, _):
             reference = tiny.make_torch(options, seed)
             edit(reference)
             return reference
 
         folder = tmp_path_factory.mktemp("edited")
-        record_pair(replace(ONE, make_torch=make_torch), folder, **ASKED)
+        record_pair(replace(ONE, make_torch=make_torch), folder, **tiny.ASKED)
         return folder
 
     return record
@@ -99,15 +99,15 @@ def test_an_edited_module_is_the_only_fault(plain, edited, edit, path, cause):
     assert behind.reason.startswith("not measured: what it was given is not the same in both")
 
 
+def recoded(module, forward):
+    """Give a module another `forward`; it keeps its kind and what it holds."""
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (kind,), {"forward": forward})
+
+
 def doubling(reference):
-    block = type(reference.block)
-
-    class Doubling(block):
-        def forward(self, x, scale=1.0, cache=None):
-            return super().forward(2 * x, scale, cache)
-
-    Doubling.__name__ = block.__name__
-    reference.block.__class__ = Doubling
+    right = type(reference.block).forward
+    recoded(reference.block, lambda self, x, *more, **named: right(self, 2 * x, *more, **named))
 
 
 def test_code_of_a_container_is_told_by_what_it_hands_on(plain, edited):
@@ -183,15 +183,11 @@ def test_other_weights_are_named(plain, edited):
 
 
 def shorter(reference):
-    net = type(reference)
+    def forward(self, x):
+        h, stats = self.block(self.stem(x))
+        return {"logits": self.head(stats["mean"]), "h": h}
 
-    class Shorter(net):
-        def forward(self, x):
-            h, stats = self.block(self.stem(x))
-            return {"logits": self.head(stats["mean"]), "h": h}
-
-    Shorter.__name__ = net.__name__
-    reference.__class__ = Shorter
+    recoded(reference, forward)
 
 
 def test_a_call_that_only_one_makes_is_incomplete_coverage(plain, edited):
@@ -203,15 +199,11 @@ def test_a_call_that_only_one_makes_is_incomplete_coverage(plain, edited):
 
 
 def inlined(reference):
-    block = type(reference.block)
+    def forward(self, x, scale=1.0, cache=None):
+        h = self.conv(torch.relu(self.norm(x))) * scale + x
+        return h, {"mean": h.mean((2, 3)), "none": cache}
 
-    class Inlined(block):
-        def forward(self, x, scale=1.0, cache=None):
-            h = self.conv(torch.relu(self.norm(x))) * scale + x
-            return h, {"mean": h.mean((2, 3)), "none": cache}
-
-    Inlined.__name__ = block.__name__
-    reference.block.__class__ = Inlined
+    recoded(reference.block, forward)
 
 
 def test_a_module_that_only_one_calls_is_missing_from_the_other(plain, edited):
@@ -225,19 +217,12 @@ def test_a_module_that_only_one_calls_is_missing_from_the_other(plain, edited):
 
 
 def scaling(scale):
-    def edit(reference):
-        net = type(reference)
+    def forward(self, x):
+        h, _ = self.block(self.stem(x))
+        h, stats = self.block(h, scale=scale)
+        return {"logits": self.head(stats["mean"]), "h": h}
 
-        class Scaling(net):
-            def forward(self, x):
-                h, _ = self.block(self.stem(x))
-                h, stats = self.block(h, scale=scale)
-                return {"logits": self.head(stats["mean"]), "h": h}
-
-        Scaling.__name__ = net.__name__
-        reference.__class__ = Scaling
-
-    return edit
+    return lambda reference: recoded(reference, forward)
 
 
 def test_a_plain_value_is_charged_to_who_hands_it_on(plain, edited):
@@ -264,31 +249,24 @@ def test_a_case_that_only_one_has_too(plain, recorded):
 
 
 @pytest.mark.parametrize(
-    ("change", "parts"),
+    ("change", "part"),
     [
-        (lambda content: content.update(pair="other"), ["of pair 'tiny' and 'other'"]),
-        (lambda content: content.update(only=["block"]), ["of --only [] and ['block']"]),
-        (lambda content: content.update(depth=1), ["of --depth None and 1"]),
-        (
-            lambda content: content.update(layout={"*": "as_is"}),
-            ["of layout {} and {'*': 'as_is'}"],
-        ),
+        ({"pair": "other"}, "of pair 'tiny' and 'other'"),
+        ({"only": ["block"]}, "of --only [] and ['block']"),
+        ({"depth": 1}, "of --depth None and 1"),
+        ({"layout": {"*": "as_is"}}, "of layout {} and {'*': 'as_is'}"),
     ],
 )
-def test_traces_of_other_things_are_refused(recorded, trace, resign, change, parts):
-    resign(trace, change)
-    with pytest.raises(InputError) as caught:
+def test_traces_of_other_things_are_refused(recorded, trace, resign, change, part):
+    resign(trace, lambda content: content.update(change))
+    with refused(part):
         compare_traces(recorded, trace)
-    for part in parts:
-        assert part in str(caught.value)
 
 
 def test_other_inputs_are_refused(plain, tmp_path):
-    record_pair(ONE, tmp_path, **{**ASKED, "seed": 4})
-    with pytest.raises(InputError) as caught:
+    record_pair(ONE, tmp_path, seed=4)
+    with refused("of other inputs in 1 cases", "__call__/image first", "seed 3 and 4"):
         compare_traces(plain, tmp_path)
-    for part in ("of other inputs in 1 cases", "__call__/image first", "seed 3 and 4"):
-        assert part in str(caught.value)
 
 
 def test_inputs_that_cases_before_made_may_differ(recorded, tmp_path):
@@ -299,7 +277,7 @@ def test_inputs_that_cases_before_made_may_differ(recorded, tmp_path):
         gelu(reference)
         return reference
 
-    record_pair(replace(tiny.PAIR, make_torch=make_torch), tmp_path, **ASKED)
+    record_pair(replace(tiny.PAIR, make_torch=make_torch), tmp_path, **tiny.ASKED)
     report = compare_traces(recorded, tmp_path)
     assert report.first_fault.path == "block.act"
     assert {row.case for row in report.rows} >= {"forward/image", "call/h"}
@@ -315,19 +293,14 @@ def test_a_spoilt_trace_is_refused(recorded, trace):
 def test_calls_of_the_second_trace_alone_are_missing_though_the_first_calls_nothing_chosen(
     tmp_path,
 ):
-    class Net(torch.nn.Module):
-        def __init__(self, often):
-            super().__init__()
-            self.b, self.often = torch.nn.ReLU(), often
-
-        def forward(self, x):
-            return self.b(x) if self.often or x.sum() > 0 else x.relu()
+    def forward(self, x):
+        return self.b(x) if self.often or x.sum() > 0 else x.relu()
 
     xs = {name: np.full((2, 3), value, np.float32) for name, value in (("up", 1), ("down", -1))}
     for name, often in (("rarely", False), ("often", True)):
         pair = parity.Pair(
             "mine",
-            lambda options, seed, often=often: Net(often),
+            lambda options, seed, often=often: torch_of(forward, b=torch.nn.ReLU(), often=often),
             lambda *_: None,
             lambda *_: tuple(parity.Case(f"call/{name}", (x,)) for name, x in xs.items()),
             offline=parity.Offline(lambda reference: {}, lambda *_: None),

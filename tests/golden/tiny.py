@@ -8,6 +8,9 @@ import parity
 from parity.core.pair import Pair, Rung
 from tests.ports import Block, fill
 
+ASKED = {"seed": 3}
+"""What the traces are recorded with."""
+
 
 class Inlined(Block):
     """A block that calls a function where the reference has a module."""

@@ -6,7 +6,6 @@ that must end. The harness adds what holds for all of them: one line, no traceba
 """
 
 import contextlib
-import io
 import os
 import shutil
 import sys
@@ -20,13 +19,12 @@ import torch
 from flax import nnx
 
 import parity
-from jaxvae.cli import main as jaxvae_main
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.video import VideoError
 from jaxvae.models.cogvideox.config import ConfigError
 from parity.capture.hooks_nnx import STAMP
-from parity.cli import main as parity_main
 from parity.core.exceptions import InputError
+from tests.commands import here
 
 MEMORY = 256 << 20
 """Bytes that the peak of the process may rise above what it held before a case."""
@@ -35,8 +33,6 @@ LONGEST = 1000
 """Characters of a message that can still be read."""
 
 REFUSALS = (InputError, WeightsError, ConfigError, VideoError)
-
-MAINS = {"parity": parity_main, "jaxvae": jaxvae_main}
 
 Spoil = Callable[[Path], object]
 
@@ -48,6 +44,10 @@ class Compared:
     torch_module: Any
     nnx_module: Any
     options: dict[str, Any]
+
+    def report(self) -> parity.Report:
+        """Make the comparison."""
+        return parity.compare(self.torch_module, self.nnx_module, **self.options)
 
 
 @dataclass(frozen=True)
@@ -150,9 +150,10 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     hooks = hooks_of(compared)
     try:
         if case.words:
-            ended, text = _command(case.words)
+            done = here(*case.words)
+            ended, text = done.returncode, done.stderr
         elif compared is not None:
-            report = parity.compare(compared.torch_module, compared.nnx_module, **compared.options)
+            report = compared.report()
             ended, text = (
                 report.verdict,
                 "\n".join((*report.notes, *map(str, report.doubts), *map(str, report.faults))),
@@ -180,21 +181,6 @@ def _use(case: Case, home: Path) -> tuple[Any, str, list[str]]:
     if compared is not None:
         problems += left_behind(compared, hooks)
     return ended, text.strip().splitlines()[-1] if text.strip() else "", problems
-
-
-def _command(words: tuple[str, ...]) -> tuple[int, str]:
-    out, err = io.StringIO(), io.StringIO()
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = list(words)
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            MAINS[words[0]]()
-        code: Any = 0
-    except SystemExit as end:
-        code = end.code or 0
-    finally:
-        sys.argv, sys.path[:] = argv, path
-    return code, err.getvalue()
 
 
 def _message_problems(text: str, says: tuple[str, ...]) -> list[str]:

@@ -24,7 +24,6 @@ CONFIG = {
 
 def fill(folder: Path) -> Path:
     """Write `vae`, `sharded`, `clip.npy`, `clip.mp4`, `latent.safetensors`, `report`, `trace`."""
-    import parity
     from parity.traces.record import record_pair
 
     torch.manual_seed(0)
@@ -37,8 +36,7 @@ def fill(folder: Path) -> Path:
     imageio.imwrite(folder / "clip.mp4", frames, plugin="pyav", codec="libx264", fps=24)
     latent = draw.standard_normal((1, 1, 4, 4, 1)).astype(np.float32)
     save_file({"latent": latent}, folder / "latent.safetensors")
-    made = linear_pair()
-    parity.compare(made.torch_module, made.nnx_module, **made.options).write(folder / "report")
+    linear_pair().report().write(folder / "report")
     golden = str(Path(__file__).parents[1] / "golden")
     if golden not in sys.path:
         sys.path.append(golden)

@@ -1,5 +1,6 @@
 """Readers on random input: it is read, or refused with one line that names the file."""
 
+import io
 import json
 import struct
 from dataclasses import fields
@@ -37,8 +38,10 @@ texts = values.map(json.dumps).map(str.encode)
 junk = st.binary(max_size=200) | texts
 
 
-def read_or_refuse(read, path):
-    """What is read; None where it was refused as it must be."""
+def read_or_refuse(read, path, data=None):
+    """What is read, of these bytes if there are some; None where it was refused as it must be."""
+    if data is not None:
+        path.write_bytes(data)
     try:
         return read(path)
     except REFUSALS as error:
@@ -78,14 +81,11 @@ headers = values.map(json.dumps).map(
 @given(data=damaged(SAFE) | junk | headers)
 @TRIES
 def test_safetensors(data, tmp_path):
-    path = tmp_path / WEIGHTS_NAME
-    path.write_bytes(data)
-
     def read(path):
         tensors = open_weights(path.parent)
         return {name: tensors[name] for name in tensors}
 
-    for name, array in (read_or_refuse(read, path) or {}).items():
+    for name, array in (read_or_refuse(read, tmp_path / WEIGHTS_NAME, data) or {}).items():
         assert isinstance(name, str)
         assert array.nbytes <= len(data)
 
@@ -95,8 +95,8 @@ def test_safetensors(data, tmp_path):
 @TRIES
 def test_indices(made, tmp_path):
     (tmp_path / WEIGHTS_NAME).write_bytes(SAFE)
-    (tmp_path / INDEX_NAME).write_text(json.dumps(made))
-    found = read_or_refuse(lambda path: open_weights(path.parent), tmp_path / INDEX_NAME)
+    data = json.dumps(made).encode()
+    found = read_or_refuse(lambda path: open_weights(path.parent), tmp_path / INDEX_NAME, data)
     if found is not None:
         assert set(made["weight_map"]) == set(found) == {"a", "b"}
 
@@ -105,28 +105,27 @@ def test_indices(made, tmp_path):
     CogVideoXVAEConfig)]), values, max_size=3).map(json.dumps).map(str.encode))  # fmt: skip
 @TRIES
 def test_configurations(data, tmp_path):
-    path = tmp_path / "config.json"
-    path.write_bytes(data)
-    config = read_or_refuse(CogVideoXVAEConfig.from_json, path)
+    config = read_or_refuse(CogVideoXVAEConfig.from_json, tmp_path / "config.json", data)
     if config is not None:
         assert CogVideoXVAEConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
 def npy():
     """The bytes of a small clip as NumPy writes them."""
-    import io
-
     file = io.BytesIO()
     np.save(file, np.zeros((2, 4, 4, 3), np.uint8))
     return file.getvalue()
+
+
+def four_by_four(path):
+    return load_clip(str(path), 2, (4, 4), 0)
 
 
 @given(data=damaged(npy()) | junk)
 @TRIES
 def test_arrays_of_frames(data, tmp_path):
     path = tmp_path / "clip.npy"
-    path.write_bytes(data)
-    clip = read_or_refuse(lambda path: load_clip(str(path), 2, (4, 4), 0), path)
+    clip = read_or_refuse(four_by_four, path, data)
     assert clip is None or np.isfinite(clip.frames).all()
     found = read_or_refuse(find_video, path)
     assert found is None or all(len(part) for part in found.parts())
@@ -135,27 +134,21 @@ def test_arrays_of_frames(data, tmp_path):
 @given(data=junk)
 @TRIES
 def test_videos(data, tmp_path):
-    path = tmp_path / "clip.mp4"
-    path.write_bytes(data)
-    read_or_refuse(lambda path: load_clip(str(path), 2, (4, 4), 0), path)
-    read_or_refuse(find_video, path)
+    for read in (four_by_four, find_video):
+        read_or_refuse(read, tmp_path / "clip.mp4", data)
 
 
 @pytest.fixture(scope="module")
 def document():
     """A report as JSON."""
-    import parity
-
-    made = linear_pair()
-    return as_json(parity.compare(made.torch_module, made.nnx_module, **made.options)).encode()
+    return as_json(linear_pair().report()).encode()
 
 
 @given(draw=st.data())
 @TRIES
 def test_reports(draw, document, tmp_path):
     path = tmp_path / "report.json"
-    path.write_bytes(draw.draw(damaged(document) | junk))
-    report = read_or_refuse(Report.from_json, path)
+    report = read_or_refuse(Report.from_json, path, draw.draw(damaged(document) | junk))
     if report is not None:
         assert as_json(Report.from_json(path)) == as_json(report)
         report.to_html(tmp_path / "report.html")
@@ -173,9 +166,7 @@ def test_values_in_reports(draw, document, tmp_path):
         keys = sorted(parent) if isinstance(parent, dict) else range(len(parent))
         key = draw.draw(st.sampled_from(list(keys)))
     parent[key] = draw.draw(values)
-    path = tmp_path / "report.json"
-    path.write_text(json.dumps(made))
-    report = read_or_refuse(Report.from_json, path)
+    report = read_or_refuse(Report.from_json, tmp_path / "report.json", json.dumps(made).encode())
     if report is not None:
         report.write(tmp_path / "again")
 

@@ -58,9 +58,7 @@ def interrupted_after(seconds, made, folder):
     timer = threading.Timer(seconds, lambda: os.kill(os.getpid(), signal.SIGINT))
     try:
         timer.start()  # it may come before this returns
-        parity.compare(made.torch_module, made.nnx_module, **made.options).to_json(
-            folder / "report.json"
-        )
+        made.report().to_json(folder / "report.json")
         timer.join()  # it comes now, if it was late
         time.sleep(0.01)
     except KeyboardInterrupt:
@@ -86,11 +84,9 @@ def files_of(folder):
 
 def check_interruptions(times, folder):
     made = chain()
-    parity.compare(made.torch_module, made.nnx_module, **made.options).to_json(
-        folder / "report.json"
-    )
+    made.report().to_json(folder / "report.json")
     start = time.monotonic()
-    wanted = parity.compare(made.torch_module, made.nnx_module, **made.options)
+    wanted = made.report()
     wanted.to_json(folder / "report.json")
     length = time.monotonic() - start
     names = files_of(folder)
@@ -103,8 +99,7 @@ def check_interruptions(times, folder):
         assert files_of(folder) == names
         assert parity.Report.from_json(folder).table.equals(wanted.table)
     assert hit > times / 2
-    again = parity.compare(made.torch_module, made.nnx_module, **made.options)
-    assert again.table.equals(wanted.table)
+    assert made.report().table.equals(wanted.table)
 
 
 def test_ctrl_c_leaves_models_and_reports_as_they_were(tmp_path):

@@ -52,7 +52,7 @@ def harmless(tmp_path_factory):
 
 
 def tags_of(made, folder):
-    report = parity.compare(made.torch_module, made.nnx_module, **made.options)
+    report = made.report()
     assert report.verdict == "PASS"
     report.write(folder)
     return Tags((folder / "report.html").read_text("utf-8")).tags

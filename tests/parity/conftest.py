@@ -6,6 +6,7 @@ import torch
 from flax import nnx
 
 import parity
+from parity.core.store import Store
 from tests.nets import TorchBlock, randomise
 from tests.ports import Block, copy_weights, nnx_of
 from tests.reports import compare
@@ -100,6 +101,13 @@ def faulty(image):
 def pair():
     """A PyTorch net and its correct port."""
     return make_pair()
+
+
+@pytest.fixture
+def store():
+    """What holds the arrays of a recording."""
+    with Store() as store:
+        yield store
 
 
 @pytest.fixture(scope="session")

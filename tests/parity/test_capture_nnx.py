@@ -7,7 +7,6 @@ from flax import nnx
 from parity.capture import nnx as capture_nnx
 from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import record, submodules
-from parity.core.store import Store
 from tests.ports import nnx_of
 
 
@@ -55,12 +54,6 @@ def _compiled(net, x):
 
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
-
-
-@pytest.fixture
-def store():
-    with Store() as store:
-        yield store
 
 
 def run(module, *args, method="__call__", store=None):

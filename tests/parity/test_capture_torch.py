@@ -4,17 +4,10 @@ import torch
 
 from parity.capture.recorder import Subtree
 from parity.capture.torch import modules, record
-from parity.core.store import Store
 
 
 def run(module, *args, method="__call__", layout=None, store=None, **options):
     return record(module, method, args, {}, store=store, layout=layout or {}, **options)
-
-
-@pytest.fixture
-def store():
-    with Store() as store:
-        yield store
 
 
 def test_every_call_in_order_of_completion(pair, image, store):

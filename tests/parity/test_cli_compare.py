@@ -85,30 +85,6 @@ def needing(size):
     return Outer(), OuterPort(), (X,)
 
 
-class Line(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = torch.nn.Linear(3, 3)
-
-    def forward(self, x):
-        return self.linear(x)
-
-
-class LinePort(nnx.Module):
-    def __init__(self, reference):
-        self.linear = nnx.Linear(3, 3, rngs=nnx.Rngs(0))
-        self.linear.kernel[...] = reference.linear.weight.detach().numpy().T
-        self.linear.bias[...] = reference.linear.bias.detach().numpy()
-
-    def __call__(self, x):
-        return self.linear(x)
-
-
-def line():
-    reference = Line()
-    return reference, LinePort(reference), (X,)
-
-
 LADDER = parity.Pair("ladder", None, None, None, ())
 """
 

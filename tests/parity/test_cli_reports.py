@@ -3,36 +3,11 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.commands import parity, refused
-
-TINY = """
-import jax.numpy as jnp
-import numpy as np
-import torch
-from flax import nnx
-
-import parity
-
-
-def make_port(options, reference):
-    port = nnx.Conv(3, 4, (1, 1, 1), precision="highest", rngs=nnx.Rngs(0))
-    port.kernel[...] = jnp.asarray(reference.weight.detach().numpy().transpose(2, 3, 4, 1, 0))
-    port.bias[...] = jnp.asarray(reference.bias.detach().numpy())
-    return port
-
-
-CLIP = np.random.default_rng(0).uniform(-1, 1, (1, 3, 1, 8, 8)).astype(np.float32)
-PAIR = parity.Pair(
-    name="tiny",
-    make_torch=lambda options, seed: torch.nn.Conv3d(3, 4, 1),
-    make_nnx=make_port,
-    cases=lambda reference, options, seed: (parity.Case("conv/clip", (CLIP,)),),
-    rungs=(parity.Rung("conv", ("Conv3d",), 1e-6),),
-)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -92,9 +67,9 @@ def test_diff_and_its_ratchet(folders):
 
 
 def test_run_prints_the_report_as_json_and_nothing_else(tmp_path):
-    (tmp_path / "tiny.py").write_text(TINY)
-    words = ("run", "tiny:PAIR", "--out", "out", "--json")
-    done = parity(*words, cwd=tmp_path)
+    root = Path(__file__).parents[2]
+    words = ("run", "tests.parity.test_emulation:TINY", "--out", "out", "--json")
+    done = parity(*words, cwd=tmp_path, PYTHONPATH=str(root))
     assert done.returncode == 0, done.stderr
     assert done.stdout == (tmp_path / "out/report.json").read_text()
     assert json.loads(done.stdout)["verdict"] == "PASS"

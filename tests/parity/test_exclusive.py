@@ -128,6 +128,20 @@ def test_the_reference_is_left_as_it_was(pair, image):
     assert all("forward" not in vars(module) for module in reference.modules())
 
 
+def forced(reference, image, store, wanted):
+    """The recorded calls, and what the run in float64 of those that `wanted` names told of each."""
+    trace = record(reference, "__call__", (image,), {}, store=store, layout={})
+    heard = {}
+
+    def listen(match, passed, outputs):
+        heard[match.ref.path, match.ref.number] = passed, outputs
+
+    recording = Recording(_matches(trace.calls), trace.calls, store)
+    orders = {call.order for call in trace.calls if wanted(call)}
+    assert force_reference(reference, "__call__", recording, listen, orders) == ""
+    return trace.calls, heard
+
+
 def _matches(calls):
     from parity.align.calls import match_inputs, match_outputs
     from parity.core.calls import Match
@@ -139,62 +153,34 @@ def _matches(calls):
     ]  # fmt: skip
 
 
-def test_only_what_is_wanted_runs_in_float64(pair, image):
-    reference = pair[0]
-    with Store() as store:
-        trace = record(reference, "__call__", (image,), {}, store=store, layout={})
-        wanted = next(call.order for call in trace.calls if call.path == "head")
-        heard = {}
-
-        def listen(match, passed, outputs):
-            heard[match.ref.path, match.ref.number] = outputs
-
-        recording = Recording(_matches(trace.calls), trace.calls, store)
-        problem = force_reference(reference, "__call__", recording, listen, {wanted})
-    assert problem == ""
-    computed = {path for (path, _), outputs in heard.items() if outputs}
+def test_only_what_is_wanted_runs_in_float64(pair, image, store):
+    _, heard = forced(pair[0], image, store, lambda call: call.path == "head")
+    computed = {path for (path, _), (_, outputs) in heard.items() if outputs}
     in_place = {"block", "block.act", "blocks.0", "blocks.0.act"}
     assert computed == {"head", ""} | in_place
-    assert heard["head", 0][""].dtype == torch.float64
+    assert heard["head", 0][1][""].dtype == torch.float64
 
 
-def test_a_recurrent_module_runs_in_float64():
+def test_a_recurrent_module_runs_in_float64(store):
     reference = torch_of(lambda self, x: self.lstm(x)[0], lstm=torch.nn.LSTM(4, 3))
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
-    heard = {}
-
-    def listen(match, received, outputs):
-        heard[match.ref.path] = outputs
-
-    with Store() as store:
-        trace = record(reference, "__call__", (x,), {}, store=store, layout={})
-        recording = Recording(_matches(trace.calls), trace.calls, store)
-        orders = {call.order for call in trace.calls}
-        assert force_reference(reference, "__call__", recording, listen, orders) == ""
-        whole = TorchModules({"": reference}, "__call__").whole(trace.calls[-1], store)
-    assert heard["lstm"]["0"].dtype == torch.float64
+    calls, heard = forced(reference, x, store, lambda call: True)
+    whole = TorchModules({"": reference}, "__call__").whole(calls[-1], store)
+    output = heard["lstm", 0][1]["0"]
+    assert output.dtype == torch.float64
     assert whole[""].dtype == np.float64
-    np.testing.assert_array_equal(whole[""], heard["lstm"]["0"].numpy())
+    np.testing.assert_array_equal(whole[""], output.numpy())
     assert {tensor.dtype for tensor in reference.lstm._flat_weights} == {torch.float32}
 
 
-def test_calls_inside_one_that_is_left_out_have_had_their_turn():
+def test_calls_inside_one_that_is_left_out_have_had_their_turn(store):
     reference = torch_of(
         lambda self, x: self.inner(x) + self.inner(2 * x),
         inner=torch_of(lambda self, x: self.linear(x), linear=torch.nn.Linear(4, 4)),
     )
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
-    with Store() as store:
-        trace = record(reference, "__call__", (x,), {}, store=store, layout={})
-        second = next(c for c in trace.calls if (c.path, c.number) == ("inner", 1))
-        heard = {}
-
-        def listen(match, passed, outputs):
-            heard[match.ref.path, match.ref.number] = passed
-
-        recording = Recording(_matches(trace.calls), trace.calls, store)
-        force_reference(reference, "__call__", recording, listen, {second.order})
-    assert np.allclose(heard["inner.linear", 1]["input"].numpy(), 2 * x)
+    _, heard = forced(reference, x, store, lambda c: (c.path, c.number) == ("inner", 1))
+    assert np.allclose(heard["inner.linear", 1][0]["input"].numpy(), 2 * x)
     assert ("inner.linear", 0) not in heard
 
 

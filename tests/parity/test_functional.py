@@ -309,14 +309,8 @@ def test_a_check_against_a_golden_trace(tmp_path):
 
 
 def test_the_command(tmp_path):
-    command = [
-        "compare",
-        "tests.parity.functional_gpt:make_pair",
-        "--out",
-        str(tmp_path),
-        "--quiet",
-    ]
-    result = CliRunner().invoke(cli, command, catch_exceptions=False)
+    words = ["compare", "tests.parity.functional_gpt:make_pair", "--out", str(tmp_path), "--quiet"]
+    result = CliRunner().invoke(cli, words, catch_exceptions=False)
     assert (result.exit_code, result.output) == (0, "Gpt against Functional: PASS\n")
     rows = parity.Report.from_json(tmp_path).rows
     assert "layers.1.attn" in {row.path for row in rows}

@@ -375,9 +375,7 @@ def test_without_any_gradient():
 
 def test_a_gradient_that_cancels_is_no_fault():
     """A bias before a softmax over the positions: its gradient is 0 but for rounding."""
-    report = compare(
-        *small(lambda y: y.softmax(1), lambda y: nnx.softmax(y, axis=1)), (X,)
-    )  # fmt: skip
+    report = compare(*small(lambda y: y.softmax(1), lambda y: nnx.softmax(y, axis=1)), (X,))
     assert report.verdict == "PASS"
     table = rows(report)
     bias = table[(table.path == "first") & (table.leaf == "grad(bias)")]

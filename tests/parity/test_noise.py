@@ -4,23 +4,19 @@ import torch
 
 from parity.capture.torch import record
 from parity.core.problems import other_shape
-from parity.core.store import Store
 from parity.force.float64 import TorchModules
 from parity.measure.noise import bounded, score
 
 
-def test_float64_run_on_the_recorded_inputs(pair, image):
+def test_float64_run_on_the_recorded_inputs(pair, image, store):
     reference = pair[0]
-    with Store() as store:
-        trace = record(reference, "__call__", (image,), {}, store=store, layout={})
-        calls = {(call.path, call.number): call for call in trace.calls}
-        second = calls["block", 1]  # its scale argument is a plain number
-        held = {
-            name: id(tensor) for name, tensor in reference.block.state_dict(keep_vars=True).items()
-        }
-        found = TorchModules({"block": reference.block}, "__call__").whole(second, store)
-        given = next(leaf for leaf in second.inputs if leaf.buffer)
-        x = torch.from_numpy(np.moveaxis(store.get(given.buffer), -1, 1)).double()
+    trace = record(reference, "__call__", (image,), {}, store=store, layout={})
+    calls = {(call.path, call.number): call for call in trace.calls}
+    second = calls["block", 1]  # its scale argument is a plain number
+    held = {name: id(tensor) for name, tensor in reference.block.state_dict(keep_vars=True).items()}
+    found = TorchModules({"block": reference.block}, "__call__").whole(second, store)
+    given = next(leaf for leaf in second.inputs if leaf.buffer)
+    x = torch.from_numpy(np.moveaxis(store.get(given.buffer), -1, 1)).double()
     left = {name: id(tensor) for name, tensor in reference.block.state_dict(keep_vars=True).items()}
     assert left == held
     assert {tensor.dtype for tensor in reference.block.parameters()} == {torch.float32}

@@ -205,10 +205,8 @@ def test_how_a_pair_makes_its_port():
 
 def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
-    fault, making = (
-        Fault("a", 0, "", "forward", "Conv", ""),
-        made_by_pair({"config": "{size}.json"}, 0),
-    )
+    fault = Fault("a", 0, "", "forward", "Conv", "")
+    making = made_by_pair({"config": "{size}.json"}, 0)
     made = Repro(fault, "port(given['x'])", "", array, array, making=making)
     write_repro(made, tmp_path, "mine:PAIR")
     assert "options = {'config': '{size}.json'}" in (tmp_path / "repro.py").read_text()
@@ -226,11 +224,8 @@ def test_the_script_configures_jax_as_it_was(tmp_path):
     with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
         report = compare(Same(), scaled(2.0), (X,), keep_repro=True)
     report.write_repro(tmp_path, make="a:b")
-    lines = [
-        line
-        for line in (tmp_path / "repro.py").read_text().splitlines()
-        if line.startswith("jax.config")
-    ]
+    script = (tmp_path / "repro.py").read_text().splitlines()
+    lines = [line for line in script if line.startswith("jax.config")]
     assert lines == [
         'jax.config.update("jax_enable_x64", True)',
         "jax.config.update(\"jax_default_matmul_precision\", 'bfloat16')",

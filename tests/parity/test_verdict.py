@@ -35,8 +35,7 @@ def exclusive(mae=1e-7, r=NAN, **options):
     return Error(mae, mae, 0, r=r, **{"bounded": r != r} | options)
 
 
-def inclusive(mae=1e-7, r=NAN, **options):
-    return Error(mae, mae, 0, r=r, **{"bounded": r != r} | options)
+inclusive = exclusive
 
 
 def verdict(kind="Conv2d", mae=1e-7, r=NAN, dtype="float32", free_mae=None, **options):
