@@ -15,7 +15,6 @@ from flax import nnx
 
 import parity
 from parity import InputError
-from parity.core import store
 from parity.core.exceptions import first_line
 from parity.measure import free as measure
 from tests.nets import torch_of
@@ -324,19 +323,6 @@ def test_a_method_called_by_name_was_not_called_through_forward():
 
 
 # --- resources
-
-
-def test_a_failed_write_does_not_keep_the_file(monkeypatch):
-    def full(*_):
-        raise OSError("no space left")
-
-    kept = store.Store()
-    monkeypatch.setattr(store, "_write", full)
-    kept.put(X)
-    with pytest.raises(OSError, match="no space left"):
-        kept.close()
-    kept._writer.shutdown(wait=True)
-    assert kept._file.closed
 
 
 def test_measuring_takes_few_threads(monkeypatch):
