@@ -1,6 +1,6 @@
 """The operations at which two programs part: walking back from a wrong result on both sides."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from parity.lines.operations import Operation, Program, Result
@@ -9,6 +9,12 @@ from parity.lines.values import Likeness, Twin, Values
 
 Found = tuple[Frames, str]
 """A place in the source and what is done there."""
+
+TwinOf = Callable[[int], Twin | None]
+"""The value of the other program that one of this is."""
+
+HARMLESS = frozenset({"broadcast_in_dim", "expand", "bitwise_not", "logical_not", "not"})
+"""Operations that say the same in other words: of a right value they make no wrong one."""
 
 
 @dataclass(frozen=True)
@@ -29,88 +35,129 @@ class Parting:
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
     """Where the code that makes the wrong results parts."""
+    own = _Walk(ref, values.of_reference, [pair.ref for pair in wrong])
+    other = _Walk(port, values.of_port, [pair.port for pair in wrong])
+    exchanged: tuple[list[Found], list[Found]] = ([], [])
+    for x in own.frontier:
+        for y in other.frontier:
+            for first, second in _odd(own.given(x), other.given(y), values):
+                exchanged[0].extend(own.origin(first, lambda n, it=second: values.pair(n, it)))  # type: ignore[misc]
+                exchanged[1].extend(other.origin(second, lambda n, it=first: values.pair(it, n)))  # type: ignore[misc]
+    few = (lambda n: values.few(False, n)), (lambda n: values.few(True, n))
     return Parting(
-        _side(ref, values.of_reference, [pair.ref for pair in wrong]),
-        _side(port, values.of_port, [pair.port for pair in wrong]),
+        (*exchanged[0], *own.found(few[0])), (*exchanged[1], *other.found(few[1]))
     )
 
 
-def _side(
-    program: Program, twin_of: Callable[[int], Twin | None], results: Iterable[Result]
-) -> tuple[Found, ...]:
-    walk = _Walk(program, twin_of)
-    for result in results:
-        walk.back(result)
-    return tuple(walk.found())
+def _odd(
+    ref: Sequence[int], port: Sequence[int], values: Values
+) -> Iterator[tuple[int, int]]:
+    """Inputs of two operations that hold the same numbers in another order, if no others agree."""
+    twins = {(x, y): twin for x in ref for y in port if (twin := values.pair(x, y)) is not None}
+    plain = [pair for pair, twin in twins.items() if twin.plain]
+    for (x, y), twin in twins.items():
+        agrees = any(x == one or y == other for one, other in plain)
+        if not agrees and twin.likeness in (Likeness.EXCHANGED, Likeness.REORDERED):
+            yield x, y
 
 
 class _Walk:
-    """Goes from results back through values without counterpart."""
+    """Goes from wrong results back through values without counterpart, to the `frontier`.
 
-    def __init__(self, program: Program, twin_of: Callable[[int], Twin | None]) -> None:
+    These are the operations whose inputs are all right and whose outputs are not.
+    """
+
+    def __init__(self, program: Program, twin_of: TwinOf, results: Iterable[Result]) -> None:
         self._program, self._twin_of = program, twin_of
-        self._region: dict[int, Operation] = {}
-        self._frontier: dict[int, Operation] = {}
-        self._doubted: dict[int, Likeness] = {}
-        self._leaving: list[Found] = []
         self._places = {id(one): at for at, one in enumerate(program.operations)}
+        self._region: set[int] = set()
+        self._frontier: set[int] = set()
+        self._leaving: list[Found] = []
+        for result in results:
+            self._back(result)
 
-    def back(self, result: Result) -> None:
-        """Walk back from a wrong result."""
+    @property
+    def frontier(self) -> list[Operation]:
+        """The operations in their order."""
+        return [self._program.operations[at] for at in sorted(self._frontier)]
+
+    def given(self, operation: Operation) -> list[int]:
+        """The inputs of an operation that are no weights; what repeats a value stands for it."""
+        found = []
+        for number in operation.inputs:
+            maker = self._program.maker(number)
+            while maker is not None and maker.name in HARMLESS and self._twin(number) is None:
+                number = maker.inputs[0]
+                maker = self._program.maker(number)
+            if not self._program.values[number].weight:
+                found.append(number)
+        return found
+
+    def _back(self, result: Result) -> None:
         if self._stops(result.value):  # it is right as such: it should be another here
+            maker = self._program.maker(result.value)
             if result.frames:
                 self._leaving.append((result.frames, f"passed to {result.leads}"))
-            elif (maker := self._program.maker(result.value)) is not None:
-                self._leaving.append((maker.frames, maker.name))
+            if maker is not None:
+                self._leaving += [*self.origin(result.value), (maker.frames, maker.name)]
             return
         open_ = [result.value]
         while open_:
             maker = self._program.maker(open_.pop())
             if maker is None or self._places[id(maker)] in self._region:
                 continue
-            self._region[self._places[id(maker)]] = maker
+            self._region.add(self._places[id(maker)])
             left = [number for number in maker.inputs if not self._stops(number)]
             if not left:
-                self._frontier[self._places[id(maker)]] = maker
+                self._frontier.add(self._places[id(maker)])
             open_ += left
 
-    def found(self) -> Iterable[Found]:
-        """The places, the likeliest first."""
+    def found(self, few: Callable[[int], bool]) -> Iterator[Found]:
+        """The places, the likeliest first: masks, which match by chance, are the last."""
         yield from self._leaving
-        exchanged = (Likeness.REORDERED, Likeness.EXCHANGED)
-        for operation in (self._frontier[at] for at in sorted(self._frontier)):
-            for number in operation.inputs:
-                if self._doubted.get(number) in exchanged:
-                    yield self._reordered(number)
+        masks = [x for x in self.frontier if all(map(few, x.outputs))]
+        for operation in (*(x for x in self.frontier if x not in masks), *masks):
+            for number in self.given(operation):
+                yield from self.origin(number)
             yield operation.frames, operation.name
-        for operation in (self._frontier[at] for at in sorted(self._frontier)):
-            for number in operation.inputs:
-                maker = self._program.maker(number)
-                if self._doubted.get(number) is Likeness.FEW and maker is not None:
+        for operation in self.frontier:
+            for number in self.given(operation):
+                twin, maker = self._twin(number), self._program.maker(number)
+                if twin is not None and twin.likeness is Likeness.FEW and maker is not None:
                     yield maker.frames, maker.name
-        for at in sorted(self._region):
-            yield self._region[at].frames, self._region[at].name
+
+    def _twin(self, number: int) -> Twin | None:
+        return None if self._program.values[number].known else self._twin_of(number)
 
     def _stops(self, number: int) -> bool:
-        """True for a value that is known, or has a counterpart."""
-        if self._program.values[number].known:
+        """True for a value that is known or has a counterpart, and for what repeats such a one."""
+        if self._program.values[number].known or self._twin_of(number) is not None:
             return True
-        twin = self._twin_of(number)
-        if twin is not None and twin.likeness is not Likeness.SAME:
-            self._doubted[number] = twin.likeness
-        return twin is not None
+        maker = self._program.maker(number)
+        return maker is not None and maker.name in HARMLESS and all(map(self._stops, maker.inputs))
 
-    def _reordered(self, number: int) -> Found:
-        """Where the order of a value's numbers came about."""
-        wanted = self._doubted[number]
-        while True:
-            maker = self._program.maker(number)
-            assert maker is not None
-            same = []
-            for at in maker.inputs:
-                twin = self._twin_of(at)
-                if twin is not None and twin.likeness is wanted:
-                    same.append(at)
-            if not same:
-                return maker.frames, f"{maker.name}: reordered here"
-            number = same[0]
+    def origin(self, number: int, twin_of: TwinOf | None = None) -> Iterator[Found]:
+        """Where a value came to be its counterpart in another order, or times a number."""
+        twin_of = twin_of or self._twin
+        twin = twin_of(number)
+        if twin is None or twin.plain:
+            return
+        while (maker := self._program.maker(number)) is not None:
+            number = next((x for x in maker.inputs if _as_odd(twin_of(x), twin)), -1)
+            if number < 0:
+                yield maker.frames, f"{maker.name}: {_word(twin)}"
+                return
+
+
+def _word(twin: Twin) -> str:
+    ordered = twin.likeness in (Likeness.SAME, Likeness.FEW)
+    return "scaled here" if ordered else "reordered here"
+
+
+def _as_odd(one: Twin | None, other: Twin) -> bool:
+    """True if one differs from its counterpart in the way of the other."""
+    if one is None:
+        return False
+    if other.likeness in (Likeness.SAME, Likeness.FEW):
+        return abs(one.factor - other.factor) <= 1e-3 * other.factor
+    return one.likeness is other.likeness

@@ -69,7 +69,8 @@ def align(
 
 
 def _right(values: Values, pair: Pair) -> bool:
-    return values.are_same(pair.ref.value, pair.port.value)
+    twin = values.pair(pair.ref.value, pair.port.value)
+    return twin is not None and twin.plain
 
 
 def parted(aligned: Aligned) -> Parting | None:

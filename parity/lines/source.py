@@ -79,7 +79,8 @@ def users(frames: Frames) -> tuple[Frame | None, str]:
 def _private(name: str) -> bool:
     """True for functions that no user calls by name."""
     owner, _, own = name.removesuffix(".__call__").removesuffix(".forward").rpartition(".")
-    return own.startswith("_") or "<" in name or owner.startswith(("Primitive", "Dynamic", "ufunc"))
+    machinery = owner.startswith(("Primitive", "Dynamic", "ufunc")) or own in ("current", "rewriting_take")
+    return machinery or own.startswith("_") or "<" in name
 
 
 def source_lines(found: Iterable[tuple[Frames, str]]) -> tuple[SourceLine, ...]:

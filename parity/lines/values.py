@@ -2,7 +2,8 @@
 
 import itertools
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -24,6 +25,9 @@ TRIED = 64
 SAMPLED = 512
 """How many of the largest values tell where they are."""
 
+FACTOR_MATTERS = 1e-3
+"""A factor is told from 1 from here on: below, two values may just be near to each other."""
+
 ROUNDOFF = 2.0**-22
 """Part of its size that a value may be off at least: four roundings of float32."""
 
@@ -43,11 +47,24 @@ class Likeness(IntEnum):
 
 @dataclass(frozen=True)
 class Twin:
-    """The value of the other program that is this one, by its number."""
+    """The value of the other program that is this one, by its number.
+
+    `factor` is the port's value divided by the reference's, 1 unless they are the same only so.
+    """
 
     number: int
     likeness: Likeness
-    order: Order | None = None
+    factor: float = 1.0
+
+    @property
+    def plain(self) -> bool:
+        """True if nothing is odd about it."""
+        return self.likeness in (Likeness.SAME, Likeness.FEW) and self.factor == 1.0
+
+    @property
+    def rank(self) -> tuple[bool, Likeness]:
+        """The less, the better."""
+        return self.factor != 1.0, self.likeness
 
 
 class Values:
@@ -74,12 +91,15 @@ class Values:
         size = self._ref.values[number].array.size
         return _best(self._pair(number, port, port) for port in self._sizes[False][size])
 
-    def are_same(self, ref: int, port: int) -> bool:
-        """True if they are the same in a usual order of axes."""
+    def pair(self, ref: int, port: int) -> Twin | None:
+        """The port's value as the twin of the reference's, if it is that."""
         if self._ref.values[ref].array.size != self._port.values[port].array.size:
-            return False
-        twin = self._pair(ref, port, port)
-        return twin is not None and twin.likeness in (Likeness.SAME, Likeness.FEW)
+            return None
+        return self._pair(ref, port, port)
+
+    def few(self, port: bool, number: int) -> bool:
+        """True if a value has few distinct numbers."""
+        return self._of(not port, number).few
 
     def distance(self, ref: int, port: Array) -> float:
         """Distance of an array from the reference's value of its shape, in units of its limit."""
@@ -101,9 +121,10 @@ class Values:
         if (ref, port) not in self._pairs:
             own, its = self._of(True, ref), self._of(False, port)
             limit = self._limit(own, ref)
-            self._pairs[ref, port] = _twin(own, its, limit, port) if own.near(its, limit) else None
-        found = self._pairs[ref, port]
-        return found and Twin(other, found.likeness, found.order)
+            found = _twin(own, its, limit) if own.near(its, limit) else None
+            self._pairs[ref, port] = found or _scaled(own, its, limit)
+        twin = self._pairs[ref, port]
+        return twin and replace(twin, number=other)
 
 
 def _by_size(program: Program) -> dict[int, list[int]]:
@@ -113,12 +134,12 @@ def _by_size(program: Program) -> dict[int, list[int]]:
     return sizes
 
 
-def _best(found: "itertools.chain[Twin | None] | object") -> Twin | None:
+def _best(found: Iterator[Twin | None]) -> Twin | None:
     best: Twin | None = None
-    for twin in found:  # type: ignore[attr-defined]
-        if twin is not None and (best is None or twin.likeness < best.likeness):
+    for twin in found:
+        if twin is not None and (best is None or twin.rank < best.rank):
             best = twin
-            if best.likeness is Likeness.SAME:
+            if best.rank == (False, Likeness.SAME):
                 break
     return best
 
@@ -187,18 +208,31 @@ def _gap(ref: Array, port: Array) -> float:
     return total if np.isfinite(total) else float("inf")
 
 
-def _twin(ref: _Figures, port: _Figures, limit: float, number: int) -> Twin | None:
+def _twin(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
     """How the port's value is the reference's, if it is."""
-    given, wanted = ref.array.shape, port.array.shape
-    positions = _positions(ref, port, 2 * limit)
-    for order in itertools.islice(orders(given, wanted, positions), TRIED):
-        if _gap(order.of(ref.array), port.array) <= limit:
-            if ref.few:
-                return Twin(number, Likeness.FEW, order)
-            return Twin(number, Likeness.SAME if _usual(order, given) else Likeness.EXCHANGED, order)
+    for given, wanted in ((ref, port), (port, ref)):
+        shapes = given.array.shape, wanted.array.shape
+        positions = _positions(given, wanted, 2 * limit)
+        for order in itertools.islice(orders(*shapes, positions), TRIED):
+            if _gap(order.of(given.array), wanted.array) <= limit:
+                if ref.few:
+                    return Twin(-1, Likeness.FEW)
+                usual = _usual(order, shapes[0])
+                return Twin(-1, Likeness.SAME if usual else Likeness.EXCHANGED)
     if ref.few or _gap(ref.sorted, port.sorted) > limit:
         return None
-    return Twin(number, Likeness.REORDERED)
+    return Twin(-1, Likeness.REORDERED)
+
+
+def _scaled(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
+    """The twin if the port's value is the reference's times a number."""
+    if ref.infinite or port.infinite or not ref.size or not port.size or ref.few:
+        return None
+    factor = port.size / ref.size
+    if abs(factor * ref.mean - port.mean) > factor * limit or abs(factor - 1) < FACTOR_MATTERS:
+        return None
+    twin = _twin(_Figures(ref.array * factor), port, factor * limit)
+    return twin and replace(twin, factor=factor)
 
 
 def _usual(order: Order, given: Shape) -> bool:
