@@ -1,7 +1,9 @@
 """The operations at which two programs part: walking back from a wrong result on both sides."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from parity.lines.operations import Operation, Program, Result
 from parity.lines.source import Frames
@@ -37,15 +39,21 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     """Where the code that makes the wrong results parts."""
     own = _Walk(ref, values.of_reference, [pair.ref for pair in wrong])
     other = _Walk(port, values.of_port, [pair.port for pair in wrong])
-    exchanged: tuple[list[Found], list[Found]] = ([], [])
-    for x in own.frontier:
-        for y in other.frontier:
-            for first, second in _odd(own.given(x), other.given(y), values):
-                exchanged[0].extend(own.origin(first, lambda n, it=second: values.pair(n, it)))  # type: ignore[misc]
-                exchanged[1].extend(other.origin(second, lambda n, it=first: values.pair(it, n)))  # type: ignore[misc]
-    few = (lambda n: values.few(False, n)), (lambda n: values.few(True, n))
+    odd = [
+        (pair.ref.value, pair.port.value)
+        for pair in wrong
+        if (twin := values.pair(pair.ref.value, pair.port.value)) is not None and not twin.plain
+    ]
+    for x, y in itertools.product(own.frontier, other.frontier):
+        odd += _odd(own.given(x), other.given(y), values)
+    first: list[Found] = []
+    second: list[Found] = []
+    for x, y in odd:
+        first += own.origin(x, partial(values.pair, port=y))
+        second += other.origin(y, partial(values.pair, x))
     return Parting(
-        (*exchanged[0], *own.found(few[0])), (*exchanged[1], *other.found(few[1]))
+        (*first, *own.found(partial(values.few, False))),
+        (*second, *other.found(partial(values.few, True))),
     )
 
 
@@ -117,14 +125,18 @@ class _Walk:
         yield from self._leaving
         masks = [x for x in self.frontier if all(map(few, x.outputs))]
         for operation in (*(x for x in self.frontier if x not in masks), *masks):
-            for number in self.given(operation):
-                yield from self.origin(number)
-            yield operation.frames, operation.name
-        for operation in self.frontier:
-            for number in self.given(operation):
-                twin, maker = self._twin(number), self._program.maker(number)
-                if twin is not None and twin.likeness is Likeness.FEW and maker is not None:
-                    yield maker.frames, maker.name
+            given = self.given(operation)
+            odd = [found for number in given for found in self.origin(number)]
+            yield from (*odd, (operation.frames, operation.name))
+            if not odd:
+                yield from self._by_chance(given)
+
+    def _by_chance(self, numbers: Iterable[int]) -> Iterator[Found]:
+        """What made those of the values that may have a counterpart by chance."""
+        for number in numbers:
+            twin, maker = self._twin(number), self._program.maker(number)
+            if twin is not None and twin.likeness is Likeness.FEW and maker is not None:
+                yield maker.frames, maker.name
 
     def _twin(self, number: int) -> Twin | None:
         return None if self._program.values[number].known else self._twin_of(number)

@@ -42,17 +42,23 @@ class _Cell:
 
 
 def evaluate(
-    closed: Any, given: Sequence[Any], weights: Sequence[bool], program: Program
+    closed: Any,
+    given: Sequence[Any],
+    weights: Sequence[bool],
+    program: Program,
+    *,
+    known_constants: bool = True,
 ) -> list[int | None]:
     """Numbers of the outputs' values of a jaxpr on arrays, of which some are `weights`.
 
-    An output that holds no numbers, such as a key, has none.
+    Its constants count as weights if they are `known_constants`. An output that holds no numbers,
+    such as a key, has none.
     """
     cells = [
         _Cell(array, _given(program, array, weight))
         for array, weight in zip(given, weights, strict=True)
     ]
-    outputs = _Evaluation(program).closed(closed, cells, ())
+    outputs = _Evaluation(program, known_constants).closed(closed, cells, ())
     return [_number(program, cell) for cell in outputs]
 
 
@@ -79,13 +85,14 @@ def _host(array: Any) -> np.ndarray[Any, Any]:
 class _Evaluation:
     """Evaluates jaxprs, adding every operation to a program."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    def __init__(self, program: Program, known_constants: bool) -> None:
+        self._program, self._known = program, known_constants
 
     def closed(self, closed: Any, cells: Sequence[_Cell], frames: Frames) -> list[_Cell]:
         """Outputs of a closed jaxpr; its constants are weights."""
         consts = [
-            _Cell(const, _given(self._program, const, True)) for const in getattr(closed, "consts", ())
+            _Cell(const, _given(self._program, const, self._known))
+            for const in getattr(closed, "consts", ())
         ]
         return self._open(getattr(closed, "jaxpr", closed), [*consts, *cells], frames)
 

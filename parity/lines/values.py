@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -101,12 +101,11 @@ class Values:
         """True if a value has few distinct numbers."""
         return self._of(not port, number).few
 
-    def distance(self, ref: int, port: Array) -> float:
-        """Distance of an array from the reference's value of its shape, in units of its limit."""
-        own = self._of(True, ref)
-        limit = self._limit(own, ref)
-        gap = _gap(own.array, _real(port))
-        return gap / limit if limit else (0.0 if gap == 0.0 else float("inf"))
+    def equal(self, ref: int, port: int, layout: Callable[[Array], Array]) -> bool:
+        """True if the reference's value, put into the port's layout, is the port's as it lies."""
+        own, other = self._of(True, ref), self._of(False, port)
+        wanted = layout(self._ref.values[ref].array)
+        return _gap(_real(wanted), other.array) <= self._limit(own, ref)
 
     def _of(self, ref: bool, number: int) -> "_Figures":
         if (ref, number) not in self._figures:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from parity.core.error_map import ErrorMap
 from parity.core.exceptions import first_line
+from parity.core.lines import Lines
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import HINTS
@@ -12,6 +13,8 @@ from parity.diagnose.error_map import error_map_of
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
+from parity.lines.call import Scene
+from parity.lines.lines import lines_of
 from parity.run.part import Part, part_of
 
 SUSPECTS = 10
@@ -79,10 +82,30 @@ def _explained(
     result = _cause(first, part.scene, diagnose)
     progress.advance()
     picture, lost = _error_map(first, part.scene)
-    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost)))
+    lines, why = _lines(first, part)
+    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
     return replace(
-        fault, cause=result.cause, hint=result.hint, evidence=evidence, error_map=picture
+        fault,
+        cause=result.cause,
+        hint=result.hint,
+        evidence=evidence,
+        error_map=picture,
+        lines=lines,
     )
+
+
+def _lines(found: Found, part: Part) -> tuple[Lines | None, str]:
+    """The source lines of a fault, or the reason why they are not known."""
+    assert part.scene is not None
+    calls, own = part.extent.calls, part.scene
+    scene = Scene(own.matches, calls[0], calls[1], own.sides, own.store)
+    match = scene.match(found.row.order)
+    while match.ref.tapped:  # what a tap shows is the work of the call around it
+        match = scene.match(match.parent)
+    try:
+        return lines_of(scene, match), ""
+    except Exception as error:  # the report must not be lost for its lines
+        return None, f"where in the source is not known: {first_line(error)}"
 
 
 def _error_map(found: Found, scene: CaseRecord) -> tuple[ErrorMap | None, str]:
