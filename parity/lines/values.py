@@ -178,9 +178,11 @@ class _Figures:
     def largest(self) -> tuple[Array, Array]:
         """The numbers that are farthest from zero, by size, and their positions."""
         flat = self.array.reshape(-1)
-        size = np.where(np.isfinite(flat), np.abs(flat), 0.0)
-        count = min(SAMPLED, flat.size)
-        at = np.argpartition(-size, count - 1)[:count] if flat.size > count else np.arange(count)
+        finite = np.flatnonzero(np.isfinite(flat))
+        count = min(SAMPLED, finite.size)
+        at = finite
+        if finite.size > count:
+            at = finite[np.argpartition(-np.abs(flat[finite]), count - 1)[:count]]
         at = at[np.argsort(flat[at], kind="stable")]
         return flat[at], at
 
