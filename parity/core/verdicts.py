@@ -138,6 +138,8 @@ class Fault:
     error_map: ErrorMap | None = None
     lines: Lines | None = None
     """Where in the source of both sides the programs part, `None` where that is not known."""
+    parting: int = 0
+    """Which of several mistakes in the code of one call this is."""
 
     @property
     def name(self) -> str:

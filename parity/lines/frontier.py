@@ -37,8 +37,8 @@ class Parting:
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
     """Where the code that makes the wrong results parts."""
-    own = _Walk(ref, values.of_reference, [pair.ref for pair in wrong])
-    other = _Walk(port, values.of_port, [pair.port for pair in wrong])
+    own = Walk(ref, values.of_reference, [pair.ref for pair in wrong])
+    other = Walk(port, values.of_port, [pair.port for pair in wrong])
     odd = [
         (pair.ref.value, pair.port.value)
         for pair in wrong
@@ -69,7 +69,7 @@ def _odd(
             yield x, y
 
 
-class _Walk:
+class Walk:
     """Goes from wrong results back through values without counterpart, to the `frontier`.
 
     These are the operations whose inputs are all right and whose outputs are not.
@@ -88,6 +88,16 @@ class _Walk:
     def frontier(self) -> list[Operation]:
         """The operations in their order."""
         return [self._program.operations[at] for at in sorted(self._frontier)]
+
+    @property
+    def wrong(self) -> list[int]:
+        """The values without counterpart on the way, in their order."""
+        return [x for at in sorted(self._region) for x in self._program.operations[at].outputs]
+
+    def users(self, number: int) -> list[Operation]:
+        """The operations on the way that use a value."""
+        made = (self._program.operations[at] for at in sorted(self._region))
+        return [operation for operation in made if number in operation.inputs]
 
     def given(self, operation: Operation) -> list[int]:
         """The inputs of an operation that are no weights; what repeats a value stands for it."""

@@ -1,11 +1,12 @@
 """The source lines of a call at fault: where the port's code and the reference's part."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from parity.core.calls import LeafMatch, Match
 from parity.core.lines import MOST, Lines, SourceLine
 from parity.lines.call import Key, Scene, Traced, placed, trace_port, trace_reference
-from parity.lines.frontier import Pair, parting
+from parity.lines.frontier import Pair, Parting
+from parity.lines.partings import partings
 from parity.lines.source import Frames, source_lines
 from parity.lines.values import Values
 
@@ -13,21 +14,22 @@ FACTORS = (10.0, 3.0, 1.0, 0.3)
 """Units of rounding within which values are the same, tried until a result is not."""
 
 
-def lines_of(scene: Scene, match: Match) -> Lines:
-    """The lines at which the local code of a matched call parts.
+def lines_of(scene: Scene, match: Match) -> tuple[Lines, ...]:
+    """The lines at which the local code of a matched call parts, of each mistake in it.
 
-    They come from one run of the call on each side. Where they are few, the lines that make the
-    call are the last of them.
+    They come from one run of the call on each side. Where those of the first are few, the lines
+    that make the call are the last of them.
     """
     ref, port = trace_reference(scene, match), trace_port(scene, match)
     found = _parted(scene, match, ref, port)
-    if min(len(found.port), len(found.reference)) >= ENOUGH or match.parent == -1:
+    if min(len(found[0].port), len(found[0].reference)) >= ENOUGH or match.parent == -1:
         return found
     outer = scene.match(match.parent)
     order, name = match.ref.order, f"call of {match.ref.kind}"
     site = _site(trace_port(scene, outer, run=False), order, name)
     other = _site(trace_reference(scene, outer), order, name)
-    return Lines(_joined(found.port, site), _joined(found.reference, other))
+    first = Lines(_joined(found[0].port, site), _joined(found[0].reference, other))
+    return first, *found[1:]
 
 
 ENOUGH = 3
@@ -44,20 +46,43 @@ def _joined(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> tuple
     return (*one, *(line for line in other if line.place not in places))[:MOST]
 
 
-def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> Lines:
+def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Lines, ...]:
     leaves = dict(_leaves(scene, match))
     pairs = {
         key: Pair(ref.results[key], port.results[key])
         for key in leaves
         if key in ref.results and key in port.results
     }
+
+    def wrong(values: Values) -> list[Pair]:
+        return [pair for key, pair in pairs.items() if not _same(values, pair, leaves[key])]
+
     for factor in FACTORS:
-        values = Values(ref.program, port.program, factor)
-        wrong = [pair for key, pair in pairs.items() if not _same(values, pair, leaves[key])]
-        if wrong:
-            parted = parting(ref.program, port.program, values, wrong)
-            return Lines(source_lines(parted.port), source_lines(parted.ref))
-    return Lines()
+        found = partings(ref.program, port.program, factor, wrong)
+        if found:
+            return distinct(found)
+    return (Lines(),)
+
+
+def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
+    """The lines of each parting, without those that a later one has for its own."""
+    lines = [Lines(source_lines(one.port), source_lines(one.ref)) for one in found]
+    kept: list[Lines] = []
+    for at, one in enumerate(lines):
+        before, after = _places(kept), _places(lines[at + 1 :])
+        if kept and _places([one]) <= before:
+            continue
+        kept.append(Lines(_without(one.port, after), _without(one.reference, after)))
+    return tuple(kept)
+
+
+def _places(lines: Sequence[Lines]) -> set[str]:
+    return {line.place for one in lines for line in (*one.port, *one.reference)}
+
+
+def _without(lines: tuple[SourceLine, ...], places: set[str]) -> tuple[SourceLine, ...]:
+    """The lines that are at none of these places; all, if none is left."""
+    return tuple(line for line in lines if line.place not in places) or lines
 
 
 def _leaves(scene: Scene, match: Match) -> Iterator[tuple[Key, LeafMatch]]:

@@ -76,7 +76,7 @@ class Values:
 
     def __init__(self, ref: Program, port: Program, factor: float) -> None:
         self._ref, self._port = ref, port
-        self._factor = factor
+        self.factor = factor
         self._figures: dict[tuple[bool, int], _Figures] = {}
         self._pairs: dict[tuple[int, int], Twin | None] = {}
         self._sizes = {True: _by_size(ref), False: _by_size(port)}
@@ -114,7 +114,7 @@ class Values:
         return self._figures[ref, number]
 
     def _limit(self, own: "_Figures", ref: int) -> float:
-        return self._factor * max(self._ref.values[ref].rounding, ROUNDOFF * own.size)
+        return self.factor * max(self._ref.values[ref].rounding, ROUNDOFF * own.size)
 
     def _pair(self, ref: int, port: int, other: int) -> Twin | None:
         if (ref, port) not in self._pairs:

@@ -1,6 +1,6 @@
 """Doubtful calls that are faults after all, and the cause of each fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from parity.core.error_map import ErrorMap
@@ -66,17 +66,22 @@ def faults_of(parts: Sequence[Part], diagnose: Diagnose, progress: Progress) -> 
     faults = find_faults(found, parents)
     if faults and any(part.scene for part in parts):
         progress.stage("diagnosis", len(faults))
-        return tuple(_explained(fault, parts, diagnose, progress) for fault in faults)
+        return tuple(
+            one for fault in faults for one in _explained(fault, parts, diagnose, progress)
+        )
     return faults
 
 
 def _explained(
     fault: Fault, parts: Sequence[Part], diagnose: Diagnose, progress: Progress
-) -> Fault:
-    """The fault with its cause, the evidence for it, what to do, and where in its arrays it is."""
+) -> Iterator[Fault]:
+    """The fault with its cause, the evidence for it, what to do, and where in its arrays and in
+    the source it is; then one for each further mistake in the same call.
+    """
     part = part_of(fault, parts)
     if part.scene is None:
-        return fault
+        yield fault
+        return
     place = fault.path, fault.call, fault.leaf
     first = next(x for x in part.found if (x.row.path, x.row.call, x.row.leaf) == place)
     result = _cause(first, part.scene, diagnose)
@@ -84,18 +89,21 @@ def _explained(
     picture, lost = _error_map(first, part.scene)
     lines, why = _lines(first, part)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
-    return replace(
+    yield replace(
         fault,
         cause=result.cause,
         hint=result.hint,
         evidence=evidence,
         error_map=picture,
-        lines=lines,
+        lines=lines[0] if lines else None,
     )
+    for number, more in enumerate(lines[1:], 1):
+        text = "with the reference's value put in at the line before, the call parts here again"
+        yield replace(fault, parting=number, lines=more, evidence=text, hint=HINTS["unknown"])
 
 
-def _lines(found: Found, part: Part) -> tuple[Lines | None, str]:
-    """The source lines of a fault, or the reason why they are not known."""
+def _lines(found: Found, part: Part) -> tuple[Sequence[Lines], str]:
+    """The source lines of each mistake in a call, or the reason why they are not known."""
     assert part.scene is not None
     calls, own = part.extent.calls, part.scene
     scene = Scene(own.matches, calls[0], calls[1], own.sides, own.store)
@@ -105,7 +113,7 @@ def _lines(found: Found, part: Part) -> tuple[Lines | None, str]:
     try:
         return lines_of(scene, match), ""
     except Exception as error:  # the report must not be lost for its lines
-        return None, f"where in the source is not known: {first_line(error)}"
+        return (), f"where in the source is not known: {first_line(error)}"
 
 
 def _error_map(found: Found, scene: CaseRecord) -> tuple[ErrorMap | None, str]:
