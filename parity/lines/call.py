@@ -77,7 +77,7 @@ def trace_reference(scene: Scene, match: Match) -> Traced:
     assert isinstance(reference, TorchModules)
     module, method = reference.of(match.ref)
     traced, own = Traced(), match.ref.order
-    watched = Watched(traced.program, _narrow(match.ref))
+    watched = Watched(traced.program, _narrow(match))
     recording = Recording(scene.inside(match), within(scene.ref_calls, own), scene.store)
 
     def heard(one: Match, passed: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
@@ -98,15 +98,19 @@ def trace_reference(scene: Scene, match: Match) -> Traced:
     return traced
 
 
-def _narrow(call: Call) -> torch.dtype:
-    """The type that the reference computes in: the finest of its arrays."""
-    kinds = [leaf.buffer.dtype for leaf in (*call.inputs, *call.outputs) if leaf.buffer]
-    names = {str(kind) for kind in kinds if kind.kind in "fV"}
-    for name in ("float64", "float32", "bfloat16", "float16"):
-        if name in names:
-            found: torch.dtype = getattr(torch, name)
-            return found
-    return torch.float32
+_TYPES = ("float64", "float32", "bfloat16", "float16")
+"""Types of numbers, the finest first."""
+
+
+def _narrow(match: Match) -> torch.dtype:
+    """The type that both sides compute in: of each side's arrays the finest, the coarser of both."""
+    found: torch.dtype = getattr(torch, _TYPES[max(_finest(match.ref), _finest(match.port))])
+    return found
+
+
+def _finest(call: Call) -> int:
+    kinds = {str(leaf.buffer.dtype) for leaf in (*call.inputs, *call.outputs) if leaf.buffer}
+    return next((at for at, name in enumerate(_TYPES) if name in kinds), 1)
 
 
 def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:

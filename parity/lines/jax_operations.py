@@ -105,11 +105,13 @@ class _Evaluation:
             return _Cell(atom.val, None) if isinstance(atom, jex.Literal) else known[atom]
 
         for equation in _alive(jaxpr):
-            outputs = self._equation(equation, [read(x) for x in equation.invars], frames)
+            outputs = self._equation(jaxpr, equation, [read(x) for x in equation.invars], frames)
             known.update(zip(equation.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, equation: Any, cells: Sequence[_Cell], outer: Frames) -> list[_Cell]:
+    def _equation(
+        self, jaxpr: Any, equation: Any, cells: Sequence[_Cell], outer: Frames
+    ) -> list[_Cell]:
         name, params = equation.primitive.name, equation.params
         frames = (*_frames(equation), *outer)
         if name in CALLS:
@@ -123,14 +125,17 @@ class _Evaluation:
         if name == "cond":
             index = int(np.clip(_host(cells[0].array), 0, len(params["branches"]) - 1))
             return self.closed(params["branches"][index], cells[1:], frames)
-        return self._bind(equation, cells, frames)
+        return self._bind(jaxpr, equation, cells, frames)
 
-    def _bind(self, equation: Any, cells: Sequence[_Cell], frames: Frames) -> list[_Cell]:
+    def _bind(
+        self, jaxpr: Any, equation: Any, cells: Sequence[_Cell], frames: Frames
+    ) -> list[_Cell]:
         """The outputs of an equation that is no call."""
         name, atoms = equation.primitive.name, equation.invars
         variables = {x: c for x, c in zip(atoms, cells, strict=True) if not isinstance(x, jex.Literal)}
-        # DropVar has no place among the outputs of a jaxpr of its own
-        single = jex.Jaxpr((), list(variables), equation.outvars, [equation])
+        single = jaxpr.replace(
+            constvars=[], invars=list(variables), outvars=equation.outvars, eqns=[equation]
+        )
         function = jex.jaxpr_as_fun(jex.ClosedJaxpr(single, ()))
         moves = name in MOVES or _widens(name, equation)
         return self._made(name, list(variables.values()), function, frames, moves=moves)

@@ -45,9 +45,11 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     """The port with a value of the reference at the parting, if that makes something right."""
     own = Walk(ref, values.of_reference, [pair.ref for pair in wrong])
     other = Walk(port, values.of_port, [pair.port for pair in wrong])
-    for first, second in _cuts(ref, port, own, other):
+    for first, second in _cuts(ref, port, own, other, wrong):
         array = _in_place(ref.values[first].array, port.values[second].array)
         if array is None:
+            continue
+        if not _holds(array, port.values[second].array, values.limit(first)):
             continue
         healed = put(port, second, array)
         after = Values(ref, healed, values.factor)
@@ -57,14 +59,29 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     return None
 
 
-def _cuts(ref: Program, port: Program, own: Walk, other: Walk) -> Iterator[tuple[int, int]]:
-    """Wrong values of both sides that may be the same, from the partings on."""
+def _cuts(
+    ref: Program, port: Program, own: Walk, other: Walk, wrong: Sequence[Pair]
+) -> Iterator[tuple[int, int]]:
+    """Wrong values of both sides that may be the same, from the partings on.
+
+    A result is the other side's result.
+    """
+    results = {pair.port.value: pair.ref.value for pair in wrong}
     for first in own.wrong:
         size = ref.values[first].array.size
         for second in other.wrong:
             own_kind, its = (_kind(x.values[n].array) for x, n in ((ref, first), (port, second)))
-            if port.values[second].array.size == size > 1 and own_kind == its:
+            if port.values[second].array.size == size > 1 and own_kind == its and results.get(second, first) == first:
                 yield first, second
+
+
+def _holds(array: Array, port: Array, limit: float) -> bool:
+    """True if the port's type can hold the values: one of its own rounding would part again."""
+    if _kind(array) != "f":
+        return True
+    finite = array[np.isfinite(array)].astype(np.float64)
+    gap = finite - finite.astype(port.dtype).astype(np.float64)
+    return not gap.size or float(np.sqrt(np.square(gap).mean())) <= limit
 
 
 def _kind(array: Array) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._decomp import get_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -28,8 +29,14 @@ MOVES = frozenset(
 )
 """Operations whose outputs are entries of their inputs."""
 
-WIDE = {torch.complex64: torch.complex128, torch.complex128: torch.complex128}
-NARROW_COMPLEX = torch.complex64
+_aten = torch.ops.aten
+PARTS = get_decompositions(
+    [
+        *(_aten.native_layer_norm, _aten.native_group_norm, _aten.native_batch_norm),
+        *(_aten._native_batch_norm_legit, _aten._native_batch_norm_legit_no_training),
+    ]
+)
+"""What norms are made of: a port may write them out, and go wrong inside."""
 
 
 class Watched(TorchDispatchMode):
@@ -90,6 +97,12 @@ class Watched(TorchDispatchMode):
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
+        if func in PARTS:
+            super().__enter__()
+            try:
+                return PARTS[func](*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)
         flat, form = tree_flatten((args, kwargs))
         given = [value for value in flat if isinstance(value, torch.Tensor)]
         inputs = [self.number(tensor) for tensor in given]
@@ -101,11 +114,14 @@ class Watched(TorchDispatchMode):
             self._numbers[made[0]], self._twins[made[0]] = inputs[0], twins[0]
             return output
         again = self._again(func, tree_unflatten(twins, form), output)
-        self._note(func, inputs, [*made, *(x for x in written if all(x is not y for y in made))],
-                   [*again, *(self._twins.get(x) for x in written)], written)  # fmt: skip
+        pairs = list(zip(made, again, strict=True))
+        for tensor in (*written, *self._sharing(written)):  # new values, also for their views
+            if all(tensor is not one for one, _ in pairs):
+                pairs.append((tensor, self._twin(tensor)))
+        self._note(func, inputs, pairs)
         return output
 
-    def _again(self, func: Any, given: Any, output: Any) -> list[torch.Tensor | None]:
+    def _again(self, func: Any, given: Any, output: Any) -> list[torch.Tensor]:
         """What the operation makes of the twins; of one that draws or lacks it, its own output."""
         made = [value for value in tree_flatten(output)[0] if isinstance(value, torch.Tensor)]
         if torch.Tag.nondeterministic_seeded in func.tags:
@@ -124,33 +140,22 @@ class Watched(TorchDispatchMode):
         return list(found) if same else [self._fresh(tensor) for tensor in made]
 
     def _note(
-        self,
-        func: Any,
-        inputs: Sequence[int],
-        made: Sequence[torch.Tensor],
-        twins: Sequence[torch.Tensor | None],
-        written: Sequence[torch.Tensor],
+        self, func: Any, inputs: Sequence[int], made: Sequence[tuple[torch.Tensor, torch.Tensor]]
     ) -> None:
-        """Add the operation, with new values for the tensors that share what it wrote to."""
-        others = [x for x in self._sharing(written) if all(x is not y for y in made)]
-        tensors = [*made, *others]
-        pairs = [
-            (tensor, twin if twin is not None else self._twin(tensor))
-            for tensor, twin in zip(tensors, [*twins, *(None for _ in others)], strict=False)
-        ]
-        if not pairs:
+        """Add an operation to the program, with the tensors that it made and their twins."""
+        if not made:
             return
-        arrays, roundings = [], []
-        for tensor, twin in pairs:
-            wide, narrow = (twin, tensor) if self._narrow is None else (tensor, twin)
-            arrays.append(_numbers(wide))
-            roundings.append(_rounding(wide, narrow))
+        both = [pair if self._narrow is not None else pair[::-1] for pair in made]
         name = func.overloadpacket.__name__
         numbers = self.program.make(
-            name.strip("_"), inputs, arrays, self.here(), moves=_moves(func, name, made),
-            roundings=roundings,
-        )  # fmt: skip
-        for (tensor, twin), number in zip(pairs, numbers, strict=True):
+            name.strip("_"),
+            inputs,
+            [_numbers(wide) for wide, _ in both],
+            self.here(),
+            moves=_moves(name, [tensor for tensor, _ in made]),
+            roundings=[_rounding(wide, narrow) for wide, narrow in both],
+        )
+        for (tensor, twin), number in zip(made, numbers, strict=True):
             self._remember(tensor, number)
             self._twins[tensor] = twin
 
@@ -209,7 +214,7 @@ def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     return found
 
 
-def _moves(func: Any, name: str, made: Sequence[torch.Tensor]) -> bool:
+def _moves(name: str, made: Sequence[torch.Tensor]) -> bool:
     """True if the outputs are entries of the inputs, in full precision."""
     if name == "_to_copy":
         return all(x.dtype not in (torch.bfloat16, torch.float16) for x in made)

@@ -113,6 +113,10 @@ class Values:
             self._figures[ref, number] = _Figures(program.values[number].array)
         return self._figures[ref, number]
 
+    def limit(self, ref: int) -> float:
+        """The distance within which a value is that of the reference."""
+        return self._limit(self._of(True, ref), ref)
+
     def _limit(self, own: "_Figures", ref: int) -> float:
         return self.factor * max(self._ref.values[ref].rounding, ROUNDOFF * own.size)
 
