@@ -46,7 +46,9 @@ def orders(given: Shape, wanted: Shape, positions: Positions = ()) -> Iterator[O
     Axes may be moved, split and merged, but entries that are next to each other on an axis of
     `given` stay in order. Those that put no value of `positions` elsewhere.
     """
-    search = _Search(tuple(n for n in given if n != 1), tuple(n for n in wanted if n != 1), positions)
+    search = _Search(
+        tuple(n for n in given if n != 1), tuple(n for n in wanted if n != 1), positions
+    )
     for taken in search.found(0, (), search.given, search.wanted[:1]):
         yield search.order(taken, wanted)
 

@@ -57,9 +57,7 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     )
 
 
-def _odd(
-    ref: Sequence[int], port: Sequence[int], values: Values
-) -> Iterator[tuple[int, int]]:
+def _odd(ref: Sequence[int], port: Sequence[int], values: Values) -> Iterator[tuple[int, int]]:
     """Inputs of two operations that hold the same numbers in another order, if no others agree."""
     twins = {(x, y): twin for x in ref for y in port if (twin := values.pair(x, y)) is not None}
     plain = [pair for pair, twin in twins.items() if twin.plain]
@@ -90,14 +88,18 @@ class Walk:
         return [self._program.operations[at] for at in sorted(self._frontier)]
 
     @property
+    def region(self) -> list[Operation]:
+        """All operations on the way, in their order."""
+        return [self._program.operations[at] for at in sorted(self._region)]
+
+    @property
     def wrong(self) -> list[int]:
         """The values without counterpart on the way, in their order."""
-        return [x for at in sorted(self._region) for x in self._program.operations[at].outputs]
+        return [number for operation in self.region for number in operation.outputs]
 
     def users(self, number: int) -> list[Operation]:
         """The operations on the way that use a value."""
-        made = (self._program.operations[at] for at in sorted(self._region))
-        return [operation for operation in made if number in operation.inputs]
+        return [operation for operation in self.region if number in operation.inputs]
 
     def given(self, operation: Operation) -> list[int]:
         """The inputs of an operation that are no weights; what repeats a value stands for it."""

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.extend import core as jex
 
+from parity.core.tree import flatten
 from parity.lines.operations import Program
 from parity.lines.source import Frame, Frames
 
@@ -97,9 +99,7 @@ class _Evaluation:
         return self._open(getattr(closed, "jaxpr", closed), [*consts, *cells], frames)
 
     def _open(self, jaxpr: Any, cells: Sequence[_Cell], frames: Frames) -> list[_Cell]:
-        known: dict[Any, _Cell] = dict(
-            zip([*jaxpr.constvars, *jaxpr.invars], cells, strict=True)
-        )
+        known: dict[Any, _Cell] = dict(zip([*jaxpr.constvars, *jaxpr.invars], cells, strict=True))
 
         def read(atom: Any) -> _Cell:
             return _Cell(atom.val, None) if isinstance(atom, jex.Literal) else known[atom]
@@ -132,7 +132,9 @@ class _Evaluation:
     ) -> list[_Cell]:
         """The outputs of an equation that is no call."""
         name, atoms = equation.primitive.name, equation.invars
-        variables = {x: c for x, c in zip(atoms, cells, strict=True) if not isinstance(x, jex.Literal)}
+        variables = {
+            x: c for x, c in zip(atoms, cells, strict=True) if not isinstance(x, jex.Literal)
+        }
         single = jaxpr.replace(
             constvars=[], invars=list(variables), outvars=equation.outvars, eqns=[equation]
         )
@@ -173,7 +175,9 @@ class _Evaluation:
         )
         return [_Cell(x, number) for x, number in zip(arrays, numbers, strict=True)]
 
-    def _scan(self, params: Mapping[str, Any], cells: Sequence[_Cell], frames: Frames) -> list[_Cell]:
+    def _scan(
+        self, params: Mapping[str, Any], cells: Sequence[_Cell], frames: Frames
+    ) -> list[_Cell]:
         fixed, carried = params["num_consts"], params["num_carry"]
         consts, carry = list(cells[:fixed]), list(cells[fixed : fixed + carried])
         stacked = cells[fixed + carried :]
@@ -190,7 +194,9 @@ class _Evaluation:
         columns = [list(column) for column in zip(*rows, strict=True)]
         return [*carry, *(self._made("stack", x, _stacked, frames, moves=True)[0] for x in columns)]
 
-    def _while(self, params: Mapping[str, Any], cells: Sequence[_Cell], frames: Frames) -> list[_Cell]:
+    def _while(
+        self, params: Mapping[str, Any], cells: Sequence[_Cell], frames: Frames
+    ) -> list[_Cell]:
         tested, made = params["cond_nconsts"], params["body_nconsts"]
         test, body = list(cells[:tested]), list(cells[tested : tested + made])
         state = list(cells[tested + made :])
@@ -231,3 +237,22 @@ def _alive(jaxpr: Any) -> list[Any]:
             alive.append(equation)
             needed |= {atom for atom in equation.invars if not isinstance(atom, jex.Literal)}
     return alive[::-1]
+
+
+def run(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Program, list[int]]:
+    """The program of `function(*args)`, and the numbers of its outputs.
+
+    The state of an NNX module is its weights; those of another function are its constants.
+    """
+    graph, state = nnx.split(function) if isinstance(function, nnx.Module) else (None, ())
+    leaves, form = jax.tree.flatten((state, jax.tree.map(jnp.asarray, tuple(args))))
+
+    def traced(*leaves: Any) -> list[Any]:
+        state, args = jax.tree.unflatten(form, leaves)
+        called = function if graph is None else nnx.merge(graph, state)
+        return [value for _, value in flatten(called(*args)).arrays]
+
+    program, held = Program(), len(jax.tree.leaves(state))
+    closed = jax.make_jaxpr(traced)(*leaves)
+    numbers = evaluate(closed, leaves, [at < held for at in range(len(leaves))], program)
+    return program, [number for number in numbers if number is not None]

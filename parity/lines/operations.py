@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from parity.core.arrays import Array
 from parity.lines.source import Frames
 

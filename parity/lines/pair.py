@@ -1,80 +1,82 @@
-"""A PyTorch module and a JAX function, aligned as wholes."""
+"""A PyTorch module and a function of JAX, aligned as wholes: no modules, names or taps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import torch
-from flax import nnx
 
-from parity.core.tree import flatten
-from parity.lines.frontier import Pair, Parting, parting
-from parity.lines.jax_operations import evaluate
+from parity.core.exceptions import InputError
+from parity.core.lines import Lines, SourceLine
+from parity.lines import jax_operations, torch_operations
+from parity.lines.frontier import Pair, Walk
+from parity.lines.lines import distinct
 from parity.lines.operations import Program, Result
-from parity.lines.torch_operations import run as run_torch
+from parity.lines.partings import partings
+from parity.lines.source import source_lines
 from parity.lines.values import Values
 
 FACTOR = 10.0
+"""Units of rounding within which values are the same."""
+
+State = Literal["agrees", "parts", "follows"]
 
 
 @dataclass(frozen=True)
-class Aligned:
-    """Both programs, and the pairs of their outputs, of which some are `wrong`."""
+class Step:
+    """A line that ran: all that it makes is right, the programs part there, or it follows from a
+    parting.
+    """
 
-    ref: Program
-    port: Program
-    values: Values
-    pairs: tuple[Pair, ...]
-    wrong: tuple[Pair, ...]
+    line: SourceLine
+    state: State
 
 
-def run_jax(function: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Program, list[int | None]]:
-    """The program of `function(*args)`, an NNX module's state taken for its weights."""
-    args = jax.tree.map(lambda x: jnp.asarray(x) if isinstance(x, np.ndarray) else x, args)
-    if isinstance(function, nnx.Module):
-        graph, state = nnx.split(function)
-        call: Callable[..., Any] = lambda state, *args: nnx.merge(graph, state)(*args)  # noqa: E731
-    else:
-        state, call = None, lambda _, *args: function(*args)  # type: ignore[misc]
-    leaves, tree = jax.tree.flatten((state, args))
-    weights = len(jax.tree.leaves(state))
+@dataclass(frozen=True)
+class Alignment:
+    """The lines of both sides in the order in which they first ran, and where they part."""
 
-    def traced(*leaves: Any) -> Any:
-        state, args = jax.tree.unflatten(tree, leaves)
-        return [value for _, value in flatten(call(state, *args)).arrays]
-
-    program = Program()
-    closed = jax.make_jaxpr(traced)(*leaves)
-    outputs = evaluate(closed, leaves, [at < weights for at in range(len(leaves))], program)
-    return program, outputs
+    port: tuple[Step, ...]
+    reference: tuple[Step, ...]
+    partings: tuple[Lines, ...]
 
 
 def align(
-    module: torch.nn.Module, function: Callable[..., Any], args: tuple[Any, ...], port_args: tuple[Any, ...]
-) -> Aligned:
-    """Both sides run, and their outputs compared."""
-    ref, results = run_torch(module, module, args)
-    port, outputs = run_jax(function, port_args)
-    pairs = tuple(
-        Pair(Result(number), Result(output))
-        for (_, number), output in zip(results, outputs, strict=True)
-        if output is not None
+    module: torch.nn.Module, function: Callable[..., Any], args: Sequence[Any], port: Sequence[Any]
+) -> Alignment:
+    """The lines of `module(*args)` beside those of `function(*port)`.
+
+    Raises:
+        InputError: they return another number of arrays.
+    """
+    weights = [*module.parameters(), *module.buffers()]
+    ref, outputs = torch_operations.run(module, weights, args)
+    other, returned = jax_operations.run(function, port)
+    if len(outputs) != len(returned):
+        counts = f"the port returns {len(returned)} arrays, the reference {len(outputs)}"
+        raise InputError(f"lines: {counts}; return those that belong together, in one order")
+    pairs = [Pair(Result(x), Result(y)) for x, y in zip(outputs, returned, strict=True)]
+
+    def wrong(values: Values) -> list[Pair]:
+        twins = ((pair, values.pair(pair.ref.value, pair.port.value)) for pair in pairs)
+        return [pair for pair, twin in twins if twin is None or not twin.plain]
+
+    found = distinct(partings(ref, other, FACTOR, wrong))
+    values = Values(ref, other, FACTOR)
+    own = Walk(ref, values.of_reference, [pair.ref for pair in wrong(values)])
+    its = Walk(other, values.of_port, [pair.port for pair in wrong(values)])
+    return Alignment(
+        _steps(other, its, (line for one in found for line in one.port)),
+        _steps(ref, own, (line for one in found for line in one.reference)),
+        found,
     )
-    values = Values(ref, port, FACTOR)
-    wrong = tuple(pair for pair in pairs if not _right(values, pair))
-    return Aligned(ref, port, values, pairs, wrong)
 
 
-def _right(values: Values, pair: Pair) -> bool:
-    twin = values.pair(pair.ref.value, pair.port.value)
-    return twin is not None and twin.plain
-
-
-def parted(aligned: Aligned) -> Parting | None:
-    """Where they part, `None` if they do not."""
-    if not aligned.wrong:
-        return None
-    return parting(aligned.ref, aligned.port, aligned.values, aligned.wrong)
+def _steps(program: Program, walk: Walk, parting: Iterable[SourceLine]) -> tuple[Step, ...]:
+    places = {line.place for line in parting}
+    made = source_lines(((one.frames, one.name) for one in program.operations), None)
+    later = {line.place for line in source_lines(((x.frames, x.name) for x in walk.region), None)}
+    return tuple(
+        Step(x, "parts" if x.place in places else "follows" if x.place in later else "agrees")
+        for x in made
+    )

@@ -71,7 +71,11 @@ def _cuts(
         size = ref.values[first].array.size
         for second in other.wrong:
             own_kind, its = (_kind(x.values[n].array) for x, n in ((ref, first), (port, second)))
-            if port.values[second].array.size == size > 1 and own_kind == its and results.get(second, first) == first:
+            if (
+                port.values[second].array.size == size > 1
+                and own_kind == its
+                and results.get(second, first) == first
+            ):
                 yield first, second
 
 

@@ -5,7 +5,7 @@ import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -79,18 +79,23 @@ def users(frames: Frames) -> tuple[Frame | None, str]:
 def _private(name: str) -> bool:
     """True for functions that no user calls by name."""
     owner, _, own = name.removesuffix(".__call__").removesuffix(".forward").rpartition(".")
-    machinery = owner.startswith(("Primitive", "Dynamic", "ufunc")) or own in ("current", "rewriting_take")
+    machinery = owner.startswith(("Primitive", "Dynamic", "ufunc")) or own in (
+        "current",
+        "rewriting_take",
+    )
     return machinery or own.startswith("_") or "<" in name
 
 
-def source_lines(found: Iterable[tuple[Frames, str]]) -> tuple[SourceLine, ...]:
+def source_lines(
+    found: Iterable[tuple[Frames, str]], most: int | None = MOST
+) -> tuple[SourceLine, ...]:
     """The first lines of the user's code among stacks, each with what is done there."""
     lines: dict[tuple[str, int], SourceLine] = {}
     for frames, operation in found:
         frame, called = users(frames)
         if frame is not None and (frame.file, frame.line) not in lines:
             lines[frame.file, frame.line] = _line(frame, _named(operation, called))
-    return tuple(itertools.islice(lines.values(), MOST))
+    return tuple(itertools.islice(lines.values(), most))
 
 
 def _named(operation: str, called: str) -> str:
@@ -115,8 +120,3 @@ def relative(file: str) -> str:
     """The path from the working directory, unless it leads out of it."""
     path = os.path.relpath(file)
     return file if path.startswith(os.pardir) else path
-
-
-def deepest(frames: Frames) -> Iterator[Frame]:
-    """The frames of the user's code, the innermost first."""
-    return (frame for frame in frames if not of_library(frame.file))

@@ -12,17 +12,27 @@ import torch
 from torch._decomp import get_decompositions
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.weak import WeakIdKeyDictionary
 
-from parity.capture.torch import to_numpy
-from parity.core.metrics import unit_roundoff
+from parity.capture.torch import tensors, to_numpy
+from parity.core.tree import flatten
 from parity.lines.operations import Program
 from parity.lines.source import Frames, stack
 
 MOVES = frozenset(
     {
-        *("t", "view", "reshape", "permute", "transpose", "expand", "unsqueeze", "squeeze", "slice"),
+        *(
+            "t",
+            "view",
+            "reshape",
+            "permute",
+            "transpose",
+            "expand",
+            "unsqueeze",
+            "squeeze",
+            "slice",
+        ),
         *("select", "cat", "stack", "clone", "split", "split_with_sizes", "unbind", "detach"),
         *("alias", "as_strided", "_unsafe_view", "flip", "lift_fresh", "unfold", "chunk", "roll"),
     }
@@ -127,8 +137,9 @@ class Watched(TorchDispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             return [self._fresh(tensor) for tensor in made]
         args, kwargs = given
-        if self._narrow is None and kwargs.get("dtype") in _FLOATS:
-            kwargs = {**kwargs, "dtype": torch.float64}
+        # what the program computes in is another type for its twins
+        if kwargs.get("dtype") in (_FLOATS if self._narrow is None else (torch.float64,)):
+            kwargs = {**kwargs, "dtype": self._narrow or torch.float64}
         try:
             twins = func(*args, **kwargs)
         except (RuntimeError, NotImplementedError, TypeError):  # no kernel for this type
@@ -189,7 +200,7 @@ class Watched(TorchDispatchMode):
         return tensor.detach().to(kind, copy=True)
 
 
-_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
 @contextmanager
@@ -246,18 +257,15 @@ def _unit(kind: torch.dtype) -> float:
 
 
 def run(
-    function: Callable[..., Any], module: torch.nn.Module, args: tuple[Any, ...]
-) -> tuple[Program, list[tuple[str, int]]]:
-    """The program of `function(*args)`, and its outputs by name."""
-    from parity.core.tree import flatten
-
+    function: Callable[..., Any], weights: Sequence[torch.Tensor], args: Sequence[Any]
+) -> tuple[Program, list[int]]:
+    """The program of `function(*args)` on arrays or tensors, and the numbers of its outputs."""
     program = Program()
     with torch.no_grad(), Watched(program) as watched:
         watched.active = False
-        given = tree_map(lambda x: torch.from_numpy(np.array(x)) if isinstance(x, np.ndarray) else x, args)
-        watched.weights([*module.parameters(), *module.buffers()])
+        args, _ = tensors(tuple(args), {})
+        watched.weights(weights)
         watched.active = True
-        output = flatten(function(*given))
+        output = flatten(function(*args))
         watched.active = False
-        results = [(name, watched.number(x)) for name, x in output.arrays]
-    return program, results
+        return program, [watched.number(value) for _, value in output.arrays]

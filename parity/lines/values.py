@@ -243,7 +243,10 @@ def _scaled(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
 def _usual(order: Order, given: Shape) -> bool:
     """True if the channels moved, as those of images do, or no other order moves less."""
     moved, rank = order.moved, len(order.moved)
-    if rank == len(given) >= 4 and moved in ((0, *range(2, rank), 1), (0, rank - 1, *range(1, rank - 1))):
+    if rank == len(given) >= 4 and moved in (
+        (0, *range(2, rank), 1),
+        (0, rank - 1, *range(1, rank - 1)),
+    ):
         return True
     others = itertools.islice(orders(given, order.shape), TRIED)
     return all(x.moves >= order.moves for x in others if len(x.split) <= len(order.split))
@@ -275,5 +278,7 @@ def _groups(values: Array, places: Array, limit: float) -> list[tuple[float, Arr
     groups = zip(np.split(values, cuts), np.split(places, cuts), strict=True)
     smallest = float(np.abs(values).min()) if values.size == SAMPLED else -1.0
     return [
-        (float(group[0]), where) for group, where in groups if np.abs(group).min() > smallest + limit
+        (float(group[0]), where)
+        for group, where in groups
+        if np.abs(group).min() > smallest + limit
     ]

@@ -22,10 +22,12 @@ def excerpt(line: SourceLine) -> list[Row]:
 def side_by_side(lines: Lines) -> list[str]:
     """The first line of each side with those around it, then where the others are."""
     sides = [_column("port", lines.port), _column("reference", lines.reference)]
-    return [
-        f"{_cut(left):<{COLUMN}}  {_cut(right)}".rstrip()
-        for left, right in zip_longest(*sides, fillvalue="")
-    ]
+    return [beside(*row) for row in zip_longest(*sides, fillvalue="")]
+
+
+def beside(left: str, right: str) -> str:
+    """A row of two columns, each cut to its width."""
+    return f"{_cut(left):<{COLUMN}}  {_cut(right)}".rstrip()
 
 
 def _column(side: str, lines: tuple[SourceLine, ...]) -> list[str]:
