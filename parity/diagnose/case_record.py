@@ -12,7 +12,7 @@ from parity.measure.exclusive import Exclusives
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """One case with everything that was recorded in it."""
+    """One case with everything that was recorded in it; `calls` are those of the reference."""
 
     matches: Sequence[Match]
     calls: Sequence[Call]
@@ -20,3 +20,4 @@ class CaseRecord:
     exclusives: Exclusives
     weights: Sequence[Weight]
     store: Store
+    port_calls: Sequence[Call] = ()

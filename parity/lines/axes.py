@@ -1,4 +1,4 @@
-"""Orders of axes: how the axes of one array may have been split, moved and merged into another's."""
+"""Orders of axes: how those of one array are split, moved and merged into another's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ class _Search:
         ]
 
     def found(self, axis: int, taken: _Taken, left: Shape, open_: Shape) -> Iterator[_Taken]:
-        """What may be taken for the axes from `axis` on, of which `open_` is to be filled yet."""
+        """Pieces for the axes from `axis` on, of which `open_` is to be filled yet."""
         if axis == len(self.wanted):
             if prod(left) == 1:
                 yield taken

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -27,7 +27,7 @@ from parity.core.tree import flatten, rebuild
 from parity.force.common import Recording, Sides, Turns, by_port_leaf, values, within
 from parity.force.float64 import TorchModules
 from parity.force.nnx import replaced
-from parity.force.torch import force_reference
+from parity.force.torch import Mode, force_reference
 from parity.lines.jax_operations import evaluate
 from parity.lines.operations import Program, Result
 from parity.lines.source import Frames, stack
@@ -39,11 +39,10 @@ Key = tuple[int, str]
 
 @dataclass(frozen=True)
 class Scene:
-    """The recorded case: all matches, all calls of each side, and both sides to run again."""
+    """The recorded case: matches, all calls of the two sides, and both sides to run again."""
 
     matches: Sequence[Match]
-    ref_calls: Sequence[Call]
-    port_calls: Sequence[Call]
+    calls: tuple[Sequence[Call], Sequence[Call]]
     sides: Sides
     store: Store
 
@@ -78,7 +77,7 @@ def trace_reference(scene: Scene, match: Match) -> Traced:
     module, method = reference.of(match.ref)
     traced, own = Traced(), match.ref.order
     watched = Watched(traced.program, _narrow(match))
-    recording = Recording(scene.inside(match), within(scene.ref_calls, own), scene.store)
+    recording = Recording(scene.inside(match), within(scene.calls[0], own), scene.store)
 
     def heard(one: Match, passed: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         order, leaves, tensors = one.ref.order, one.inputs, passed
@@ -92,7 +91,8 @@ def trace_reference(scene: Scene, match: Match) -> Traced:
                 number = watched.number(tensor)
                 traced.results[order, leaf.ref.name] = Result(number, one.ref.path, frames)
 
-    problem = force_reference(module, method, recording, heard, {own}, watched)
+    mode = cast(Mode, watched)  # it is entered, and made inactive, as one is
+    problem = force_reference(module, method, recording, heard, {own}, mode)
     if problem:
         raise RuntimeError(problem)
     return traced
@@ -103,7 +103,7 @@ _TYPES = ("float64", "float32", "bfloat16", "float16")
 
 
 def _narrow(match: Match) -> torch.dtype:
-    """The type that both sides compute in: of each side's arrays the finest, the coarser of both."""
+    """The type that both sides compute in: the coarser one of the finest of each."""
     found: torch.dtype = getattr(torch, _TYPES[max(_finest(match.ref), _finest(match.port))])
     return found
 
@@ -124,7 +124,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
     module = sides.nnx_modules[call.path]
     method: Method = sides.nnx_method if match.ref.parent == -1 else "__call__"
-    calls = within(scene.port_calls, call.order)
+    calls = within(scene.calls[1], call.order)
     inside = scene.inside(match)
     children = _Children(match, inside, calls, scene.store)
     inner = {one.port.path for one in inside if one is not match and not one.port.tapped}
@@ -134,7 +134,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
     arguments = call.arguments
 
     def function(state: Any, *arrays: Any) -> list[Any]:
-        own = module if state is None else nnx.merge(graph, state)
+        own = module if graph is None else nnx.merge(graph, state)
         called = target(own, method)
         args, kwargs = unbind(called, rebuild(arguments, arrays))
         return children.outputs(called(*args, **kwargs))

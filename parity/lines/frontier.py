@@ -44,8 +44,8 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
         for pair in wrong
         if (twin := values.pair(pair.ref.value, pair.port.value)) is not None and not twin.plain
     ]
-    for x, y in itertools.product(own.frontier, other.frontier):
-        odd += _odd(own.given(x), other.given(y), values)
+    for one, its in itertools.product(own.frontier, other.frontier):
+        odd += _odd(own.given(one), other.given(its), values)
     first: list[Found] = []
     second: list[Found] = []
     for x, y in odd:
@@ -144,7 +144,7 @@ class Walk:
                 yield from self._by_chance(given)
 
     def _by_chance(self, numbers: Iterable[int]) -> Iterator[Found]:
-        """What made those of the values that may have a counterpart by chance."""
+        """The makers of values that may have their counterpart by chance."""
         for number in numbers:
             twin, maker = self._twin(number), self._program.maker(number)
             if twin is not None and twin.likeness is Likeness.FEW and maker is not None:
@@ -164,24 +164,29 @@ class Walk:
         """Where a value came to be its counterpart in another order, or times a number."""
         twin_of = twin_of or self._twin
         twin = twin_of(number)
-        if twin is None or twin.plain:
-            return
-        while (maker := self._program.maker(number)) is not None:
-            number = next((x for x in maker.inputs if _as_odd(twin_of(x), twin)), -1)
-            if number < 0:
-                yield maker.frames, f"{maker.name}: {_word(twin)}"
-                return
+        for as_odd, word in _ODD.items():
+            at = number
+            while twin is not None and as_odd(twin, twin):
+                maker = self._program.maker(at)
+                if maker is None:
+                    break
+                before = (x for x in maker.inputs if (its := twin_of(x)) and as_odd(its, twin))
+                at = next(before, -1)
+                if at < 0:
+                    yield maker.frames, f"{maker.name}: {word}"
+                    break
 
 
-def _word(twin: Twin) -> str:
-    ordered = twin.likeness in (Likeness.SAME, Likeness.FEW)
-    return "scaled here" if ordered else "reordered here"
+def _reordered(one: Twin, other: Twin) -> bool:
+    """True if one has the odd order of the other."""
+    odd = other.likeness in (Likeness.EXCHANGED, Likeness.REORDERED)
+    return odd and one.likeness is other.likeness
 
 
-def _as_odd(one: Twin | None, other: Twin) -> bool:
-    """True if one differs from its counterpart in the way of the other."""
-    if one is None:
-        return False
-    if other.likeness in (Likeness.SAME, Likeness.FEW):
-        return abs(one.factor - other.factor) <= 1e-3 * other.factor
-    return one.likeness is other.likeness
+def _scaled(one: Twin, other: Twin) -> bool:
+    """True if one has the factor of the other, which is not 1."""
+    return other.factor != 1.0 and abs(one.factor - other.factor) <= 1e-3 * other.factor
+
+
+_ODD = {_reordered: "reordered here", _scaled: "scaled here"}
+"""What may be odd about a counterpart: whether it is about another one as well, and the word."""

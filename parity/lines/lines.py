@@ -14,20 +14,24 @@ FACTORS = (10.0, 3.0, 1.0, 0.3)
 """Units of rounding within which values are the same, tried until a result is not."""
 
 
-def lines_of(scene: Scene, match: Match) -> tuple[Lines, ...]:
-    """The lines at which the local code of a matched call parts, of each mistake in it.
+def lines_of(scene: Scene, order: int) -> tuple[Lines, ...]:
+    """The lines at which the local code of the reference's call with this order parts from the
+    port's, of each mistake in it.
 
     They come from one run of the call on each side. Where those of the first are few, the lines
     that make the call are the last of them.
     """
+    match = scene.match(order)
+    while match.ref.tapped:  # what a tap shows is the work of the call around it
+        match = scene.match(match.parent)
     ref, port = trace_reference(scene, match), trace_port(scene, match)
     found = _parted(scene, match, ref, port)
     if min(len(found[0].port), len(found[0].reference)) >= ENOUGH or match.parent == -1:
         return found
     outer = scene.match(match.parent)
-    order, name = match.ref.order, f"call of {match.ref.kind}"
-    site = _site(trace_port(scene, outer, run=False), order, name)
-    other = _site(trace_reference(scene, outer), order, name)
+    own, name = match.ref.order, f"call of {match.ref.kind}"
+    site = _site(trace_port(scene, outer, run=False), own, name)
+    other = _site(trace_reference(scene, outer), own, name)
     first = Lines(_joined(found[0].port, site), _joined(found[0].reference, other))
     return first, *found[1:]
 
@@ -86,7 +90,7 @@ def _without(lines: tuple[SourceLine, ...], places: set[str]) -> tuple[SourceLin
 
 
 def _leaves(scene: Scene, match: Match) -> Iterator[tuple[Key, LeafMatch]]:
-    """What leaves the call: inputs of calls inside it in their order, then its outputs."""
+    """Leaves that leave the call: inputs of calls inside it in their order, then its outputs."""
     for one in scene.inside(match):
         own = one.ref.tapped or one is match
         for leaf in one.outputs if own else one.inputs:

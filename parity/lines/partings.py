@@ -1,7 +1,7 @@
 """All partings of two programs: after the first the reference's value is put in, and on."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,9 @@ ROUNDS = 6
 
 ALIKE = 0.5
 """Cosine from which a wrong value may stand where the reference's does."""
+
+ORDERS = 16
+"""How many orders of axes are tried for it."""
 
 Wrong = Callable[[Values], Sequence[Pair]]
 """The results that are wrong."""
@@ -45,38 +48,43 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     """The port with a value of the reference at the parting, if that makes something right."""
     own = Walk(ref, values.of_reference, [pair.ref for pair in wrong])
     other = Walk(port, values.of_port, [pair.port for pair in wrong])
-    for first, second in _cuts(ref, port, own, other, wrong):
-        array = _in_place(ref.values[first].array, port.values[second].array)
-        if array is None:
-            continue
-        if not _holds(array, port.values[second].array, values.limit(first)):
-            continue
-        healed = put(port, second, array)
-        after = Values(ref, healed, values.factor)
-        later = [n for n in other.wrong if n > second and after.of_port(n) is not None]
-        if later or not other.users(second):
-            return healed
+    results = {pair.port.value: pair.ref.value for pair in wrong}
+    for first in own.wrong:
+        places = [n for n in other.wrong if results.get(n, first) == first]
+        for second, array in _places(ref.values[first].array, port, places):
+            if not _holds(array, port.values[second].array, values.limit(first)):
+                continue
+            healed = put(port, second, array)
+            after = Values(ref, healed, values.factor)
+            later = (n for n in other.wrong if n > second and after.of_port(n) is not None)
+            if not other.users(second) or next(later, None) is not None:
+                return healed
     return None
 
 
-def _cuts(
-    ref: Program, port: Program, own: Walk, other: Walk, wrong: Sequence[Pair]
-) -> Iterator[tuple[int, int]]:
-    """Wrong values of both sides that may be the same, from the partings on.
-
-    A result is the other side's result.
+def _places(array: Array, port: Program, numbers: Sequence[int]) -> list[tuple[int, Array]]:
+    """The port's values that an array of the reference may stand for, the nearest first, and the
+    array as they lie.
     """
-    results = {pair.port.value: pair.ref.value for pair in wrong}
-    for first in own.wrong:
-        size = ref.values[first].array.size
-        for second in other.wrong:
-            own_kind, its = (_kind(x.values[n].array) for x, n in ((ref, first), (port, second)))
-            if (
-                port.values[second].array.size == size > 1
-                and own_kind == its
-                and results.get(second, first) == first
-            ):
-                yield first, second
+    found = []
+    for number in numbers:
+        own = port.values[number].array
+        if own.size == array.size > 1 and _kind(own) == _kind(array):
+            lying = (order.of(array) for order in orders(array.shape, own.shape))
+            near = [(*_nearness(one, own), one) for one in itertools.islice(lying, ORDERS)]
+            like = [(gap, number, one) for gap, cosine, one in near if cosine > ALIKE]
+            found += sorted(like, key=lambda one: one[0])[:1]
+    return [(number, one) for _, number, one in sorted(found, key=lambda one: one[:2])]
+
+
+def _nearness(one: Array, other: Array) -> tuple[float, float]:
+    """The distance in units of the size, and the cosine, of the entries that are finite."""
+    both = np.isfinite(one) & np.isfinite(other)
+    x, y = one[both].astype(np.float64), other[both].astype(np.float64)
+    size, its = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    if not size or not its:
+        return float("inf"), 0.0
+    return float(np.linalg.norm(x - y)) / size, float((x * y).sum()) / (size * its)
 
 
 def _holds(array: Array, port: Array, limit: float) -> bool:
@@ -89,26 +97,8 @@ def _holds(array: Array, port: Array, limit: float) -> bool:
 
 
 def _kind(array: Array) -> str:
-    """What sort of numbers an array holds."""
+    """The sort of numbers that an array holds."""
     return {"b": "b", "i": "i", "u": "i", "c": "c"}.get(array.dtype.kind, "f")
-
-
-def _in_place(ref: Array, port: Array) -> Array | None:
-    """The reference's array as the port's lies, `None` if it is another altogether."""
-    best: tuple[float, Array | None] = (ALIKE, None)
-    for order in itertools.islice(orders(ref.shape, port.shape), 16):
-        array = order.of(ref)
-        like = _cosine(array, port)
-        if like > best[0]:
-            best = like, array
-    return best[1]
-
-
-def _cosine(one: Array, other: Array) -> float:
-    both = np.isfinite(one) & np.isfinite(other)
-    x, y = one[both].astype(np.float64), other[both].astype(np.float64)
-    size = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float((x * y).sum()) / size if size else 0.0
 
 
 def put(program: Program, number: int, array: Array) -> Program:

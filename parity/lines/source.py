@@ -99,7 +99,7 @@ def source_lines(
 
 
 def _named(operation: str, called: str) -> str:
-    """What a line does: the library's function that it calls, and the operation inside it."""
+    """The operation, and the library's function that the line calls for it."""
     short = called.removesuffix(".__call__").removesuffix(".forward").rpartition(".")[2]
     return f"{operation} in {short}" if short and short not in operation else operation
 

@@ -49,7 +49,7 @@ PARTS = get_decompositions(
 """What norms are made of: a port may write them out, and go wrong inside."""
 
 
-class Watched(TorchDispatchMode):
+class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees every operation in the block and fills `program`, while it is `active`.
 
     Each tensor has a `twin` of the other precision, on which each operation is made too: a program
@@ -61,7 +61,7 @@ class Watched(TorchDispatchMode):
     active = True
 
     def __init__(self, program: Program, narrow: torch.dtype | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.program = program
         self._narrow = narrow
         self._numbers: Any = WeakIdKeyDictionary()
@@ -73,12 +73,12 @@ class Watched(TorchDispatchMode):
     def __enter__(self) -> "Watched":
         self._base = sys._getframe(1)
         self._blocks.enter_context(whole_operations())
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         try:
-            super().__exit__(*error)
+            super().__exit__(*error)  # type: ignore[no-untyped-call]
         finally:
             self._blocks.close()
             self._base = None
@@ -108,11 +108,11 @@ class Watched(TorchDispatchMode):
         if not self.active:
             return func(*args, **kwargs)
         if func in PARTS:
-            super().__enter__()
+            super().__enter__()  # type: ignore[no-untyped-call]
             try:
                 return PARTS[func](*args, **kwargs)
             finally:
-                super().__exit__(None, None, None)
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         flat, form = tree_flatten((args, kwargs))
         given = [value for value in flat if isinstance(value, torch.Tensor)]
         inputs = [self.number(tensor) for tensor in given]
@@ -132,7 +132,7 @@ class Watched(TorchDispatchMode):
         return output
 
     def _again(self, func: Any, given: Any, output: Any) -> list[torch.Tensor]:
-        """What the operation makes of the twins; of one that draws or lacks it, its own output."""
+        """The twins of the output: made of those of the inputs, or, of what draws, copies."""
         made = [value for value in tree_flatten(output)[0] if isinstance(value, torch.Tensor)]
         if torch.Tag.nondeterministic_seeded in func.tags:
             return [self._fresh(tensor) for tensor in made]

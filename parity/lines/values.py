@@ -17,7 +17,8 @@ ENDLESS = 1e8
 """Numbers of this size count as infinite: masks are made with many."""
 
 FEW = 16
-"""A value with no more distinct numbers than this may be the same by chance."""
+"""A value with no more distinct numbers than this, each at several places, may be the same by
+chance."""
 
 TRIED = 64
 """How many orders of axes are tried where no value says which it is."""
@@ -171,7 +172,7 @@ class _Figures:
     def few(self) -> bool:
         """True if there are few distinct numbers."""
         sample = self.array.reshape(-1)[:: max(1, self.array.size // 4096)]
-        return np.unique(sample).size <= FEW
+        return np.unique(sample).size <= max(2, min(FEW, sample.size // 4))
 
     @cached_property
     def sorted(self) -> Array:

@@ -34,7 +34,7 @@ def run_case(
         compared = match(context, recording)
         if case.returned_from is None or agree(compared):
             judged = port.judge(context, compared)
-            faults = faults_of(judged.parts, reference.diagnose, progress)
+            faults = faults_of(judged.parts, reference.diagnose, reference.lines, progress)
             extras = extras_of(context, compared, judged, faults)
             rows = (*(one.row for one in judged.found), *extras.rows)
             return outcome_of(context, compared, rows, (*faults, *extras.faults), extras)

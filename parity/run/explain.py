@@ -13,8 +13,6 @@ from parity.diagnose.error_map import error_map_of
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults
 from parity.judge.verdict import Judgement
-from parity.lines.call import Scene
-from parity.lines.lines import lines_of
 from parity.run.part import Part, part_of
 
 SUSPECTS = 10
@@ -26,6 +24,9 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 
 Diagnose = Callable[[Found, CaseRecord], Diagnosis]
 """Finds the cause of what one call gets wrong."""
+
+LinesOf = Callable[[int, CaseRecord], Sequence[Lines]]
+"""Finds where in the source a call goes wrong, by its `order`."""
 
 
 def resolved(
@@ -59,7 +60,9 @@ def _failed(one: Found) -> Found:
     return replace(one, row=row, judged=judged)
 
 
-def faults_of(parts: Sequence[Part], diagnose: Diagnose, progress: Progress) -> tuple[Fault, ...]:
+def faults_of(
+    parts: Sequence[Part], diagnose: Diagnose, lines_of: LinesOf, progress: Progress
+) -> tuple[Fault, ...]:
     """Faults of all parts of a case, one for each module, explained where they can be."""
     found = [one for part in parts for one in part.found]
     parents = {m.ref.order: m.parent for part in parts for m in part.extent.matches}
@@ -67,13 +70,19 @@ def faults_of(parts: Sequence[Part], diagnose: Diagnose, progress: Progress) -> 
     if faults and any(part.scene for part in parts):
         progress.stage("diagnosis", len(faults))
         return tuple(
-            one for fault in faults for one in _explained(fault, parts, diagnose, progress)
+            one
+            for fault in faults
+            for one in _explained(fault, parts, diagnose, lines_of, progress)
         )
     return faults
 
 
 def _explained(
-    fault: Fault, parts: Sequence[Part], diagnose: Diagnose, progress: Progress
+    fault: Fault,
+    parts: Sequence[Part],
+    diagnose: Diagnose,
+    lines_of: LinesOf,
+    progress: Progress,
 ) -> Iterator[Fault]:
     """The fault with its cause, the evidence for it, what to do, and where in its arrays and in
     the source it is; then one for each further mistake in the same call.
@@ -87,7 +96,7 @@ def _explained(
     result = _cause(first, part.scene, diagnose)
     progress.advance()
     picture, lost = _error_map(first, part.scene)
-    lines, why = _lines(first, part)
+    lines, why = _lines(first, part.scene, lines_of)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
     yield replace(
         fault,
@@ -102,16 +111,10 @@ def _explained(
         yield replace(fault, parting=number, lines=more, evidence=text, hint=HINTS["unknown"])
 
 
-def _lines(found: Found, part: Part) -> tuple[Sequence[Lines], str]:
+def _lines(found: Found, scene: CaseRecord, lines_of: LinesOf) -> tuple[Sequence[Lines], str]:
     """The source lines of each mistake in a call, or the reason why they are not known."""
-    assert part.scene is not None
-    calls, own = part.extent.calls, part.scene
-    scene = Scene(own.matches, calls[0], calls[1], own.sides, own.store)
-    match = scene.match(found.row.order)
-    while match.ref.tapped:  # what a tap shows is the work of the call around it
-        match = scene.match(match.parent)
     try:
-        return lines_of(scene, match), ""
+        return lines_of(found.row.order, scene), ""
     except Exception as error:  # the report must not be lost for its lines
         return (), f"where in the source is not known: {first_line(error)}"
 

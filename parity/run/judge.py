@@ -52,6 +52,6 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     if not any(one.judged.blame or one.judged.doubtful for one in found):
         return Part(extent, found, exclusives, None)
-    scene = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store)
+    scene = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store, calls[1])
     found = resolved(found, scene, context.reference.diagnose, progress)
     return Part(extent, found, exclusives, scene)

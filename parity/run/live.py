@@ -12,6 +12,7 @@ from parity.capture.arguments import in_train_mode, port_arguments, returning
 from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
+from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
@@ -21,6 +22,8 @@ from parity.diagnose.diagnose import diagnose
 from parity.force.float64 import TorchModules
 from parity.host import environment
 from parity.judge.faults import Found
+from parity.lines.call import Scene
+from parity.lines.lines import lines_of
 from parity.run.protocols import Arguments
 
 if TYPE_CHECKING:
@@ -90,6 +93,12 @@ class Live:
         reference = scene.sides.reference
         assert isinstance(reference, TorchModules)  # `float64` made it
         return diagnose(found, scene, reference)
+
+    def lines(self, order: int, scene: CaseRecord) -> Sequence[Lines]:
+        """Lines from one run of the call on each side, operation by operation."""
+        return lines_of(
+            Scene(scene.matches, (scene.calls, scene.port_calls), scene.sides, scene.store), order
+        )
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""

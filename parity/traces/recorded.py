@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
+from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
@@ -87,6 +88,10 @@ class Recorded:
     def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
         return diagnosis(found, scene, self._advice)
+
+    def lines(self, order: int, scene: CaseRecord) -> Sequence[Lines]:
+        """None: a trace has no code that could run."""
+        return ()
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments of the recorded classes."""
