@@ -102,7 +102,7 @@ def _compared(name: str, make: Callable[[], Any], seed: int, given: Mapping[str,
     if report.repro is None:
         return report
     # the function may say another seed for the comparison
-    return replace(report, repro=made_by_function(report.repro, seed))
+    return replace(report, repro=replace(report.repro, making=made_by_function(seed)))
 
 
 def _on(text: str | None) -> AbstractContextManager[Any]:

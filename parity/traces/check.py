@@ -12,8 +12,8 @@ from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
-from parity.run.outcome import Outcome
 from parity.run.port import RunningPort
+from parity.run.records import Outcome
 from parity.traces.index import AGAIN, NOT_OFFLINE
 from parity.traces.methods import case_of
 from parity.traces.recorded import BY_RUN, Recorded

@@ -15,7 +15,7 @@ from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
-from parity.run.outcome import Outcome
+from parity.run.records import Outcome
 from parity.traces.index import Index, StoredCase
 from parity.traces.recorded import Recorded
 from parity.traces.second import SecondTrace

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from parity.core.calls import ModuleInfo
 from parity.core.tensors import Tensor, Transform, Weight
-from parity.run.pairing import Pairing
+from parity.run.records import Pairing
 from parity.traces.trace import Golden
 from parity.weights.module_map import fold
 from parity.weights.weight_map import make_weight_map

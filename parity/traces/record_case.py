@@ -17,8 +17,8 @@ from parity.force.common import Arrays, NotMeasured
 from parity.host.progress import Progress
 from parity.options.scope import Scope, opened
 from parity.run.inputs import root_outputs
+from parity.run.judge import Extent, extents
 from parity.run.live import Live
-from parity.run.part import Extent, extents
 from parity.traces.float64 import difference
 from parity.traces.index import CALL, StoredCall, StoredCase, StoredLeaf, Wide
 from parity.traces.methods import name_of

@@ -17,7 +17,7 @@ from parity.core.store import digest
 from parity.core.tree import flatten
 from parity.host import environment
 from parity.options.options import Options
-from parity.run.facts import facts
+from parity.run.loop import pair_facts
 from parity.traces.index import Index, StoredTensor
 from parity.traces.plain import encode
 from parity.traces.shards import Array, Form, ToWrite
@@ -53,7 +53,7 @@ def requested(
         layout=dict(pair.layout),
         settings=settings,
         environment=about,
-        facts=facts(pair, reference, cases, options, seed),
+        facts=pair_facts(pair, reference, cases, options, seed),
         only=scope.only,
         depth=scope.depth,
         modules=tuple(replace(info, path=path) for path, info in modules.items()),

@@ -1,16 +1,14 @@
 """A second recording of a reference in place of a port."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from parity.core.calls import Trace
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides
 from parity.options.options import Options
 from parity.options.scope import Scope
-from parity.run.pairing import Pairing
-from parity.run.part import Extent, Part
 from parity.run.protocols import Arguments, Context, Reference
-from parity.run.records import Compared, Judged
+from parity.run.records import Compared, Pairing
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.judge import judge_apart
 from parity.traces.pairing import pair_traces
@@ -44,17 +42,17 @@ class SecondTrace:
         trace = adopted(stored.calls, stored.modules, self._golden.reader, context.store)
         return in_one_layout(trace)
 
-    def judge(self, context: Context, compared: Compared) -> Judged:
+    def judge(self, context: Context, compared: Compared) -> Sequence[CaseRecord]:
         """Judged rows by what each call was given and returned in both recordings."""
-        matches, calls = compared.alignment.matches, compared.recording.calls
+        matches, calls = compared.alignment.matches, compared.calls
         float64 = context.reference.float64(context.case)
         assert isinstance(float64, RecordedFloat64)  # both sides are recordings
         store, sides = context.store, Sides(float64, {}, "__call__")
         found, exclusives = judge_apart(
             context.case, matches, calls[0], float64, compared.free, store, context.progress
         )
-        scene = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store)
-        return Judged([Part(Extent(matches, calls), found, exclusives, scene)], sides)
+        weights = context.weights
+        return [CaseRecord(matches, calls[0], sides, exclusives, weights, store, found)]
 
     def notes(self, trace: Trace) -> tuple[str, ...]:
         """None: the recording has its own."""
