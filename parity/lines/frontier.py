@@ -15,6 +15,9 @@ Found = tuple[Frames, str]
 TwinOf = Callable[[int], Twin | None]
 """The value of the other program that one of this is."""
 
+TwinsOf = Callable[[int], Sequence[Twin]]
+"""All such values."""
+
 HARMLESS = frozenset({"broadcast_in_dim", "expand", "bitwise_not", "logical_not", "not"})
 """Operations that say the same in other words: of a right value they make no wrong one."""
 
@@ -37,8 +40,7 @@ class Parting:
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
     """Where the code that makes the wrong results parts."""
-    own = Walk(ref, values.of_reference, [pair.ref for pair in wrong])
-    other = Walk(port, values.of_port, [pair.port for pair in wrong])
+    own, other = walks(ref, port, values, wrong)
     odd = [
         (pair.ref.value, pair.port.value)
         for pair in wrong
@@ -49,11 +51,21 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     first: list[Found] = []
     second: list[Found] = []
     for x, y in odd:
-        first += own.origin(x, partial(values.pair, port=y))
-        second += other.origin(y, partial(values.pair, x))
+        first += own.origin(x, lambda n, y=y: filter(None, [values.pair(n, y)]))  # type: ignore[misc]
+        second += other.origin(y, lambda n, x=x: filter(None, [values.pair(x, n)]))  # type: ignore[misc]
     return Parting(
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
+    )
+
+
+def walks(
+    ref: Program, port: Program, values: Values, wrong: Sequence[Pair]
+) -> tuple["Walk", "Walk"]:
+    """The walks back from the wrong results, in the reference and in the port."""
+    return (
+        Walk(ref, values.of_reference, values.all_of_reference, [pair.ref for pair in wrong]),
+        Walk(port, values.of_port, values.all_of_port, [pair.port for pair in wrong]),
     )
 
 
@@ -73,10 +85,13 @@ class Walk:
     These are the operations whose inputs are all right and whose outputs are not.
     """
 
-    def __init__(self, program: Program, twin_of: TwinOf, results: Iterable[Result]) -> None:
-        self._program, self._twin_of = program, twin_of
+    def __init__(
+        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Iterable[Result]
+    ) -> None:
+        self._program, self._twin_of, self._twins_of = program, twin_of, twins_of
         self._places = {id(one): at for at, one in enumerate(program.operations)}
         self._region: set[int] = set()
+        self._stopping: dict[int, bool] = {}
         self._frontier: set[int] = set()
         self._leaving: list[Found] = []
         for result in results:
@@ -106,15 +121,19 @@ class Walk:
         found = []
         for number in operation.inputs:
             maker = self._program.maker(number)
-            while maker is not None and maker.name in HARMLESS and self._twin(number) is None:
+            while maker is not None and self._repeats(maker) and self._twin(number) is None:
                 number = maker.inputs[0]
                 maker = self._program.maker(number)
             if not self._program.values[number].weight:
                 found.append(number)
         return found
 
+    @staticmethod
+    def _repeats(operation: Operation) -> bool:
+        return operation.name in HARMLESS and bool(operation.inputs)
+
     def _back(self, result: Result) -> None:
-        if self._stops(result.value):  # it is right as such: it should be another here
+        if self.stops(result.value):  # it is right as such: it should be another here
             maker = self._program.maker(result.value)
             if result.frames:
                 self._leaving.append((result.frames, f"passed to {result.leads}"))
@@ -127,7 +146,7 @@ class Walk:
             if maker is None or self._places[id(maker)] in self._region:
                 continue
             self._region.add(self._places[id(maker)])
-            left = [number for number in maker.inputs if not self._stops(number)]
+            left = [number for number in maker.inputs if not self.stops(number)]
             if not left:
                 self._frontier.add(self._places[id(maker)])
             open_ += left
@@ -142,6 +161,9 @@ class Walk:
             yield from (*odd, (operation.frames, operation.name))
             if not odd:
                 yield from self._by_chance(given)
+        for operation in self.region:
+            for number in self.given(operation):
+                yield from self.origin(number)
 
     def _by_chance(self, numbers: Iterable[int]) -> Iterator[Found]:
         """The makers of values that may have their counterpart by chance."""
@@ -153,28 +175,64 @@ class Walk:
     def _twin(self, number: int) -> Twin | None:
         return None if self._program.values[number].known else self._twin_of(number)
 
-    def _stops(self, number: int) -> bool:
-        """True for a value that is known or has a counterpart, and for what repeats such a one."""
-        if self._program.values[number].known or self._twin_of(number) is not None:
-            return True
-        maker = self._program.maker(number)
-        return maker is not None and maker.name in HARMLESS and all(map(self._stops, maker.inputs))
+    def stops(self, number: int) -> bool:
+        """True for a value that is known or has a counterpart, and for what repeats such a one.
 
-    def origin(self, number: int, twin_of: TwinOf | None = None) -> Iterator[Found]:
+        An odd counterpart counts if what made it so was given right values.
+        """
+        if number not in self._stopping:
+            twin, maker = self._twin(number), self._program.maker(number)
+            if twin is not None and not twin.plain:
+                stops = all(
+                    all(map(self.stops, made.inputs))
+                    for made, *_ in self._origins(number, twin, self._twins)
+                )
+            else:
+                stops = twin is not None or self._program.values[number].known
+            if maker is not None and maker.name in HARMLESS:
+                stops = stops or all(map(self.stops, maker.inputs))
+            self._stopping[number] = stops
+        return self._stopping[number]
+
+    def origin(self, number: int, twins_of: TwinsOf | None = None) -> Iterator[Found]:
         """Where a value came to be its counterpart in another order, or times a number."""
-        twin_of = twin_of or self._twin
-        twin = twin_of(number)
+        twin = self._twin(number) if twins_of is None else next(iter(twins_of(number)), None)
+        if twin is not None:
+            for maker, word, *_ in self._origins(number, twin, twins_of or self._twins):
+                yield maker.frames, f"{maker.name}: {word}"
+
+    def odd(self) -> Iterator[tuple[int, Twin]]:
+        """Values that are odd from there on, before the frontier, with their counterparts."""
+        for operation in self.frontier:
+            for number in self.given(operation):
+                twin = self._twin(number)
+                if twin is not None and not twin.plain:
+                    for _, _, at, its in self._origins(number, twin, self._twins):
+                        yield at, its
+
+    def _origins(
+        self, number: int, twin: Twin, twins_of: TwinsOf
+    ) -> Iterator[tuple[Operation, str, int, Twin]]:
+        """What made a value odd, the word for it, and what it made with its counterpart."""
         for as_odd, word in _ODD.items():
-            at = number
-            while twin is not None and as_odd(twin, twin):
-                maker = self._program.maker(at)
-                if maker is None:
-                    break
-                before = (x for x in maker.inputs if (its := twin_of(x)) and as_odd(its, twin))
-                at = next(before, -1)
-                if at < 0:
-                    yield maker.frames, f"{maker.name}: {word}"
-                    break
+            at: int | None = number
+            while at is not None and as_odd(twin, twin):
+                maker, here = self._program.maker(at), at
+                at = None
+                if maker is not None:
+                    wrong = (x for x in maker.inputs if not self._plain(x))
+                    odd = (x for x in wrong if any(as_odd(y, twin) for y in twins_of(x)))
+                    at = next(odd, None)
+                    if at is None:
+                        its = next((y for y in twins_of(here) if as_odd(y, twin)), twin)
+                        yield maker, word, here, its
+
+    def _plain(self, number: int) -> bool:
+        twin = self._twin(number)
+        return twin is not None and twin.plain
+
+    def _twins(self, number: int) -> Sequence[Twin]:
+        return () if self._program.values[number].known else self._twins_of(number)
 
 
 def _reordered(one: Twin, other: Twin) -> bool:

@@ -9,7 +9,7 @@ import torch
 from parity.core.exceptions import InputError
 from parity.core.lines import Lines, SourceLine
 from parity.lines import jax_operations, torch_operations
-from parity.lines.frontier import Pair, Walk
+from parity.lines.frontier import Pair, Walk, walks
 from parity.lines.lines import distinct
 from parity.lines.operations import Program, Result
 from parity.lines.partings import partings
@@ -63,8 +63,7 @@ def align(
 
     found = distinct(partings(ref, other, FACTOR, wrong))
     values = Values(ref, other, FACTOR)
-    own = Walk(ref, values.of_reference, [pair.ref for pair in wrong(values)])
-    its = Walk(other, values.of_port, [pair.port for pair in wrong(values)])
+    own, its = walks(ref, other, values, wrong(values))
     return Alignment(
         _steps(other, its, (line for one in found for line in one.port)),
         _steps(ref, own, (line for one in found for line in one.reference)),

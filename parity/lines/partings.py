@@ -1,16 +1,16 @@
 """All partings of two programs: after the first the reference's value is put in, and on."""
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from parity.core.arrays import Array
 from parity.lines.axes import orders
-from parity.lines.frontier import Pair, Parting, Walk, parting
+from parity.lines.frontier import Pair, Parting, Walk, parting, walks
 from parity.lines.operations import Program
-from parity.lines.values import Values
+from parity.lines.values import Likeness, Twin, Values, usual
 
 ROUNDS = 6
 """How many times a value is put in."""
@@ -46,35 +46,72 @@ def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> lis
 
 def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Program | None:
     """The port with a value of the reference at the parting, if that makes something right."""
-    own = Walk(ref, values.of_reference, [pair.ref for pair in wrong])
-    other = Walk(port, values.of_port, [pair.port for pair in wrong])
+    own, other = walks(ref, port, values, wrong)
+    ends = [{x for one in side.frontier for x in one.outputs} for side in (own, other)]
     results = {pair.port.value: pair.ref.value for pair in wrong}
-    for first in own.wrong:
-        places = [n for n in other.wrong if results.get(n, first) == first]
-        for second, array in _places(ref.values[first].array, port, places):
-            if not _holds(array, port.values[second].array, values.limit(first)):
-                continue
-            healed = put(port, second, array)
-            after = Values(ref, healed, values.factor)
-            later = (n for n in other.wrong if n > second and after.of_port(n) is not None)
-            if not other.users(second) or next(later, None) is not None:
-                return healed
+
+    def cuts() -> Iterator[tuple[int, int, Array]]:
+        for second, twin in other.odd():
+            array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
+            yield from ((twin.number, *one) for one in _places(array, port, [second], {second}))
+        for first in own.wrong:
+            places = [n for n in other.wrong if results.get(n, first) == first]
+            sure = ends[1] if first in ends[0] else set()
+            array = ref.values[first].array
+            yield from ((first, *one) for one in _places(array, port, places, sure))
+
+    for first, second, array in cuts():
+        if not _holds(array, port.values[second].array, values.limit(first)):
+            continue
+        healed = put(port, second, array)
+        if _heals(other, second, Values(ref, healed, values.factor), first in ends[0]):
+            return healed
     return None
 
 
-def _places(array: Array, port: Program, numbers: Sequence[int]) -> list[tuple[int, Array]]:
+def _heals(walk: Walk, number: int, after: Values, frontier: bool) -> bool:
+    """True if all that uses a value alone is right now; at the frontier, if anything is."""
+    users = walk.users(number)
+    alone = [x for x in users if all(n == number or walk.stops(n) for n in x.inputs)]
+    right = [any(_told(after.of_port(n)) for n in x.outputs) for x in alone]
+    if not users or (right and all(right)):
+        return True
+    later = (n for n in walk.wrong if n > number and _right(after.of_port(n)))
+    return frontier and next(later, None) is not None
+
+
+def _told(twin: Twin | None) -> bool:
+    """True for a counterpart that cannot be one by chance."""
+    return twin is not None and twin.likeness is not Likeness.FEW
+
+
+def _right(twin: Twin | None) -> bool:
+    return twin is not None and twin.plain and _told(twin)
+
+
+def _places(
+    array: Array, port: Program, numbers: Sequence[int], sure: Collection[int]
+) -> list[tuple[int, Array]]:
     """The port's values that an array of the reference may stand for, the nearest first, and the
-    array as they lie.
+    array as they lie; those that are `sure` need not be like it.
     """
     found = []
     for number in numbers:
         own = port.values[number].array
-        if own.size == array.size > 1 and _kind(own) == _kind(array):
-            lying = (order.of(array) for order in orders(array.shape, own.shape))
-            near = [(*_nearness(one, own), one) for one in itertools.islice(lying, ORDERS)]
-            like = [(gap, number, one) for gap, cosine, one in near if cosine > ALIKE]
-            found += sorted(like, key=lambda one: one[0])[:1]
-    return [(number, one) for _, number, one in sorted(found, key=lambda one: one[:2])]
+        if own.size != array.size or array.size == 1 or _kind(own) != _kind(array):
+            continue
+        tried = list(itertools.islice(orders(array.shape, own.shape), ORDERS))
+        fewest = min((len(order.split) for order in tried), default=0)
+        near = [
+            (not usual(order, array.shape), *_nearness(order.of(array), own), order)
+            for order in tried
+            if len(order.split) == fewest
+        ]
+        like = [one for one in near if one[2] > ALIKE or number in sure]
+        if like:
+            _, gap, _, order = min(like, key=lambda one: one[:2])
+            found.append((number not in sure, gap, number, order.of(array)))
+    return [(number, lying) for _, _, number, lying in sorted(found, key=lambda one: one[:3])]
 
 
 def _nearness(one: Array, other: Array) -> tuple[float, float]:

@@ -60,7 +60,12 @@ class Twin:
     @property
     def plain(self) -> bool:
         """True if nothing is odd about it."""
-        return self.likeness in (Likeness.SAME, Likeness.FEW) and self.factor == 1.0
+        return self.in_order and self.factor == 1.0
+
+    @property
+    def in_order(self) -> bool:
+        """True if an order of axes that is not odd makes the numbers lie so."""
+        return self.likeness in (Likeness.SAME, Likeness.FEW)
 
     @property
     def rank(self) -> tuple[bool, Likeness]:
@@ -91,6 +96,16 @@ class Values:
         """The port's value that one of the reference's is."""
         size = self._ref.values[number].array.size
         return _best(self._pair(number, port, port) for port in self._sizes[False][size])
+
+    def all_of_port(self, number: int) -> list[Twin]:
+        """All of the reference's values that one of the port's is."""
+        size = self._port.values[number].array.size
+        return [x for ref in self._sizes[True][size] if (x := self._pair(ref, number, ref))]
+
+    def all_of_reference(self, number: int) -> list[Twin]:
+        """All of the port's values that one of the reference's is."""
+        size = self._ref.values[number].array.size
+        return [x for port in self._sizes[False][size] if (x := self._pair(number, port, port))]
 
     def pair(self, ref: int, port: int) -> Twin | None:
         """The port's value as the twin of the reference's, if it is that."""
@@ -223,8 +238,8 @@ def _twin(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
             if _gap(order.of(given.array), wanted.array) <= limit:
                 if ref.few:
                     return Twin(-1, Likeness.FEW)
-                usual = _usual(order, shapes[0])
-                return Twin(-1, Likeness.SAME if usual else Likeness.EXCHANGED)
+                likeness = Likeness.SAME if usual(order, shapes[0]) else Likeness.EXCHANGED
+                return Twin(-1, likeness)
     if ref.few or _gap(ref.sorted, port.sorted) > limit:
         return None
     return Twin(-1, Likeness.REORDERED)
@@ -241,7 +256,7 @@ def _scaled(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
     return twin and replace(twin, factor=factor)
 
 
-def _usual(order: Order, given: Shape) -> bool:
+def usual(order: Order, given: Shape) -> bool:
     """True if the channels moved, as those of images do, or no other order moves less."""
     moved, rank = order.moved, len(order.moved)
     if rank == len(given) >= 4 and moved in (

@@ -25,7 +25,7 @@ STEPS = (
      "jnp.concatenate([{a}[..., 3:], {b}[..., :3]], -1)",
      "jnp.concatenate([{a}[..., :3], {b}[..., :3]], -1)"),
     ("{a}.transpose(0, 1).reshape({a}.shape)", "{a}.swapaxes(0, 1).reshape({a}.shape)",
-     "{a}.reshape({a}.shape)"),
+     "{a}.swapaxes(1, 2).reshape({a}.shape)"),
 )  # fmt: skip
 """Each in PyTorch, in JAX, and wrong."""
 
