@@ -201,19 +201,19 @@ class Walk:
             for maker, word, *_ in self._origins(number, twin, twins_of or self._twins):
                 yield maker.frames, f"{maker.name}: {word}"
 
-    def odd(self) -> Iterator[tuple[int, Twin]]:
+    def odd(self) -> Iterator[tuple[int, list[Twin]]]:
         """Values that are odd from there on, before the frontier, with their counterparts."""
         for operation in self.frontier:
             for number in self.given(operation):
                 twin = self._twin(number)
                 if twin is not None and not twin.plain:
-                    for _, _, at, its in self._origins(number, twin, self._twins):
-                        yield at, its
+                    for _, _, at, alike in self._origins(number, twin, self._twins):
+                        yield at, alike
 
     def _origins(
         self, number: int, twin: Twin, twins_of: TwinsOf
-    ) -> Iterator[tuple[Operation, str, int, Twin]]:
-        """What made a value odd, the word for it, and what it made with its counterpart."""
+    ) -> Iterator[tuple[Operation, str, int, list[Twin]]]:
+        """What made a value odd, the word for it, and what it made with its counterparts."""
         for as_odd, word in _ODD.items():
             at: int | None = number
             while at is not None and as_odd(twin, twin):
@@ -224,8 +224,7 @@ class Walk:
                     odd = (x for x in wrong if any(as_odd(y, twin) for y in twins_of(x)))
                     at = next(odd, None)
                     if at is None:
-                        its = next((y for y in twins_of(here) if as_odd(y, twin)), twin)
-                        yield maker, word, here, its
+                        yield maker, word, here, [y for y in twins_of(here) if as_odd(y, twin)]
 
     def _plain(self, number: int) -> bool:
         twin = self._twin(number)

@@ -7,7 +7,7 @@ from parity.core.lines import MOST, Lines, SourceLine
 from parity.lines.call import Key, Scene, Traced, placed, trace_port, trace_reference
 from parity.lines.frontier import Pair, Parting
 from parity.lines.partings import partings
-from parity.lines.source import Frames, source_lines
+from parity.lines.source import AROUND, Frames, source_lines
 from parity.lines.values import Values
 
 FACTORS = (10.0, 3.0, 1.0, 0.3)
@@ -69,15 +69,26 @@ def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Line
 
 
 def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
-    """The lines of each parting, without those that a later one has for its own."""
+    """The lines of each parting, without those that a later one has for its own.
+
+    Partings beside each other in the source are one.
+    """
     lines = [Lines(source_lines(one.port), source_lines(one.ref)) for one in found]
     kept: list[Lines] = []
     for at, one in enumerate(lines):
         before, after = _places(kept), _places(lines[at + 1 :])
-        if kept and _places([one]) <= before:
-            continue
+        if kept and (_places([one]) <= before or _beside(kept[-1].port, one.port)):
+            last = kept.pop()
+            one = Lines(_joined(last.port, one.port), _joined(last.reference, one.reference))
         kept.append(Lines(_without(one.port, after), _without(one.reference, after)))
     return tuple(kept)
+
+
+def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
+    """True if the first lines are in one excerpt."""
+    if not one or not other:
+        return False
+    return one[0].file == other[0].file and abs(one[0].line - other[0].line) <= AROUND
 
 
 def _places(lines: Sequence[Lines]) -> set[str]:

@@ -51,9 +51,11 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     results = {pair.port.value: pair.ref.value for pair in wrong}
 
     def cuts() -> Iterator[tuple[int, int, Array]]:
-        for second, twin in other.odd():
-            array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
-            yield from ((twin.number, *one) for one in _places(array, port, [second], {second}))
+        for second, twins in other.odd():
+            for twin in sorted(twins, key=lambda one: _right(values.of_reference(one.number))):
+                array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
+                lying = _places(array, port, [second], {second})
+                yield from ((twin.number, *one) for one in lying)
         for first in own.wrong:
             places = [n for n in other.wrong if results.get(n, first) == first]
             sure = ends[1] if first in ends[0] else set()
