@@ -20,6 +20,9 @@ MISTAKES = (
     *("bfloat16", "value bias"),
 )
 
+ONE = (("exchanged", "bfloat16"), ("causal", "diagonal"))
+"""Pairs of which one hides the other: without the mask its diagonal does not show."""
+
 
 class Reference(torch.nn.Module):
     def __init__(self, fused):
