@@ -13,6 +13,7 @@ import click
 import numpy as np
 
 import conftest  # noqa: F401  # settings of the tests, before JAX is imported
+from parity.core.lines import SourceLine
 from parity.lines.pair import Alignment, align
 from tests.faultzoo.zoo import CASES, nets
 from tests.lines import attention, drawn
@@ -29,16 +30,18 @@ def _aligned(programs: Sequence[Any]) -> Alignment:
     return align(reference, port, (x,), (x,))
 
 
+def _near(shown: Sequence[SourceLine], lines: Sequence[int]) -> bool:
+    return any(abs(x.line - y) <= 1 for x in shown for y in lines)
+
+
 def _row(
     title: str, wrong: Iterator[tuple[Alignment, Sequence[int]]], right: Iterator[Alignment]
 ) -> tuple[object, ...]:
     """Counts for mistakes with their lines, and for programs without any."""
-    found = [(made, lines) for made, lines in wrong if made.partings]
-    numbers = [
-        ([x.line for one in made.partings for x in one.port], lines) for made, lines in found
-    ]
-    among = sum(any(abs(x - y) <= 1 for x in seen for y in lines) for seen, lines in numbers)
-    first = sum(any(abs(seen[0] - y) <= 1 for y in lines) for seen, lines in numbers if seen)
+    found = [(made.partings, lines) for made, lines in wrong if made.partings]
+    shown = [([x for one in partings for x in one.port], lines) for partings, lines in found]
+    heads = [([x for one in partings for x in one.port[:1]], lines) for partings, lines in found]
+    among, first = (sum(_near(*one) for one in places) for places in (shown, heads))
     fine = list(right)
     return title, len(found), among, first, len(fine), sum(bool(x.partings) for x in fine)
 
