@@ -87,18 +87,28 @@ def _explained(
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
     lines, why = _lines(first, record, lines_of)
+    hint = _hint(result, lines)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
     yield replace(
         fault,
         cause=result.cause,
-        hint=result.hint,
+        hint=hint,
         evidence=evidence,
         error_map=picture,
         lines=lines[0] if lines else None,
     )
     for number, more in enumerate(lines[1:], 1):
         text = "with the reference's value put in at the line before, the call parts here again"
-        yield replace(fault, parting=number, lines=more, evidence=text, hint=HINTS["unknown"])
+        hint = _hint(Diagnosis("", "", HINTS["unknown"]), [more])
+        yield replace(fault, parting=number, lines=more, evidence=text, hint=hint)
+
+
+def _hint(result: Diagnosis, lines: Sequence[Lines]) -> str:
+    """What to do: to compare the lines, where no cause says more."""
+    if result.cause in ("", "glue", "unknown") and lines and lines[0].port and lines[0].reference:
+        port, reference = lines[0].port[0], lines[0].reference[0]
+        return f"compare {port.place} with {reference.place}"
+    return result.hint
 
 
 def _lines(found: Found, record: CaseRecord, lines_of: LinesOf) -> tuple[Sequence[Lines], str]:
