@@ -48,9 +48,6 @@ def record(
     recorded: no single call of the reference is one of them. Taps are recorded where nothing is
     traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
     caches.
-
-    Raises:
-        InputError: another comparison is running in this process.
     """
     prefix = subtree.prefix
     found = {join(prefix, path): child for path, child in submodules(module).items()}

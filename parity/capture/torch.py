@@ -238,9 +238,7 @@ class _Observer:
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
         detached = tensor.detach()
-        array = to_numpy(detached.movedim(1, -1) if move else detached)
-        its_own = array.ctypes.data == detached.data_ptr()  # not copied for the channel's sake
-        buffer = self._store.put(array, copy=its_own)
+        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer

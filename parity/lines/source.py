@@ -105,6 +105,7 @@ def _named(operation: str, called: str) -> str:
 
 
 def _line(frame: Frame, operation: str) -> SourceLine:
+    linecache.checkcache(frame.file)
     before = _texts(frame.file, range(frame.line - AROUND, frame.line))
     after = _texts(frame.file, range(frame.line + 1, frame.line + 1 + AROUND))
     text = linecache.getline(frame.file, frame.line).rstrip()

@@ -45,10 +45,10 @@ def _gradients(
         return (), (), (NO_ROOT,)
     reference: Any = context.reference  # it runs: of no other are gradients asked for
     backward = reference.backward(context.case)
-    measured = measure_gradients(
+    subjects = measure_gradients(
         smooth, calls, records[-1].sides, backward, context.weights, context.store, context.progress
     )
-    rows, wrong = judge_gradients(context.case, measured, {fault.path for fault in faults})
+    rows, wrong = judge_gradients(context.case, subjects, {fault.path for fault in faults})
     return tuple(rows), tuple(wrong), ()
 
 

@@ -37,14 +37,12 @@ def run_cases(
     progress: Progress,
     usage: Usage,
     *,
-    others: Sequence[Outcome] = (),
     finish: Callable[[Outcome], Outcome] = lambda outcome: outcome,
     gaps: Callable[[Sequence[Case]], Sequence[str]] = lambda cases: (),
 ) -> Report:
     """Report of all cases.
 
-    `others` are outcomes of cases that cannot run, `finish` completes an outcome, and `gaps` says
-    what the inputs of the cases leave out.
+    `finish` completes an outcome, and `gaps` says what the inputs of the cases leave out.
     """
     reference, port, options = comparison.reference, comparison.port, comparison.options
     options = replace(options, tied=tied(reference.tensors()))
@@ -74,7 +72,7 @@ def run_cases(
     }
     facts = {**comparison.facts, **usage.facts(), **progress.facts(), **seen}
     comparison = replace(comparison, options=options, facts=facts)
-    return assembled(comparison, [*others, *outcomes], pairing, tuple(gaps(done)))
+    return assembled(comparison, outcomes, pairing, tuple(gaps(done)))
 
 
 def _always(value: Any) -> Callable[..., Any]:

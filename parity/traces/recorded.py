@@ -19,7 +19,7 @@ from parity.run.protocols import Arguments, Inside, Layout
 from parity.traces.diagnosis import diagnosis
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
-from parity.traces.trace import Golden, adopted
+from parity.traces.trace import Golden
 
 BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 
@@ -33,7 +33,7 @@ class Recorded:
 
     def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
         self._golden, self._advice, self._one_layout = golden, advice, one_layout
-        self._cases = {case.key: case for case in golden.index.cases}
+        self._cases = golden.cases
 
     def environment(self) -> Mapping[str, Any]:
         """This machine's environment, with PyTorch's side as it was where this was recorded."""
@@ -56,19 +56,18 @@ class Recorded:
     def arguments(self, case: Case, layout: Layout) -> Arguments:
         """The recorded arguments, in the port's layout."""
         stored = self._of(case)
-        given = rebuild(stored.arguments, [self._golden.reader.read(x) for x in stored.given])
-        args, kwargs = given
+        args, kwargs = rebuild(stored.arguments, list(map(self._golden.arrays.read, stored.given)))
         return tuple(args), dict(kwargs)
 
     def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
         """The recorded calls, in the scope that a check has too."""
-        stored = self._of(case)
-        trace = adopted(stored.calls, stored.modules, self._golden.reader, store)
+        store.adopt(self._golden.arrays.find)
+        trace = self._of(case).trace
         return in_one_layout(trace) if self._one_layout else trace
 
     def float64(self, case: Case) -> RecordedFloat64:
         """The recorded float64 runs."""
-        return RecordedFloat64(self._of(case), self._golden.reader)
+        return RecordedFloat64(self._of(case), self._golden.arrays)
 
     def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
