@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from parity.cli.compare import find_function
 from parity.cli.output import JSON
 from parity.core.exceptions import InputError
 
@@ -30,7 +31,6 @@ def lines(name: str, as_json: bool) -> None:
     are the lines of both where values part, and those that follow from it; lines that agree are
     counted. Exits with 1 if they part.
     """
-    from parity.cli.making import find_function
     from parity.lines.pair import align
     from parity.report.as_json import dumps
     from parity.report.excerpts import side_by_side

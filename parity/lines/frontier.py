@@ -51,12 +51,18 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     first: list[Found] = []
     second: list[Found] = []
     for x, y in odd:
-        first += own.origin(x, lambda n, y=y: filter(None, [values.pair(n, y)]))  # type: ignore[misc]
-        second += other.origin(y, lambda n, x=x: filter(None, [values.pair(x, n)]))  # type: ignore[misc]
+        first += own.origin(x, partial(_related, values, port=y))
+        second += other.origin(y, partial(_related, values, x))
     return Parting(
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
     )
+
+
+def _related(values: Values, ref: int, port: int) -> list[Twin]:
+    """The one value as the twin of the other, if it is that."""
+    twin = values.pair(ref, port)
+    return [] if twin is None else [twin]
 
 
 def walks(
