@@ -219,7 +219,7 @@ class Walk:
     def _origins(
         self, number: int, twin: Twin, twins_of: TwinsOf
     ) -> Iterator[tuple[Operation, str, int, list[Twin]]]:
-        """What made a value odd, the word for it, and what it made with its counterparts."""
+        """The makers of what is odd, the word for it, and what they made, with its counterparts."""
         for as_odd, word in _ODD.items():
             at: int | None = number
             while at is not None and as_odd(twin, twin):

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 
 from parity.core.calls import LeafMatch, Match
 from parity.core.lines import MOST, Lines, SourceLine
-from parity.lines.call import Key, Scene, Traced, placed, trace_port, trace_reference
+from parity.lines.call import Key, Scene, Traced, placed
 from parity.lines.frontier import Pair, Parting
 from parity.lines.partings import partings
+from parity.lines.port_call import trace_port
+from parity.lines.reference_call import trace_reference
 from parity.lines.source import AROUND, Frames, source_lines
 from parity.lines.values import Values
 

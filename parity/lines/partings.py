@@ -1,8 +1,8 @@
 """All partings of two programs: after the first the reference's value is put in, and on."""
 
-import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, islice
 
 import numpy as np
 
@@ -47,28 +47,45 @@ def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> lis
 def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Program | None:
     """The port with a value of the reference at the parting, if that makes something right."""
     own, other = walks(ref, port, values, wrong)
-    ends = [{x for one in side.frontier for x in one.outputs} for side in (own, other)]
     results = {pair.port.value: pair.ref.value for pair in wrong}
-
-    def cuts() -> Iterator[tuple[int, int, Array]]:
-        for second, twins in other.odd():
-            for twin in sorted(twins, key=lambda one: _right(values.of_reference(one.number))):
-                array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
-                lying = _places(array, port, [second], {second})
-                yield from ((twin.number, *one) for one in lying)
-        for first in own.wrong:
-            places = [n for n in other.wrong if results.get(n, first) == first]
-            sure = ends[1] if first in ends[0] else set()
-            array = ref.values[first].array
-            yield from ((first, *one) for one in _places(array, port, places, sure))
-
-    for first, second, array in cuts():
-        if not _holds(array, port.values[second].array, values.limit(first)):
-            continue
-        healed = put(port, second, array)
-        if _heals(other, second, Values(ref, healed, values.factor), first in ends[0]):
-            return healed
+    frontier = _made_at(own)
+    for first, second, array in chain(
+        _odd_cuts(ref, port, values, other), _cuts(ref, port, own, other)
+    ):
+        fits = results.get(second, first) == first  # a result is the other side's result
+        if fits and _holds(array, port.values[second].array, values.limit(first)):
+            healed = put(port, second, array)
+            after = Values(ref, healed, values.factor)
+            if _heals(other, second, after, first in frontier):
+                return healed
     return None
+
+
+Cut = tuple[int, int, Array]
+"""A value of the reference, one of the port that it may stand for, and the array as that lies."""
+
+
+def _odd_cuts(ref: Program, port: Program, values: Values, walk: Walk) -> Iterator[Cut]:
+    """Where a value became odd; counterparts that nothing else is come first."""
+    for second, twins in walk.odd():
+        for twin in sorted(twins, key=lambda one: _right(values.of_reference(one.number))):
+            array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
+            lying = _places(array, port, [second], {second})
+            yield from ((twin.number, *one) for one in lying)
+
+
+def _cuts(ref: Program, port: Program, own: Walk, other: Walk) -> Iterator[Cut]:
+    """Wrong values of both sides, from the partings on."""
+    frontier, its = _made_at(own), _made_at(other)
+    for first in own.wrong:
+        sure = its if first in frontier else set()
+        lying = _places(ref.values[first].array, port, other.wrong, sure)
+        yield from ((first, *one) for one in lying)
+
+
+def _made_at(walk: Walk) -> set[int]:
+    """The values that the frontier makes."""
+    return {number for operation in walk.frontier for number in operation.outputs}
 
 
 def _heals(walk: Walk, number: int, after: Values, frontier: bool) -> bool:
@@ -102,7 +119,7 @@ def _places(
         own = port.values[number].array
         if own.size != array.size or array.size == 1 or _kind(own) != _kind(array):
             continue
-        tried = list(itertools.islice(orders(array.shape, own.shape), ORDERS))
+        tried = list(islice(orders(array.shape, own.shape), ORDERS))
         fewest = min((len(order.split) for order in tried), default=0)
         near = [
             (not usual(order, array.shape), *_nearness(order.of(array), own), order)
