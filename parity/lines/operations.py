@@ -4,7 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from parity.core.arrays import Array
+from parity.core.exceptions import InputError
 from parity.lines.source import Frames
+
+LARGEST = 1 << 32
+"""Bytes that all values of one side of a call may take."""
 
 Again = Callable[[Sequence[Array]], Sequence[Array]]
 """Makes an operation again on other inputs."""
@@ -55,6 +59,8 @@ class Program:
 
     values: list[Value] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
+    size: int = 0
+    """Bytes of the values that operations made."""
 
     def give(self, array: Array, *, weight: bool = False) -> int:
         """Number of a value that comes from outside."""
@@ -72,7 +78,15 @@ class Program:
         again: Again | None = None,
         roundings: Sequence[float] = (),
     ) -> list[int]:
-        """Numbers of the values that an operation makes; `moves` says that it computes nothing."""
+        """Numbers of the values that an operation makes; `moves` says that it computes nothing.
+
+        Raises:
+            InputError: all values together take too much memory.
+        """
+        self.size += sum(array.nbytes for array in arrays)
+        if self.size > LARGEST:
+            limit = f"more than {LARGEST >> 20} MiB"
+            raise InputError(f"lines: the values of this call take {limit}; give it smaller inputs")
         given = [self.values[number] for number in inputs]
         weight = moves and bool(given) and all(value.weight for value in given)
         place, first = len(self.operations), len(self.values)

@@ -5,7 +5,8 @@ import pytest
 import torch
 from flax import linen, nnx
 
-from parity.lines import jax_operations, torch_operations
+from parity.core.exceptions import InputError
+from parity.lines import jax_operations, operations, torch_operations
 from parity.lines.source import users
 
 X = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
@@ -142,3 +143,10 @@ def test_any_function_of_jax_is_a_port(kind):
     program, (output,) = of_jax(function, X)
     np.testing.assert_allclose(output, function(jnp.asarray(X)), rtol=1e-6)
     assert "dot_general" in {operation.name for operation in program.operations}
+
+
+def test_a_program_takes_no_more_memory_than_it_may(monkeypatch):
+    monkeypatch.setattr(operations, "LARGEST", 10 * X.nbytes)
+    of_jax(lambda x: x + 1, X)
+    with pytest.raises(InputError, match="smaller inputs"):
+        of_jax(lambda x: jax.lax.fori_loop(0, 20, lambda _, y: y * 2 + 1, x), X)
