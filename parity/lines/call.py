@@ -42,11 +42,15 @@ class Scene:
 
 @dataclass
 class Traced:
-    """The program of one side, what leaves it by key, and the stack at each call inside it."""
+    """The program of one side, what leaves it by key, and the stack at each call inside it.
+
+    `opened` are the calls inside that ran, since values under a transformation cannot be replaced.
+    """
 
     program: Program = field(default_factory=Program)
     results: dict[Key, Result] = field(default_factory=dict)
     sites: dict[int, Frames] = field(default_factory=dict)
+    opened: set[int] = field(default_factory=set)
 
 
 def placed(array: Array, leaf: LeafMatch) -> Array:

@@ -26,7 +26,8 @@ def lines_of(scene: Scene, order: int) -> tuple[Lines, ...]:
     match = scene.match(order)
     while match.ref.tapped:  # what a tap shows is the work of the call around it
         match = scene.match(match.parent)
-    ref, port = trace_reference(scene, match), trace_port(scene, match)
+    port = trace_port(scene, match)
+    ref = trace_reference(scene, match, port.opened)
     found = _parted(scene, match, ref, port)
     if min(len(found[0].port), len(found[0].reference)) >= ENOUGH or match.parent == -1:
         return found
@@ -75,15 +76,18 @@ def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
 
     Partings beside each other in the source are one.
     """
-    lines = [Lines(source_lines(one.port), source_lines(one.ref)) for one in found]
     kept: list[Lines] = []
-    for at, one in enumerate(lines):
-        before, after = _places(kept), _places(lines[at + 1 :])
-        if kept and (_places([one]) <= before or _beside(kept[-1].port, one.port)):
+    for parted in found:
+        one = Lines(source_lines(parted.port), source_lines(parted.ref))
+        if kept and (_places([one]) <= _places(kept) or _beside(kept[-1].port, one.port)):
             last = kept.pop()
             one = Lines(_joined(last.port, one.port), _joined(last.reference, one.reference))
-        kept.append(Lines(_without(one.port, after), _without(one.reference, after)))
-    return tuple(kept)
+        kept.append(one)
+    after = [_places(kept[at + 1 :]) for at in range(len(kept))]
+    return tuple(
+        Lines(_without(one.port, places), _without(one.reference, places))
+        for one, places in zip(kept, after, strict=True)
+    )
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:

@@ -11,7 +11,7 @@ from flax import nnx
 
 from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import Part, below
-from parity.capture.nnx import Method, aliased, target
+from parity.capture.nnx import Method, aliased, target, trace_state
 from parity.capture.recorder import bind, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Call, LeafMatch, Match
@@ -47,6 +47,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
 
     def function(state: Any, *arrays: Any) -> list[Any]:
         own = module if graph is None else nnx.merge(graph, state)
+        children.outside = trace_state()
         called = target(own, method)
         args, kwargs = unbind(called, rebuild(arguments, arrays))
         return children.outputs(called(*args, **kwargs))
@@ -62,7 +63,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
         leaves, form = jax.tree.flatten((state, given))
         children.base = sys._getframe()
         closed = jax.make_jaxpr(lambda *x: _called(function, form, x))(*leaves)
-    traced = Traced(sites=children.sites)
+    traced = Traced(sites=children.sites, opened=children.opened)
     if run:
         weights = [at < len(leaves) - len(given) for at in range(len(leaves))]
         numbers = evaluate(closed, leaves, weights, traced.program, known_constants=False)
@@ -94,12 +95,14 @@ class _Children(Observer):
         self.keys: list[tuple[Key, str]] = []
         self.sites: dict[int, Frames] = {}
         self.base: FrameType | None = None
+        self.outside: Any = None
+        self.opened: set[int] = set()
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         match = self._turns.next(path)
-        if match is None:
+        if match is None or self._opens(match):
             return function(*args, **kwargs)
         self._keep(match, match.inputs, flatten(bind(function, args, kwargs)).arrays)
         output = flatten(function(*args, **kwargs))
@@ -107,10 +110,16 @@ class _Children(Observer):
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         match, given = self._turns.next(path), flatten(value)
-        if match is None:
+        if match is None or self._opens(match):
             return value
         self._keep(match, match.outputs, given.arrays)
         return replaced(given, by_port_leaf(match.outputs), self._store)
+
+    def _opens(self, match: Match) -> bool:
+        if trace_state() == self.outside:
+            return False
+        self.opened.add(match.ref.order)
+        return True
 
     def outputs(self, output: Any) -> list[Any]:
         """All that leaves the call: what it passed to calls inside, and its `output`."""

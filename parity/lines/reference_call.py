@@ -1,6 +1,6 @@
 """The reference's side of a call, operation by operation, in float64."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -14,8 +14,8 @@ from parity.lines.operations import Result
 from parity.lines.torch_operations import Watched
 
 
-def trace_reference(scene: Scene, match: Match) -> Traced:
-    """The reference's side of a call, in float64.
+def trace_reference(scene: Scene, match: Match, opened: Collection[int] = ()) -> Traced:
+    """The reference's side of a call, in float64; calls inside that are `opened` run too.
 
     Raises:
         RuntimeError: it does not run in float64, or not by itself.
@@ -25,7 +25,8 @@ def trace_reference(scene: Scene, match: Match) -> Traced:
     module, method = reference.of(match.ref)
     traced, own = Traced(), match.ref.order
     watched = Watched(traced.program, _narrow(match))
-    recording = Recording(scene.inside(match), within(scene.calls[0], own), scene.store)
+    inside = [one for one in scene.inside(match) if one.ref.order not in opened]
+    recording = Recording(inside, within(scene.calls[0], own), scene.store)
 
     def heard(one: Match, passed: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         order, leaves, tensors = one.ref.order, one.inputs, passed

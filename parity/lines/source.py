@@ -21,6 +21,8 @@ LIBRARIES = frozenset(
 )
 """Packages whose own lines say nothing to a porter."""
 
+OWN = Path(__file__).parents[1]
+
 AROUND = 2
 """Lines shown before and after one."""
 
@@ -49,7 +51,7 @@ def of_library(file: str) -> bool:
         if folder in parts:
             package = parts[len(parts) - parts[::-1].index(folder)]
             return package.removesuffix(".py") in LIBRARIES
-    if Path(__file__).parents[1] in path.parents:
+    if OWN in path.parents:
         return True
     return Path(sysconfig.get_paths()["stdlib"]) in path.parents
 
@@ -71,7 +73,7 @@ def users(frames: Frames) -> tuple[Frame | None, str]:
     for frame in frames:
         if not of_library(frame.file):
             return frame, called
-        if not _private(frame.function):
+        if not _private(frame.function) and OWN not in Path(frame.file).parents:
             called = frame.function
     return None, called
 

@@ -53,8 +53,11 @@ class PortBlock(nnx.Module):
 class PortNet(nnx.Module):
     def __init__(self, net, wrong=""):
         self.first, self.second = PortBlock(net.first, ""), PortBlock(net.second, wrong)
+        self.remat = False
 
     def __call__(self, x):
+        if self.remat:
+            return nnx.remat(lambda own, x: own.second(own.first(x)))(self, x)
         h = self.first(x)
         return self.second(h)  # fault: call
 
@@ -110,6 +113,15 @@ def test_where_a_layer_of_a_library_is_wrong_it_is_the_line_that_calls_it(net):
 def test_where_lines_are_few_the_call_is_the_last(report):
     (fault,) = report.faults
     assert fault.lines.port[-1].line in marked(__file__, "call")
+
+
+def test_calls_under_a_transformation_are_opened_on_both_sides(net):
+    port = port_of(net, "factor")
+    port.remat = True
+    fault = compare(net, port, (X,)).first_fault
+    assert fault.path == ""
+    assert fault.lines.port[0].line in marked(__file__, "factor")
+    assert fault.lines.reference[0].text.strip() == "h = self.up(self.norm(x)) * 0.5"
 
 
 def test_a_right_port_costs_nothing(net, monkeypatch):
