@@ -9,6 +9,7 @@ from parity.core.codec import stored_as
 from parity.core.error_map import ErrorMap
 from parity.core.exceptions import escaped, shown
 from parity.core.globs import path_name
+from parity.core.lines import Lines
 from parity.core.measurements import Error, Metrics
 from parity.core.problems import Side
 
@@ -135,6 +136,10 @@ class Fault:
     calls: int = 1
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
+    lines: Lines | None = None
+    """Where in the source of both sides the programs part, `None` where that is not known."""
+    parting: int = 0
+    """Which of several mistakes in the code of one call this is."""
 
     @property
     def name(self) -> str:

@@ -15,7 +15,7 @@ from parity.measure.exclusive import Exclusives
 class CaseRecord:
     """One call and those inside it, which come first, with everything that was recorded of them.
 
-    `calls` are all of the reference there, `found` the judged rows.
+    `calls` are all of the reference there, `port_calls` those of the port, `found` the judged rows.
     """
 
     matches: Sequence[Match]
@@ -25,6 +25,7 @@ class CaseRecord:
     weights: Sequence[Weight]
     store: Store
     found: Sequence[Found]
+    port_calls: Sequence[Call] = ()
 
 
 def record_of(path: str, call: int, records: Sequence[CaseRecord]) -> CaseRecord:

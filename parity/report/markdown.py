@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from parity.core.verdicts import Fault
 from parity.report.cells import cells
 from parity.report.contents import Contents
+from parity.report.excerpts import side_by_side
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
@@ -28,7 +30,7 @@ WORST = (
 
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
-    faults = [f"{fault_place(x)}: {fault_reason(x, '**')}. {x.hint}" for x in report.faults]
+    faults = [f"{_fault(x)}{_source(x)}" for x in report.faults]
     rungs, kinds = ladder_cells(report), kind_cells(report)
     parts = [
         f"# {report.name}: {report.verdict}",
@@ -44,6 +46,18 @@ def as_markdown(report: Contents) -> str:
     parts += ["## Worst inclusive errors", _table(_worst(report))]
     parts += ["## Environment", _items(_texts(report.environment))]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def _fault(fault: Fault) -> str:
+    return f"{fault_place(fault)}: {fault_reason(fault, '**')}. {fault.hint}"
+
+
+def _source(fault: Fault) -> str:
+    """The lines of both sides, in a block that belongs to an item of a list."""
+    if fault.lines is None:
+        return ""
+    block = ("```text", *side_by_side(fault.lines), "```")
+    return "\n\n" + "\n".join(f"   {line}".rstrip() for line in block)
 
 
 def _items(lines: Iterable[str], mark: str = "- ") -> str:

@@ -17,6 +17,7 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
+from parity.report.excerpts import side_by_side
 from parity.report.sections import fault_place, fault_reason, ladder_cells, sections
 from parity.report.table import COLOURS
 
@@ -110,4 +111,6 @@ def show_verdict(report: Contents, console: Console) -> None:
     for fault in report.faults:
         text = f"fault: {fault_place(fault, '', brief=True)}: {fault_reason(fault)}"
         console.print(Text(text, style="red"), soft_wrap=True)
+        for line in side_by_side(fault.lines) if fault.lines else ():
+            console.print(Text(f"  {line}"), soft_wrap=True)
     console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))

@@ -107,16 +107,17 @@ def _of_modules(
 
 
 def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """One fault per module: its first, with the number of calls over all cases."""
-    merged: dict[str, Fault] = {}
+    """One fault per module and mistake in it: its first, with the calls over all cases."""
+    merged: dict[tuple[str, int], Fault] = {}
     for fault in faults:
-        first = merged.get(fault.path)
+        place = fault.path, fault.parting
+        first = merged.get(place)
         if first is not None:
-            merged[fault.path] = replace(first, calls=first.calls + fault.calls)
+            merged[place] = replace(first, calls=first.calls + fault.calls)
         elif len(merged) < ERROR_MAPS:
-            merged[fault.path] = fault
+            merged[place] = fault
         else:
-            merged[fault.path] = replace(fault, error_map=None)
+            merged[place] = replace(fault, error_map=None)
     return tuple(merged.values())
 
 

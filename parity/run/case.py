@@ -43,7 +43,7 @@ def run_case(
 def _judged(context: Context, compared: Compared) -> Outcome:
     case, reference, store = context.case, context.reference, context.store
     records = context.port.judge(context, compared)
-    faults = faults_of(records, reference.diagnose, context.progress)
+    faults = faults_of(records, reference.diagnose, reference.lines, context.progress)
     extras = extras_of(context, compared, records, faults)
     notes = (*compared.alignment.notes, *context.port.notes(compared.port), *extras.notes)
     return Outcome(

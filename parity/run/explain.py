@@ -1,9 +1,10 @@
 """Doubtful calls that are faults after all, and the cause of each fault."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from parity.core.exceptions import first_line
+from parity.core.lines import Lines
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord, record_of
 from parity.diagnose.causes import HINTS
@@ -21,6 +22,9 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 
 Diagnose = Callable[[Found, CaseRecord], Diagnosis]
 """Finds the cause of what one call gets wrong."""
+
+LinesOf = Callable[[int, CaseRecord], Sequence[Lines]]
+"""Finds where in the source a call goes wrong, by its `order`."""
 
 
 def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> CaseRecord:
@@ -53,7 +57,7 @@ def _failed(one: Found) -> Found:
 
 
 def faults_of(
-    records: Sequence[CaseRecord], diagnose: Diagnose, progress: Progress
+    records: Sequence[CaseRecord], diagnose: Diagnose, lines_of: LinesOf, progress: Progress
 ) -> tuple[Fault, ...]:
     """Faults of all parts of a case, one for each module, explained."""
     found = [one for record in records for one in record.found]
@@ -61,26 +65,58 @@ def faults_of(
     faults = find_faults(found, parents)
     if faults:
         progress.stage("diagnosis", len(faults))
-    return tuple(_explained(fault, records, diagnose, progress) for fault in faults)
+    explained: list[Fault] = []
+    for fault in faults:
+        explained += _explained(fault, records, diagnose, lines_of)
+        progress.advance()
+    return tuple(explained)
 
 
 def _explained(
-    fault: Fault, records: Sequence[CaseRecord], diagnose: Diagnose, progress: Progress
-) -> Fault:
-    """The fault with its cause, the evidence for it, what to do, and where in its arrays it is."""
+    fault: Fault, records: Sequence[CaseRecord], diagnose: Diagnose, lines_of: LinesOf
+) -> Iterator[Fault]:
+    """The fault with its cause, the evidence for it, what to do, and where in its arrays and in
+    the source it is; then one for each further mistake in the same call.
+    """
     record, place = record_of(fault.path, fault.call, records), (fault.path, fault.call, fault.leaf)
     first = next(x for x in record.found if (x.row.path, x.row.call, x.row.leaf) == place)
     result = _cause(first, record, diagnose)
-    progress.advance()
     picture, lost = None, ""
     try:
         picture = error_map_of(first, record)
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
-    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost)))
-    return replace(
-        fault, cause=result.cause, hint=result.hint, evidence=evidence, error_map=picture
+    lines, why = _lines(first, record, lines_of)
+    hint = _hint(result, lines)
+    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
+    yield replace(
+        fault,
+        cause=result.cause,
+        hint=hint,
+        evidence=evidence,
+        error_map=picture,
+        lines=lines[0] if lines else None,
     )
+    for number, more in enumerate(lines[1:], 1):
+        text = "with the reference's value put in at the line before, the call parts here again"
+        hint = _hint(Diagnosis("", "", HINTS["unknown"]), [more])
+        yield replace(fault, parting=number, lines=more, evidence=text, hint=hint)
+
+
+def _hint(result: Diagnosis, lines: Sequence[Lines]) -> str:
+    """What to do: to compare the lines, where no cause says more."""
+    if result.cause in ("", "glue", "unknown") and lines and lines[0].port and lines[0].reference:
+        port, reference = lines[0].port[0], lines[0].reference[0]
+        return f"compare {port.place} with {reference.place}"
+    return result.hint
+
+
+def _lines(found: Found, record: CaseRecord, lines_of: LinesOf) -> tuple[Sequence[Lines], str]:
+    """The source lines of each mistake in a call, or the reason why they are not known."""
+    try:
+        return lines_of(found.row.order, record), ""
+    except Exception as error:  # the report must not be lost for its lines
+        return (), f"where in the source is not known: {first_line(error)}"
 
 
 def _cause(found: Found, record: CaseRecord, diagnose: Diagnose) -> Diagnosis:

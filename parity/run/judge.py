@@ -60,7 +60,8 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     inclusive = measure_inclusive(matches, exclusives, sides, store, fail_limit, progress)
     rungs = context.options.rungs
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
-    record = CaseRecord(matches, calls[0], sides, exclusives, context.weights, store, found)
+    weights = context.weights
+    record = CaseRecord(matches, calls[0], sides, exclusives, weights, store, found, calls[1])
     return resolved(record, context.reference.diagnose, progress)
 
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import renamed
+from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
@@ -63,6 +64,12 @@ class Reference(Protocol):
 
     def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
         """The cause of what one call gets wrong, as far as the reference can tell."""
+        ...
+
+    def lines(self, order: int, record: CaseRecord) -> Sequence[Lines]:
+        """Where in the source the call with this `order` parts from the port's, of each mistake in
+        it, as far as the reference can tell.
+        """
         ...
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:

@@ -166,7 +166,7 @@ class _Bench:
         report: Report,
     ) -> Trial:
         expected = _charged(expected, report.coverage.inlined)
-        found = {fault.path: fault.cause for fault in report.faults}
+        found = {fault.path: fault.cause for fault in report.faults if not fault.parting}
         evidence = "; ".join(fault.evidence for fault in report.faults)
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)
 

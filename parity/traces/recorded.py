@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from parity.core.calls import Leaf, ModuleInfo, Trace
+from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
@@ -71,6 +72,10 @@ class Recorded:
     def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
         return diagnosis(found, record, self._advice)
+
+    def lines(self, order: int, record: CaseRecord) -> Sequence[Lines]:
+        """None: a trace has no code that could run."""
+        return ()
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments of the recorded classes."""

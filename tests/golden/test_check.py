@@ -20,8 +20,9 @@ def agree(checked, run):
     for column in ABOUT:  # where one has no figure the other has none
         ours, theirs = checked.table[column], run.table[column]
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6 * (column == "R"))
-    places = [[(f.path, f.call, f.case, f.segment, f.calls) for f in r.faults]
-              for r in (checked, run)]  # fmt: skip
+    # a trace has no code that could run: of several mistakes in one call it shows the first
+    first = [[f for f in r.faults if not f.parting] for r in (checked, run)]
+    places = [[(f.path, f.call, f.case, f.segment, f.calls) for f in found] for found in first]
     assert places[0] == places[1]
     for what in ("verdict", "coverage", "weights", "unexercised", "partial"):
         assert getattr(checked, what) == getattr(run, what), what
@@ -39,7 +40,7 @@ def test_it_says_what_a_run_does(both):
     assert set(run.table["verdict"]) == {"PASS", "FAIL"}
     assert run.table["R"].notna().sum() > 10
     assert run.verdict == "FAIL"
-    assert [fault.path for fault in run.faults] == ["stem", "block", ""]
+    assert [fault.path for fault in run.faults if not fault.parting] == ["stem", "block", ""]
     assert run.unexercised[-1] == "4 cases only"
     assert checked.facts["uncaptured"] == run.facts["uncaptured"]
 

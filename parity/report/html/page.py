@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from parity.core.globs import path_name
 from parity.report.contents import Contents
+from parity.report.excerpts import excerpt
 from parity.report.html.data import page_data
 from parity.report.modules import module_tree
 from parity.report.sections import (
@@ -45,7 +46,7 @@ def environment() -> "Environment":
     )
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
-    found.filters |= {"place": fault_place, "reason": fault_reason}
+    found.filters |= {"place": fault_place, "reason": fault_reason, "excerpt": excerpt}
     return found
 
 

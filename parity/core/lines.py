@@ -1,0 +1,38 @@
+"""Records of source lines: where in the code of both sides two programs part."""
+
+from dataclasses import dataclass
+
+MOST = 5
+"""How many lines a side has at most."""
+
+
+@dataclass(frozen=True)
+class SourceLine:
+    """A line of a user's file, `file` relative to the working directory where it is below it.
+
+    `operation` is what the line does there that the other side does not. `before` and `after` are
+    up to two lines around it.
+    """
+
+    file: str
+    line: int
+    text: str
+    operation: str
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """File and line, as editors and terminals open them."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines at which the port and the reference part, of each side the likeliest first.
+
+    A side is empty where its code is a library's alone.
+    """
+
+    port: tuple[SourceLine, ...] = ()
+    reference: tuple[SourceLine, ...] = ()

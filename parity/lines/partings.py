@@ -1,0 +1,173 @@
+"""All partings of two programs: after the first the reference's value is put in, and on."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+import numpy as np
+
+from parity.core.arrays import Array
+from parity.lines.axes import orders
+from parity.lines.frontier import Pair, Parting, Walk, parting, walks
+from parity.lines.operations import Program
+from parity.lines.values import Likeness, Twin, Values, usual
+
+ROUNDS = 6
+"""How many times a value is put in."""
+
+ALIKE = 0.5
+"""Cosine from which a wrong value may stand where the reference's does."""
+
+ORDERS = 16
+"""How many orders of axes are tried for it."""
+
+Wrong = Callable[[Values], Sequence[Pair]]
+"""The results that are wrong."""
+
+
+def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> list[Parting]:
+    """The partings in their order, each with the reference's values put in at those before it.
+
+    A further one counts only if that made values right that were not.
+    """
+    found: list[Parting] = []
+    values = Values(ref, port, factor)
+    wrong = list(wrong_of(values))
+    while wrong and len(found) < ROUNDS:
+        found.append(parting(ref, port, values, wrong))
+        healed = _healed(ref, port, values, wrong)
+        if healed is None:
+            break
+        port = healed
+        values = Values(ref, port, factor)
+        wrong = list(wrong_of(values))
+    return found
+
+
+def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Program | None:
+    """The port with a value of the reference at the parting, if that makes something right."""
+    own, other = walks(ref, port, values, wrong)
+    results = {pair.port.value: pair.ref.value for pair in wrong}
+    frontier = _made_at(own)
+    for first, second, array in chain(
+        _odd_cuts(ref, port, values, other), _cuts(ref, port, own, other)
+    ):
+        fits = results.get(second, first) == first  # a result is the other side's result
+        if fits and _holds(array, port.values[second].array, values.limit(first)):
+            healed = put(port, second, array)
+            after = Values(ref, healed, values.factor)
+            if _heals(other, second, after, first in frontier):
+                return healed
+    return None
+
+
+Cut = tuple[int, int, Array]
+"""A value of the reference, one of the port that it may stand for, and the array as that lies."""
+
+
+def _odd_cuts(ref: Program, port: Program, values: Values, walk: Walk) -> Iterator[Cut]:
+    """Where a value became odd; counterparts that nothing else is come first."""
+    for second, twins in walk.odd():
+        for twin in sorted(twins, key=lambda one: _right(values.of_reference(one.number))):
+            array = ref.values[twin.number].array * (1.0 if twin.in_order else twin.factor)
+            lying = _places(array, port, [second], {second})
+            yield from ((twin.number, *one) for one in lying)
+
+
+def _cuts(ref: Program, port: Program, own: Walk, other: Walk) -> Iterator[Cut]:
+    """Wrong values of both sides, from the partings on."""
+    frontier, its = _made_at(own), _made_at(other)
+    for first in own.wrong:
+        sure = its if first in frontier else set()
+        lying = _places(ref.values[first].array, port, other.wrong, sure)
+        yield from ((first, *one) for one in lying)
+
+
+def _made_at(walk: Walk) -> set[int]:
+    """The values that the frontier makes."""
+    return {number for operation in walk.frontier for number in operation.outputs}
+
+
+def _heals(walk: Walk, number: int, after: Values, frontier: bool) -> bool:
+    """True if all that uses a value alone is right now; at the frontier, if anything is."""
+    users = walk.users(number)
+    alone = [x for x in users if all(n == number or walk.stops(n) for n in x.inputs)]
+    right = [any(_told(after.of_port(n)) for n in x.outputs) for x in alone]
+    if not users or (right and all(right)):
+        return True
+    later = (n for n in walk.wrong if n > number and _right(after.of_port(n)))
+    return frontier and next(later, None) is not None
+
+
+def _told(twin: Twin | None) -> bool:
+    """True for a counterpart that cannot be one by chance."""
+    return twin is not None and twin.likeness is not Likeness.FEW
+
+
+def _right(twin: Twin | None) -> bool:
+    return twin is not None and twin.plain and _told(twin)
+
+
+def _places(
+    array: Array, port: Program, numbers: Sequence[int], sure: Collection[int]
+) -> list[tuple[int, Array]]:
+    """The port's values that an array of the reference may stand for, the nearest first, and the
+    array as they lie; those that are `sure` need not be like it.
+    """
+    found = []
+    for number in numbers:
+        own = port.values[number].array
+        if own.size != array.size or array.size == 1 or _kind(own) != _kind(array):
+            continue
+        tried = list(islice(orders(array.shape, own.shape), ORDERS))
+        fewest = min((len(order.split) for order in tried), default=0)
+        near = [
+            (not usual(order, array.shape), *_nearness(order.of(array), own), order)
+            for order in tried
+            if len(order.split) == fewest
+        ]
+        like = [one for one in near if one[2] > ALIKE or number in sure]
+        if like:
+            _, gap, _, order = min(like, key=lambda one: one[:2])
+            found.append((number not in sure, gap, number, order.of(array)))
+    return [(number, lying) for _, _, number, lying in sorted(found, key=lambda one: one[:3])]
+
+
+def _nearness(one: Array, other: Array) -> tuple[float, float]:
+    """The distance in units of the size, and the cosine, of the entries that are finite."""
+    both = np.isfinite(one) & np.isfinite(other)
+    x, y = one[both].astype(np.float64), other[both].astype(np.float64)
+    size, its = float(np.linalg.norm(x)), float(np.linalg.norm(y))
+    if not size or not its:
+        return float("inf"), 0.0
+    return float(np.linalg.norm(x - y)) / size, float((x * y).sum()) / (size * its)
+
+
+def _holds(array: Array, port: Array, limit: float) -> bool:
+    """True if the port's type can hold the values: one of its own rounding would part again."""
+    if _kind(array) != "f":
+        return True
+    finite = array[np.isfinite(array)].astype(np.float64)
+    gap = finite - finite.astype(port.dtype).astype(np.float64)
+    return not gap.size or float(np.sqrt(np.square(gap).mean())) <= limit
+
+
+def _kind(array: Array) -> str:
+    """The sort of numbers that an array holds."""
+    return {"b": "b", "i": "i", "u": "i", "c": "c"}.get(array.dtype.kind, "f")
+
+
+def put(program: Program, number: int, array: Array) -> Program:
+    """The program with another value there, and what follows from it."""
+    values = list(program.values)
+    values[number] = replace(values[number], array=array.astype(values[number].array.dtype))
+    changed = {number}
+    for operation in program.operations:
+        if operation.again is None or changed.isdisjoint(operation.inputs):
+            continue
+        arrays = operation.again([values[x].array for x in operation.inputs])
+        for output, made in zip(operation.outputs, arrays, strict=True):
+            if output != number:
+                values[output] = replace(values[output], array=made)
+                changed.add(output)
+    return Program(values, program.operations)

@@ -1,0 +1,172 @@
+import json
+from pathlib import Path
+
+import jax.numpy as jnp
+import jsonschema
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from flax import nnx
+
+import parity
+from parity.lines import lines
+from parity.report.terminal import as_text
+from tests.lines.attention import marked
+from tests.nets import ported, randomise
+from tests.reports import SCHEMA, compare
+
+X = np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)
+
+
+class Block(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(6, 8), torch.nn.Linear(8, 6)
+        self.norm = torch.nn.LayerNorm(6)
+
+    def forward(self, x):
+        h = self.up(self.norm(x)) * 0.5
+        return x + self.down(F.gelu(h))
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x):
+        return self.second(self.first(x))
+
+
+class PortBlock(nnx.Module):
+    def __init__(self, block, wrong):
+        self.up, self.down, self.norm = map(ported, (block.up, block.down, block.norm))
+        self.wrong = wrong
+
+    def __call__(self, x):
+        h = self.up(self.norm(x)) * (0.25 if self.wrong == "factor" else 0.5)  # fault: factor
+        exact = self.wrong != "gelu"
+        return x + self.down(nnx.gelu(h, approximate=not exact))  # fault: gelu
+
+
+class PortNet(nnx.Module):
+    def __init__(self, net, wrong=""):
+        self.first, self.second = PortBlock(net.first, ""), PortBlock(net.second, wrong)
+        self.remat = False
+
+    def __call__(self, x):
+        if self.remat:
+            return nnx.remat(lambda own, x: own.second(own.first(x)))(self, x)
+        h = self.first(x)
+        return self.second(h)  # fault: call
+
+
+def port_of(net, wrong):
+    port = PortNet(net, wrong)
+    if wrong == "epsilon":
+        port.second.norm.epsilon = 1e-2
+    return port
+
+
+@pytest.fixture(scope="module")
+def net():
+    torch.manual_seed(0)
+    return randomise(Net())
+
+
+@pytest.fixture(scope="module")
+def report(net):
+    port = port_of(net, "factor")
+    before = nnx.to_flat_state(nnx.state(port))
+    made = compare(net, port, (X,))
+    after = nnx.to_flat_state(nnx.state(port))
+    assert all(x[1] is y[1] or x[1][...] is y[1][...] for x, y in zip(before, after, strict=True))
+    return made
+
+
+def test_a_fault_has_the_line_of_each_side(report):
+    (fault,) = report.faults
+    assert fault.path == "second"
+    assert fault.lines.port[0].line in marked(__file__, "factor")
+    assert fault.lines.port[0].file == str(Path(__file__).relative_to(Path.cwd()))
+    own = fault.lines.reference[0]
+    assert own.text.strip() == "h = self.up(self.norm(x)) * 0.5"
+    assert Path(__file__).read_text().split("\n")[own.line - 1] == own.text
+    assert len(own.before) == len(own.after) == 2
+
+
+def test_between_modules_too(net):
+    (fault,) = compare(net, port_of(net, "gelu"), (X,)).faults
+    assert fault.lines.port[0].line in marked(__file__, "gelu")
+    assert fault.lines.reference[0].text.strip() == "return x + self.down(F.gelu(h))"
+
+
+def test_where_a_layer_of_a_library_is_wrong_it_is_the_line_that_calls_it(net):
+    (fault,) = compare(net, port_of(net, "epsilon"), (X,)).faults
+    assert fault.path == "second.norm"
+    assert fault.lines.port[0].line in marked(__file__, "factor")
+    assert fault.lines.port[0].operation == "call of LayerNorm"
+    assert fault.lines.reference[0].text.strip() == "h = self.up(self.norm(x)) * 0.5"
+
+
+def test_where_lines_are_few_the_call_is_the_last(report):
+    (fault,) = report.faults
+    assert fault.lines.port[-1].line in marked(__file__, "call")
+
+
+def test_calls_under_a_transformation_are_opened_on_both_sides(net):
+    port = port_of(net, "factor")
+    port.remat = True
+    fault = compare(net, port, (X,)).first_fault
+    assert fault.path == ""
+    assert fault.lines.port[0].line in marked(__file__, "factor")
+    assert fault.lines.reference[0].text.strip() == "h = self.up(self.norm(x)) * 0.5"
+
+
+def test_a_right_port_costs_nothing(net, monkeypatch):
+    def fail(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(lines, "trace_reference", fail)
+    monkeypatch.setattr(lines, "trace_port", fail)
+    assert compare(net, port_of(net, ""), (X,)).verdict == "PASS"
+    (fault,) = compare(net, port_of(net, "factor"), (X,)).faults
+    assert fault.lines is None
+    assert "where in the source is not known" in fault.evidence
+
+
+def test_lines_are_in_every_form_of_a_report(report, tmp_path):
+    report.write(tmp_path)
+    jsonschema.validate(json.loads((tmp_path / "report.json").read_text()), SCHEMA)
+    again = parity.Report.from_json(tmp_path)
+    assert again.faults[0].lines == report.faults[0].lines
+    own, other = report.faults[0].lines.port[0], report.faults[0].lines.reference[0]
+    for text in (as_text(report), as_text(again), (tmp_path / "report.md").read_text()):
+        assert f"port {own.place}"[:40] in text
+        assert f"> {own.line}" in text
+        assert f"> {other.line}" in text
+    page = (tmp_path / "report.html").read_text()
+    assert f"<mark>{own.line} " in page
+    assert f'<span class="path">{other.place}</span>' in page
+
+
+def test_a_function_without_taps_is_seen_by_its_values(net):
+    def function(params, x):
+        for name in ("first", "second"):
+            own = params[name]
+            mean = x.mean(-1, keepdims=True)
+            scaled = (x - mean) / jnp.sqrt(jnp.square(x - mean).mean(-1, keepdims=True) + 1e-5)
+            h = scaled * own["norm"]["weight"][None] + own["norm"]["bias"][None]
+            h = (h @ own["up"]["weight"].T + own["up"]["bias"][None]) * 0.5
+            h = nnx.gelu(h)  # fault: function
+            x = x + h @ own["down"]["weight"].T + own["down"]["bias"][None]
+        return x
+
+    params = {}
+    for name, tensor in net.state_dict().items():
+        block, layer, leaf = name.split(".")
+        params.setdefault(block, {}).setdefault(layer, {})[leaf] = jnp.asarray(tensor.numpy())
+    fault = compare(net, parity.Functional(function, params), (X,)).first_fault
+    assert fault.lines.port[0].line in marked(__file__, "function")
+    assert fault.lines.reference[0].text.strip() == "return x + self.down(F.gelu(h))"
