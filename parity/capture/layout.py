@@ -105,11 +105,11 @@ def hint(called: Call) -> Iterator[None]:
         raise
 
 
-def moved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with axis 1 moved to last."""
-    return (shape[0], *shape[2:], shape[1])
+def channel_last(rank: int) -> tuple[int, ...]:
+    """The order of axes that moves axis 1 to the end."""
+    return (0, *range(2, rank), 1)
 
 
-def unmoved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with the last axis moved to 1."""
-    return (shape[0], shape[-1], *shape[1:-1])
+def channel_second(rank: int) -> tuple[int, ...]:
+    """The order of axes that moves the last to 1."""
+    return (0, rank - 1, *range(1, rank - 1))

@@ -103,7 +103,9 @@ def named_tensors(root: torch.nn.Module) -> list[Tensor]:
         buffers = dict(module.named_buffers(recurse=False))
         for name, value in (dict(module.named_parameters(recurse=False)) | buffers).items():
             read, shape = functools.partial(to_numpy, value), tuple(value.shape)
-            found.append(Tensor(path, name, shape, read, name in buffers, id(value)))
+            derived = name in module._non_persistent_buffers_set
+            buffer = name in buffers
+            found.append(Tensor(path, name, shape, read, buffer, id(value), derived=derived))
     return found
 
 

@@ -87,16 +87,26 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the reference's recorded array becomes the port's: its axes in this order, then split or
+    joined into this shape.
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LeafMatch:
     """A leaf of the reference and the port's leaf that corresponds to it.
 
-    `undo` says that the reference's array is to be read in its own layout after all. `problem`
+    `reading` is how the reference's array is to be read, `None` for as it was recorded. `problem`
     is why the two cannot be compared (`None` if they can), `declared` why they need not be.
     """
 
     ref: Leaf
     port: Leaf | None
-    undo: bool = False
+    reading: Reading | None = None
     problem: Problem | None = None
     declared: str = ""
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from parity.capture.torch import Method
-from parity.core.arrays import Array, comparable
+from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.store import Store
 from parity.force.common import Recording, within
@@ -226,5 +226,5 @@ def _arrays(
         tensor = tensors.get(leaf.ref.name)
         if tensor is not None and comparable(leaf):
             array = to_array(tensor, leaf.ref.moved)
-            found[order, leaf.ref.name] = np.moveaxis(array, -1, 1) if leaf.undo else array
+            found[order, leaf.ref.name] = as_read(array, leaf.reading)
     return found

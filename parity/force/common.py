@@ -138,12 +138,12 @@ def values(match: Match, store: Store) -> list[Array]:
 def reference(leaf: LeafMatch, store: Store) -> Array:
     """The reference's array of a leaf in the port's layout."""
     assert leaf.ref.buffer is not None
-    return read(store, leaf.ref.buffer, leaf.undo)
+    return read(store, leaf.ref.buffer, leaf.reading)
 
 
 def same(leaf: LeafMatch) -> bool:
     """True if both sides recorded the same bytes."""
-    return not leaf.undo and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
+    return not leaf.reading and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
 
 
 def unforced(match: Match) -> str:

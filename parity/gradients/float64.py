@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from parity.core.arrays import Array, read
+from parity.core.calls import Reading
 from parity.core.store import Buffer, Store
 from parity.gradients.noise import SHAKES
 from parity.gradients.protocol import Key, WideGradients
@@ -28,13 +29,13 @@ class Float64:
         """The calls that an output goes on to, by `order`; that of the parent if returned."""
         return self._gradients.flows.get(key, ())
 
-    def get(self, key: Key, undo: bool = False) -> Noise:
+    def get(self, key: Key, reading: Reading | None = None) -> Noise:
         """A gradient and its noise; nothing of one that is not known."""
         found, jump = self._gradients.of.get(key), self._jumps.get(key)
         if found is None:
             return None, 0.0, None
-        jumps = None if jump is None else read(self._store, jump, undo)
-        return read(self._store, found.value, undo), found.spread, jumps
+        jumps = None if jump is None else read(self._store, jump, reading)
+        return read(self._store, found.value, reading), found.spread, jumps
 
     def shake(self) -> None:
         """Measure how far a few roundings move each entry of a gradient.

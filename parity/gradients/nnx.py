@@ -263,7 +263,7 @@ class _Differentiating(Observer):
             buffer = self._recorded.of.get((match.ref.order, side, leaf.ref.name))
         if leaf is None or buffer is None:
             return jnp.zeros(own.shape, own.dtype)
-        return jnp.asarray(conjugate(read(self._store, buffer, leaf.undo)), own.dtype)
+        return jnp.asarray(conjugate(read(self._store, buffer, leaf.reading)), own.dtype)
 
     def _put(self, array: Any) -> Buffer:
         return self._store.put(conjugate(np.asarray(array)))

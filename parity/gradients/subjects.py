@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from parity.core.arrays import Array, read
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, Reading
 from parity.core.measurements import UNSTEADY
 from parity.core.store import Buffer
 from parity.core.tensors import Weight
@@ -78,11 +78,11 @@ class Subjects:
         """The gradient at an input or output of a call, with the port's in `gradients`."""
         assert leaf.port is not None
         order, name = match.ref.order, leaf.ref.name
-        ref = self._array(self._runs.recorded.of.get((order, side, name)), leaf.undo)
+        ref = self._array(self._runs.recorded.of.get((order, side, name)), leaf.reading)
         if ref is None:
             ref = np.zeros_like(reference(leaf, self._store))
         port = self._array(gradients.get((order, side, leaf.port.name)))
-        noise = (float64 or self._runs.float64).get((order, side, name), leaf.undo)
+        noise = (float64 or self._runs.float64).get((order, side, name), leaf.reading)
         return Subject(match, name, ref, port, *noise, fail_limit(match.ref.kind))
 
     def subtree(self, match: Match, float64: Float64) -> Iterator[Subject]:
@@ -164,8 +164,8 @@ class Subjects:
     def _why(self, calls: Sequence[Match]) -> str:
         return next(filter(None, map(self._runs.why, calls)), "")
 
-    def _array(self, buffer: Buffer | None, undo: bool = False) -> Array | None:
-        return None if buffer is None else read(self._store, buffer, undo)
+    def _array(self, buffer: Buffer | None, reading: Reading | None = None) -> Array | None:
+        return None if buffer is None else read(self._store, buffer, reading)
 
     def _port_tensor(
         self,

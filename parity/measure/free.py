@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from parity.core.arrays import Array, comparable, read
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, Reading
 from parity.core.measurements import Metrics
 from parity.core.metrics import compare_arrays, ratio, rms_distance
 from parity.core.store import Buffer, Store
@@ -21,7 +21,7 @@ Key = tuple[int, str]
 THREADS = 4
 """At most: memory bounds how many pairs of arrays can be measured at once."""
 
-_Job = tuple[Buffer, Buffer, bool]
+_Job = tuple[Buffer, Buffer, Reading | None]
 T = TypeVar("T")
 
 
@@ -52,8 +52,8 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     progress.stage("free-running error", len(returned) + len(given_only))
 
     def measured(how: Callable[[Array, Array], T], job: _Job) -> tuple[_Job, T]:
-        ref, port, undo = job
-        found = how(read(store, ref, undo), store.get(port))
+        ref, port, reading = job
+        found = how(read(store, ref, reading), store.get(port))
         progress.advance()
         return job, found
 
@@ -70,12 +70,12 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
 
 def _jobs(leaves: Sequence[LeafMatch]) -> list[tuple[LeafMatch, _Job]]:
     pairs = [(leaf, comparable(leaf)) for leaf in leaves]
-    return [(leaf, (*buffers, leaf.undo)) for leaf, buffers in pairs if buffers]
+    return [(leaf, (*buffers, leaf.reading)) for leaf, buffers in pairs if buffers]
 
 
 def _exact(job: _Job) -> bool:
-    ref, port, undo = job
-    return not undo and ref.digest == port.digest
+    ref, port, reading = job
+    return not reading and ref.digest == port.digest
 
 
 def _together(given: Sequence[_Job], distances: Mapping[_Job, tuple[float, float]]) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.capture.hooks_nnx import Observer, observed
-from parity.core.arrays import Array, comparable, moved_back
+from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Match, above
 from parity.core.measurements import Error
 from parity.core.problems import Problem, not_measured
@@ -155,7 +155,7 @@ class _Run:
             else:
                 wide = wide or self._float64(match)
                 array = wide[0].get(leaf.ref.name)
-                error = score(ref, port, None if array is None else moved_back(array, leaf.undo))
+                error = score(ref, port, None if array is None else as_read(array, leaf.reading))
                 error = replace(error, problem=error.problem or wide[1])
             self.found[match.ref.order, leaf.ref.name] = error.of_subtree()
         self.progress.advance()
@@ -199,7 +199,7 @@ class _Watcher(Observer):
 def _receives(match: Match, given: Flat, digests: Mapping[str, bytes]) -> bool:
     """True if a call with these arguments is the matched one on the reference's inputs."""
     forced = by_port_leaf(match.inputs)
-    buffers = {name: None if leaf.undo else leaf.ref.buffer for name, leaf in forced.items()}
+    buffers = {name: None if leaf.reading else leaf.ref.buffer for name, leaf in forced.items()}
     known = {name: buffer.digest for name, buffer in buffers.items() if buffer is not None}
     return match.port.arguments == given.skeleton and len(forced) == len(known) and known == digests
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from parity.core.pair import Case
-from parity.core.tensors import tied
 from parity.host import memory
 from parity.host.progress import Progress
 from parity.report import Report
@@ -48,7 +47,6 @@ def run_cases(
     what the inputs of the cases leave out.
     """
     reference, port, options = comparison.reference, comparison.port, comparison.options
-    options = replace(options, tied=tied(reference.tensors()))
     progress.stage("comparing the weights")
     pairing = port.pair(reference, options)
     outcomes: list[Outcome] = []

@@ -26,8 +26,8 @@ def match(context: Context, recording: Recording) -> Compared:
         recording.port,
         rename=rename,
         declared={**(options.declared or {}), **deeper},
-        rules=options.fused,
-        tied=options.tied,
+        weight_map=context.weights,
+        store=context.store,
         inlining=context.port.inlines,
     )
     if not options.only:

@@ -7,7 +7,6 @@ from flax import nnx
 
 from parity.capture import nnx as capture_nnx
 from parity.core.calls import ModuleInfo
-from parity.core.globs import renamed
 from parity.core.tensors import Tensor, Weight
 from parity.options.options import Options
 from parity.weights.module_map import Folding, fold
@@ -36,15 +35,12 @@ def pair(
     """Pair the reference's modules and tensors with those of the port."""
     found = capture_nnx.submodules(port)
     infos = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    names = {path: renamed(path, options.rename or {}) for path in modules}
-    folding = fold(modules, infos, names, options.tied)
     weight_map = make_weight_map(
         tensors,
         capture_nnx.named_tensors(port),
-        modules=found,
-        folding=folding,
         rename=options.rename,
         rules=options.fused,
         declared=options.declared,
     )
+    folding = fold(modules, infos, weight_map, options.rename or {})
     return Pairing(len(modules), folding, weight_map, tensors)

@@ -15,8 +15,8 @@ def pair_traces(
     modules: Mapping[str, ModuleInfo], tensors: Sequence[Tensor], golden: Golden
 ) -> Pairing:
     """Modules of the same path, and tensors of the same values."""
-    folding = fold(modules, golden.modules, {path: path for path in modules})
-    found = make_weight_map(tensors, golden.tensors, modules=golden.modules, folding=folding)
+    found = make_weight_map(tensors, golden.tensors)
+    folding = fold(modules, golden.modules, found, {})
     refs, ports = ({one.full_name: one for one in side} for side in (tensors, golden.tensors))
     return Pairing(len(modules), folding, tuple(_in_order(one, refs, ports) for one in found))
 

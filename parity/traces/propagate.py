@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from parity.align.calls import same_value
+from parity.align.leaves import same_value
 from parity.core.arrays import comparable, read
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, Reading
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.problems import Problem, not_measured, other_value
@@ -61,7 +61,7 @@ class PropagatedErrors:
         self._inside: dict[int, list[Match]] = defaultdict(list)
         for match in matches:
             self._inside[match.parent].append(match)
-        self._distances: dict[tuple[Buffer, Buffer, bool], float] = {}
+        self._distances: dict[tuple[Buffer, Buffer, Reading | None], float] = {}
         self._values = {order: tuple(_values(match)) for order, match in self._matches.items()}
         self._given = {
             order: max([self._largest(match.inputs), *(off for *_, off in self._values[order])])
@@ -185,7 +185,7 @@ class PropagatedErrors:
             return 0.0
         if buffers[0].dtype.kind in "biu":
             return 0.0 if np.array_equal(*self._arrays(leaf)) else math.inf
-        job = (*buffers, leaf.undo)
+        job = (*buffers, leaf.reading)
         if job not in self._distances:
             found = distance(*self._arrays(leaf))[1]
             self._distances[job] = 0.0 if math.isnan(found) else found
@@ -194,12 +194,12 @@ class PropagatedErrors:
     def _alike(self, leaf: LeafMatch) -> bool:
         """True if both are the same bytes."""
         buffers = comparable(leaf)
-        return buffers is not None and not leaf.undo and buffers[0].digest == buffers[1].digest
+        return buffers is not None and not leaf.reading and buffers[0].digest == buffers[1].digest
 
     def _arrays(self, leaf: LeafMatch) -> tuple[Array, Array]:
         buffers = comparable(leaf)
         assert buffers is not None
-        return read(self._store, buffers[0], leaf.undo), self._store.get(buffers[1])
+        return read(self._store, buffers[0], leaf.reading), self._store.get(buffers[1])
 
     def _score(self, kind: str, leaf: LeafMatch, wide: Array | None, before: float) -> Error:
         """The error of code that got what is off by `before`; see the top of this file for R."""

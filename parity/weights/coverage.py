@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Row
-from parity.weights.suggest import how
 
 
 def resolved(
@@ -53,25 +52,8 @@ def with_weights(
         buffers=len(buffers),
         matched_buffers=_paired(buffers),
         unmatched_tensors=tuple(unmatched),
-        suggestions=_suggestions(coverage.unmatched, weights),
     )
 
 
 def _paired(tensors: Sequence[Sequence[Weight]]) -> int:
     return sum(all(line.paired for line in own) for own in tensors)
-
-
-def _suggestions(unmatched: Sequence[str], weights: Sequence[Weight]) -> dict[str, str]:
-    """For modules without a counterpart, the port's that holds what they and those inside hold."""
-    found: dict[str, str] = {}
-    for line in weights:
-        leaf_path = line.suggested.rpartition(".")[0]
-        for path in unmatched:
-            inner = line.path.removeprefix(path)
-            if not line.suggested or path in found or not line.path.startswith(path):
-                continue
-            if inner[:1] in ("", ".") and leaf_path.endswith(inner):
-                port_path = leaf_path.removesuffix(inner)
-                if port_path != path:
-                    found[path] = f"the port's `{port_path}` may be it: use {how(path, port_path)}"
-    return found

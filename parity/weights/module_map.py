@@ -1,66 +1,62 @@
-"""Modules that only one side has: their tensors count as those of the module around them.
+"""Modules of both sides that correspond: those that hold the same tensors.
 
-A wrapper level more puts a convolution's kernel one module deeper; a convolution written out as a
-function puts it one module higher.
+A container corresponds to the one around the same modules. What has no tensors goes by its place
+and name. A module of which the port holds the tensors elsewhere counts with the module around it.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from parity.core.calls import ModuleInfo
+from parity.core.globs import renamed
+from parity.core.tensors import Part, Weight
 
-SPARE = frozenset({"num_batches_tracked"})
-"""Buffers that evaluation does not read and ports leave out."""
+Ids = frozenset[tuple[str, str]]
+"""Pieces of the port's leaves: their names and places."""
+
+Turn = tuple[int, int]
+"""Which of how many layers that are stacked, and called in turn."""
 
 
 @dataclass(frozen=True)
 class Folding:
-    """Modules that correspond, and those with which the tensors of the others count.
+    """Modules that correspond.
 
-    `port_of` maps paths of the reference to the port's. `ref` and `port` map, on each side, the
-    path of a module without a counterpart to that of the module that its tensors count with.
+    `port_of` maps paths of the reference to the port's. Several have the same where the port holds
+    them stacked: `turn_of` says which of them each is. `held` are the reference's modules of whose
+    tensors the port has all.
     """
 
     port_of: Mapping[str, str] = field(default_factory=dict)
-    ref: Mapping[str, str] = field(default_factory=dict)
-    port: Mapping[str, str] = field(default_factory=dict)
+    turn_of: Mapping[str, Turn] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
 
 
 def fold(
     ref: Mapping[str, ModuleInfo],
     port: Mapping[str, ModuleInfo],
-    names: Mapping[str, str],
-    tied: Mapping[str, str] | None = None,
+    weight_map: Sequence[Weight],
+    rename: Mapping[str, str],
+    called: tuple[Collection[str], Collection[str]] = ((), ()),
 ) -> Folding:
-    """Find for each module without a counterpart the module around it that has one.
+    """Pair modules by the tensors that they and those inside them hold.
 
-    `names` are the reference's paths as the port has them. Tensors move only where that makes both
-    sides equal by number and size, and only one side has modules of its own there: if both do, a
-    module has another name, and nobody said so with `rename`. Of a tensor that modules of the
-    reference share, `tied` has each name and the first: the port may hold it once.
+    `rename` maps globs of the reference's paths to the port's, whatever they hold. Of modules that
+    hold the same, one around the other, the `called` ones of each side come first.
     """
-    tied = tied or {}
-    given = {name for path, name in names.items() if name != path}
-    port_of = {
-        path: name
-        for path, name in names.items()
-        if path in ref and name in port and (name != path or path not in given)
-    }
-    taken = set(port_of.values())
-    ref_rest, port_rest = _by_owner(ref, port_of), _by_owner(port, taken)
-    held = {tied.get(name, "") for path in port_of for name in _names(path, ref[path])}
-    ref_owner: dict[str, str] = {}
-    port_owner: dict[str, str] = {}
-    for path, name in port_of.items():
-        finer, coarser = port_rest.get(name, []), ref_rest.get(path, [])
-        have = sum((_sizes(port[p]) for p in finer), _sizes(port[name]))
-        want = sum((_sizes(ref[p]) for p in coarser), _sizes(ref[path]))
-        once = _sizes(ref[path]) + _sizes_once(coarser, ref, tied, held)
-        if bool(finer) != bool(coarser) and have in (want, once):
-            port_owner |= dict.fromkeys(finer, name)
-            ref_owner |= dict.fromkeys(coarser, path)
-    return Folding(port_of, ref_owner, port_owner)
+    work = _Pairing(ref, port)
+    given = {path: renamed(path, rename) for path in ref}
+    for path, name in given.items():
+        if not path or name != path:
+            work.take(path, name)
+    sides = _held(ref, port, weight_map)
+    work.by_tensors(*sides, given, called)
+    work.by_place(given, *sides)
+    lacking = {line.path for line in weight_map if line.name and not line.paired}
+    return Folding(
+        work.port_of, work.turn_of, frozenset(path for path in ref if path not in lacking)
+    )
 
 
 def around(path: str, known: Collection[str]) -> str:
@@ -70,35 +66,116 @@ def around(path: str, known: Collection[str]) -> str:
     return path
 
 
-def _by_owner(modules: Mapping[str, ModuleInfo], known: Collection[str]) -> dict[str, list[str]]:
-    """Modules with tensors that are not among the `known`, by the nearest of these around them."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path, info in modules.items():
-        if path not in known and _sizes(info):
-            found[around(path, known)].append(path)
-    return found
+@dataclass(frozen=True)
+class _Held:
+    """Pieces that each module holds: by itself, and with those inside; the turn they have."""
+
+    own: Mapping[str, Ids]
+    inside: Mapping[str, Ids]
+    turn: Mapping[str, Turn]
 
 
-def _names(path: str, info: ModuleInfo) -> dict[str, int]:
-    """The sizes of a module's tensors by full name."""
-    prefix = f"{path}." if path else ""
-    return {f"{prefix}{name}": size for name, size in _own(info).items()}
+class _Pairing:
+    def __init__(self, ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo]) -> None:
+        self._ref, self._port = ref, port
+        self.port_of: dict[str, str] = {}
+        self.turn_of: dict[str, Turn] = {}
+        self._taken: set[tuple[str, Turn | None]] = set()
+
+    def take(self, path: str, name: str, turn: Turn | None = None) -> bool:
+        """Pair two modules, if both are there and free."""
+        free = path not in self.port_of and (name, turn) not in self._taken
+        if not free or path not in self._ref or name not in self._port:
+            return False
+        self.port_of[path] = name
+        self._taken.add((name, turn))
+        if turn is not None:
+            self.turn_of[path] = turn
+        return True
+
+    def by_tensors(
+        self,
+        ref: _Held,
+        port: _Held,
+        given: Mapping[str, str],
+        called: tuple[Collection[str], Collection[str]],
+    ) -> None:
+        """Modules inside which the same is held."""
+        groups: dict[tuple[Ids, Turn | None], list[str]] = defaultdict(list)
+        places: dict[Ids, list[str]] = defaultdict(list)
+        for path, ids in ref.inside.items():
+            if ids and not self._ref[path].container:
+                groups[ids, ref.turn.get(path)].append(path)
+        for path, ids in port.inside.items():
+            places[ids].append(path)
+        for (ids, turn), paths in groups.items():
+            names = _inner_first(places[ids], called[1])
+            paths = _inner_first(paths, called[0])
+            for path in paths:
+                if given[path] in names:
+                    self.take(path, given[path], turn)
+            for path in paths:  # what holds tensors by itself is a layer, and no container
+                same = (name for name in names if ref.own[path] and ref.own[path] == port.own[name])
+                any(self.take(path, name, turn) for name in same)
+            free = [name for name in names if (name, turn) not in self._taken]
+            left = [path for path in paths if path not in self.port_of]
+            for path, name in zip(left, free, strict=False):
+                if not ref.own[path] or not port.own[name]:
+                    self.take(path, name, turn)
+
+    def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:
+        """Modules of which no tensors tell, under the same name in modules that correspond."""
+        for path in self._ref:
+            outer = around(path.rpartition(".")[0], self.port_of)
+            inner = path.removeprefix(outer).lstrip(".")
+            place = self.port_of.get(outer, "")
+            for name in (f"{place}.{inner}" if place else inner, given[path]):
+                if not (ref.inside.get(path) or port.inside.get(name)):
+                    self.take(path, name, self.turn_of.get(outer))
 
 
-def _sizes_once(
-    paths: Sequence[str], ref: Mapping[str, ModuleInfo], tied: Mapping[str, str], held: set[str]
-) -> Counter[int]:
-    """Number of tensors by size in modules, each tied one once and none that is `held`."""
-    names = {name: size for path in paths for name, size in _names(path, ref[path]).items()}
-    once = {tied.get(name, name): size for name, size in names.items()}
-    return Counter(size for name, size in once.items() if name not in held)
+def _held(
+    ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo], weight_map: Sequence[Weight]
+) -> tuple[_Held, _Held]:
+    own: tuple[dict[str, set[tuple[str, str]]], ...] = (
+        {p: set() for p in ref},
+        {p: set() for p in port},
+    )
+    turns: dict[str, set[Turn | None]] = defaultdict(set)
+    for line in weight_map:
+        if not line.paired:
+            continue
+        part = line.at if isinstance(line.at, Part) else None
+        turn = part.turn if part else None
+        ident = line.nnx_name, str(Part(part.spans[1:])) if part and turn is not None else str(part)
+        owner, leaf_owner = (name.rpartition(".")[0] for name in (line.name, line.nnx_name))
+        of_layer = None if turn is None else (turn, line.nnx_shape[0])
+        for path in _upwards(owner):
+            turns[path].add(of_layer)
+        if owner in own[0]:
+            own[0][owner].add(ident)
+        if leaf_owner in own[1]:
+            own[1][leaf_owner].add(ident)
+    inside = [_inside(side) for side in own]
+    stacked = {path: found.pop() for path, found in turns.items() if len(found) == 1}
+    both = [{path: frozenset(ids) for path, ids in side.items()} for side in own]
+    turn_of = {path: turn for path, turn in stacked.items() if turn is not None}
+    return _Held(both[0], inside[0], turn_of), _Held(both[1], inside[1], {})
 
 
-def _own(info: ModuleInfo) -> dict[str, int]:
-    own = {**info.parameters, **info.buffers}
-    return {name: size for name, size in own.items() if name not in SPARE}
+def _inside(own: Mapping[str, Collection[tuple[str, str]]]) -> dict[str, Ids]:
+    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for path, ids in own.items():
+        for outer in _upwards(path):
+            found[outer].update(ids)
+    return {path: frozenset(found[path]) for path in own}
 
 
-def _sizes(info: ModuleInfo) -> Counter[int]:
-    """Number of tensors by size in a module."""
-    return Counter(_own(info).values())
+def _upwards(path: str) -> list[str]:
+    """A path and all those around it."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:i]) for i in range(len(parts), -1, -1)]
+
+
+def _inner_first(paths: Sequence[str], called: Collection[str]) -> list[str]:
+    return sorted(paths, key=lambda path: (path not in called, -path.count(".")))

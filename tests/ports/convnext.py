@@ -1,4 +1,4 @@
-"""ConvNeXt of transformers; the port has one flat list of blocks, and 1x1 convolutions for Linear."""
+"""ConvNeXt of transformers; the port has a flat list of blocks, and 1x1 convolutions for Linear."""
 
 import jax.numpy as jnp
 from flax import nnx
