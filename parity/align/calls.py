@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.align.leaves import by_order, match_inputs, match_outputs
-from parity.align.readings import Values
+from parity.align.readings import Returned, Values, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.calls import Call, Match, Trace, above
 from parity.core.globs import named, path_name, why
@@ -46,10 +46,11 @@ def align(
     why they need no counterpart. Values in the `store` decide where shapes and names do not.
     Without `inlining`, a module that one side alone calls is missing.
     """
-    called = tuple({call.path for call in trace.calls} for trace in (ref, port))
-    folding = fold(ref.modules, port.modules, weight_map, rename, (called[0], called[1]))
+    values = Values(store)
+    returned = Returned(ref.calls, port.calls, values)
+    folding = fold(ref.modules, port.modules, weight_map, rename, returned)
     folding = with_taps(folding, ref, port, rename)
-    found = _Pairing(ref, port, folding, declared, Values(store))
+    found = _Pairing(ref, port, folding, declared, values)
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
@@ -65,7 +66,7 @@ def align(
         inlined.setdefault(path, reason)
     inlined |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
-    notes = (*_by_order(matches), *tap_notes(*found.lacking, found.spare_taps(), port))
+    notes = (*_by_order(matches, values), *tap_notes(*found.lacking, found.spare_taps(), port))
     coverage = _coverage(ref, port, matches, inlined, folding, declared)
     return Alignment(matches, replace(coverage, unmatched_calls=tuple(unmatched)), notes)
 
@@ -112,7 +113,8 @@ class _Pairing:
         outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, self._values)
         if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
             outputs = tuple(leaf for leaf in outputs if not leaf.only_on)
-        self._matches.append(Match(call, port, inputs, outputs, call.parent))
+        turn = self._folding.turn_of.get(call.path, (None, 1))[0]
+        self._matches.append(Match(call, port, inputs, outputs, call.parent, turn))
 
     def _counterpart(self, call: Call, path: str) -> Call | None:
         """The port's call: of that number, or if one side makes more, what returns the same."""
@@ -128,8 +130,7 @@ class _Pairing:
         return self._spare.pop((path, number), None)
 
     def _same(self, ref: Call, port: Call) -> bool:
-        pairs = zip(ref.outputs, port.outputs, strict=False)
-        return any(self._values.agree(one, other) for one, other in pairs)
+        return returns_same(ref, port, self._values)
 
     def _lacks(self, call: Call, port_path: str | None) -> None:
         if why(call.path, self._declared) is not None or _does_nothing(call):
@@ -209,15 +210,18 @@ def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     }
 
 
-def _by_order(matches: Iterable[Match]) -> tuple[str, ...]:
+def _by_order(matches: Iterable[Match], values: Values) -> tuple[str, ...]:
     """Of outputs that both sides name, and otherwise, that they were paired by order.
 
     A place in a tuple is no name.
     """
     found: dict[str, None] = {}
     for match in matches:
-        both = ((leaf.ref.name, leaf.port.name) for leaf in match.outputs if leaf.port is not None)
-        pairs = by_order(both)
+        pairs = by_order(
+            (leaf.ref.name, leaf.port.name)
+            for leaf in match.outputs
+            if leaf.port is not None and not values.agree(leaf.ref, leaf.port)
+        )
         if pairs:
             ref, port = (named(list(names)) for names in zip(*pairs, strict=True))
             where = f"`{path_name(match.ref.path)}`"
@@ -239,9 +243,7 @@ def _coverage(
     # no declaration makes up for a run of what both sides have
     held = {path for path in left if path in folding.port_of and not ref.modules[path].container}
     idle = [path for path in _idle(left, ref, port, folding) if path not in reasons or path in held]
-    empty = [
-        path for path in idle if not {**ref.modules[path].parameters, **ref.modules[path].buffers}
-    ]
+    empty = [path for path in idle if path in folding.bare]
     idle = [path for path in idle if path not in empty]
     reasons |= {**dict.fromkeys(idle, IDLE), **dict.fromkeys(empty, EMPTY)}
     return Coverage(

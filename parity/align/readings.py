@@ -7,7 +7,7 @@ import numpy as np
 
 from parity.capture.layout import channel_last, channel_second
 from parity.core.arrays import Array, as_read
-from parity.core.calls import Leaf, Reading
+from parity.core.calls import Call, Leaf, Reading
 from parity.core.metrics import compare_arrays
 from parity.core.store import Buffer, Store
 
@@ -85,3 +85,25 @@ class Values:
 
 def _several(array: Array) -> bool:
     return len(np.unique(array.reshape(-1)[:4096])) >= min(SEVERAL, array.size)
+
+
+def returns_same(ref: Call, port: Call, values: Values) -> bool:
+    """True if an array that one call returns has the numbers of one of the other's."""
+    return any(values.agree(one, other) for one in ref.outputs for other in port.outputs)
+
+
+class Returned:
+    """The first call of each module of both sides, to see which return the same."""
+
+    def __init__(self, ref: Sequence[Call], port: Sequence[Call], values: Values) -> None:
+        self._ref, self._port = ({c.path: c for c in reversed(side)} for side in (ref, port))
+        self._values = values
+
+    def called(self, path: str) -> bool:
+        """True if the reference calls the module."""
+        return path in self._ref
+
+    def same(self, path: str, name: str) -> bool:
+        """True if a module of the reference and one of the port return the same."""
+        ref, port = self._ref.get(path), self._port.get(name)
+        return bool(ref and port and returns_same(ref, port, self._values))

@@ -8,11 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
 
 from parity.capture.taps import KIND
 from parity.core.calls import Call
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
+from parity.core.store import digest
+from parity.core.tree import mapped
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
 
 CHANNEL_LAST = frozenset(
     {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
@@ -81,6 +89,27 @@ def reading(
     if CHANNEL_FIRST.intersection(kinds):
         return Reading(move=True, sure=True)
     return Reading(move=rank >= 4, sure=False)
+
+
+def as_read_inside(given: Given, calls: Sequence[Call]) -> Given:
+    """Arguments for the port, with axis 1 at the end where a layer inside reads them so.
+
+    Of Whisper's features, (item, mel, time), only the first convolution tells. `calls` are all of
+    the reference's, the outermost last.
+    """
+    doubt = {x.buffer.digest for x in calls[-1].inputs if x.buffer and not (x.sure or x.moved)}
+    leaves = [leaf for call in calls for leaf in call.inputs if leaf.moved and leaf.sure]
+    moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
+
+    def turned(array: Any) -> Any:
+        if not isinstance(array, np.ndarray) or array.ndim < 3 or digest(array) not in doubt:
+            return array
+        last = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+        return last if digest(last) in moved else array
+
+    args, kwargs = given
+    args = tuple(mapped(turned, value) for value in args)
+    return args, {name: mapped(turned, value) for name, value in kwargs.items()}
 
 
 @contextmanager

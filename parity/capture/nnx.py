@@ -82,6 +82,13 @@ def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     return found
 
 
+def layer(stacked: nnx.Module, turn: int) -> nnx.Module:
+    """One of the layers that a module holds stacked along the first axis of its variables."""
+    graph, state = nnx.split(stacked)
+    one: nnx.Module = nnx.merge(graph, jax.tree.map(lambda values: values[turn], state))
+    return one
+
+
 def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
     """Modules, their containers and their variables by dotted path, each node once."""
     seen: set[int] = set()

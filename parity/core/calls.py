@@ -129,6 +129,8 @@ class Match:
     outputs: tuple[LeafMatch, ...]
     parent: int
     """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
+    turn: int | None = None
+    """Which of the port's layers it is, where that holds them stacked."""
 
 
 def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:

@@ -24,7 +24,7 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
 CONTAINER = "holds modules and never runs"
 
-EMPTY = "holds no tensors and never runs"
+EMPTY = "holds no tensors of its own and never runs"
 
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
 

@@ -23,7 +23,7 @@ from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import Flat, flatten, rebuild
+from parity.core.tree import Flat, containers, flatten, rebuild
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
 
@@ -157,7 +157,8 @@ class _Run:
             self._mode.active = before
 
     def _replaced_call(self, match: Match, forward: Forward, args: Any, kwargs: Any) -> Any:
-        given = flatten(bind(forward, args, kwargs))
+        arguments = bind(forward, args, kwargs)
+        given = flatten(arguments)
         if match.ref.order not in self._wanted:
             self._listener(match, tensors_of(given), {})
             self._turns.skip(match.ref.order)
@@ -165,7 +166,8 @@ class _Run:
             outputs = [(leaf.buffer, leaf.moved) for leaf in match.ref.outputs if leaf.buffer]
             wide = [widen(self._store.get(buffer), moved) for buffer, moved in outputs]
             return rebuild(match.ref.returned, wide)
-        passed = Replaced(given, self._replaced(given, match.inputs))
+        held = containers(tuple(arguments.values()))
+        passed = Replaced(given, self._replaced(given, match.inputs), held)
         output = passed.call(forward)
         self._listener(match, tensors_of(given), tensors_of(output))
         return passed.result(output, self._replaced(output, match.outputs))
@@ -188,10 +190,12 @@ class _Run:
 
 
 class Replaced:
-    """A call on other `arrays`; the arrays of its parent get what the call writes to them."""
+    """A call on other `arrays`; the arrays of its parent, and the lists and dicts that it `held`,
+    get what the call writes to them.
+    """
 
-    def __init__(self, given: Flat, arrays: Sequence[Any]) -> None:
-        self._skeleton, self._arrays = given.skeleton, arrays
+    def __init__(self, given: Flat, arrays: Sequence[Any], held: Sequence[Any] = ()) -> None:
+        self._skeleton, self._arrays, self._held = given.skeleton, arrays, held
         both = zip([own for _, own in given.arrays], arrays, strict=True)
         self._pairs = [
             (own, new, new._version)
@@ -201,8 +205,16 @@ class Replaced:
 
     def call(self, forward: Forward) -> Flat:
         """Make the call."""
-        args, kwargs = unbind(forward, rebuild(self._skeleton, self._arrays))
-        return flatten(forward(*args, **kwargs))
+        arguments = rebuild(self._skeleton, self._arrays)
+        passed = containers(tuple(arguments.values()))
+        args, kwargs = unbind(forward, arguments)
+        output = flatten(forward(*args, **kwargs))
+        for own, new in zip(self._held, passed, strict=False):
+            if isinstance(own, list):
+                own[:] = new
+            else:
+                own.update(new)
+        return output
 
     def result(self, output: Flat, arrays: Sequence[Any]) -> Any:
         """The output with other `arrays` for its own."""

@@ -22,6 +22,7 @@ def record(context: Context) -> Recording:
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
+    given = layout_rules.as_read_inside(given, ref.calls)
     done = coverage_of(ref.calls, reference.optional(case))
     progress.stage("port")
     trace = port.record(context, scope, ref, given)

@@ -7,6 +7,7 @@ and name. A module of which the port holds the tensors elsewhere counts with the
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from parity.core.calls import ModuleInfo
 from parity.core.globs import renamed
@@ -17,6 +18,18 @@ Ids = frozenset[tuple[str, str]]
 
 Turn = tuple[int, int]
 """Which of how many layers that are stacked, and called in turn."""
+
+
+class Returned(Protocol):
+    """What a run tells of modules."""
+
+    def called(self, path: str) -> bool:
+        """True if the reference calls the module."""
+        ...
+
+    def same(self, path: str, name: str) -> bool:
+        """True if a module of the reference and one of the port return the same."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -31,6 +44,8 @@ class Folding:
     port_of: Mapping[str, str] = field(default_factory=dict)
     turn_of: Mapping[str, Turn] = field(default_factory=dict)
     held: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
+    """The reference's modules without a tensor that no other has."""
 
 
 def fold(
@@ -38,12 +53,12 @@ def fold(
     port: Mapping[str, ModuleInfo],
     weight_map: Sequence[Weight],
     rename: Mapping[str, str],
-    called: tuple[Collection[str], Collection[str]] = ((), ()),
+    returned: Returned | None = None,
 ) -> Folding:
     """Pair modules by the tensors that they and those inside them hold.
 
     `rename` maps globs of the reference's paths to the port's, whatever they hold. Of modules that
-    hold the same, one around the other, the `called` ones of each side come first.
+    hold the same, one around the other, those belong together that return the same.
     """
     work = _Pairing(ref, port)
     given = {path: renamed(path, rename) for path in ref}
@@ -51,12 +66,15 @@ def fold(
         if not path or name != path:
             work.take(path, name)
     sides = _held(ref, port, weight_map)
-    work.by_tensors(*sides, given, called)
+    work.by_tensors(*sides, given, returned)
     work.by_place(given, *sides)
     lacking = {line.path for line in weight_map if line.name and not line.paired}
-    return Folding(
-        work.port_of, work.turn_of, frozenset(path for path in ref if path not in lacking)
-    )
+    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in weight_map:
+        owners[line.nnx_name or line.name, str(line.at)].add(line.path)
+    alone = {path for paths in owners.values() if len(paths) == 1 for path in paths}
+    bare = frozenset(path for path, info in ref.items() if path not in alone and weight_map)
+    return Folding(work.port_of, work.turn_of, frozenset(ref.keys() - lacking), bare)
 
 
 def around(path: str, known: Collection[str]) -> str:
@@ -98,30 +116,28 @@ class _Pairing:
         ref: _Held,
         port: _Held,
         given: Mapping[str, str],
-        called: tuple[Collection[str], Collection[str]],
+        returned: Returned | None,
     ) -> None:
         """Modules inside which the same is held."""
         groups: dict[tuple[Ids, Turn | None], list[str]] = defaultdict(list)
         places: dict[Ids, list[str]] = defaultdict(list)
         for path, ids in ref.inside.items():
-            if ids and not self._ref[path].container:
+            runs = returned is None or returned.called(path)
+            if ids and runs and not self._ref[path].container:
                 groups[ids, ref.turn.get(path)].append(path)
         for path, ids in port.inside.items():
             places[ids].append(path)
         for (ids, turn), paths in groups.items():
-            names = _inner_first(places[ids], called[1])
-            paths = _inner_first(paths, called[0])
-            for path in paths:
-                if given[path] in names:
-                    self.take(path, given[path], turn)
-            for path in paths:  # what holds tensors by itself is a layer, and no container
-                same = (name for name in names if ref.own[path] and ref.own[path] == port.own[name])
-                any(self.take(path, name, turn) for name in same)
-            free = [name for name in names if (name, turn) not in self._taken]
-            left = [path for path in paths if path not in self.port_of]
-            for path, name in zip(left, free, strict=False):
-                if not ref.own[path] or not port.own[name]:
-                    self.take(path, name, turn)
+            both = [(path, name) for path in paths for name in places[ids]]
+            named = [(path, name) for path, name in both if given[path] == name]
+            # what holds tensors by itself is a layer, and no container
+            layers = [(a, b) for a, b in both if ref.own[a] and ref.own[a] == port.own[b]]
+            alike = (
+                [(a, b) for a, b in both if returned and returned.same(a, b)] if both[1:] else []
+            )
+            rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
+            for path, name in (*named, *layers, *alike, *rest):
+                self.take(path, name, turn)
 
     def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:
         """Modules of which no tensors tell, under the same name in modules that correspond."""
@@ -175,7 +191,3 @@ def _upwards(path: str) -> list[str]:
     """A path and all those around it."""
     parts = path.split(".") if path else []
     return [".".join(parts[:i]) for i in range(len(parts), -1, -1)]
-
-
-def _inner_first(paths: Sequence[str], called: Collection[str]) -> list[str]:
-    return sorted(paths, key=lambda path: (path not in called, -path.count(".")))

@@ -1,14 +1,14 @@
-"""T5 of transformers, encoder and decoder; the port is a function over nested parameters, with one
-embedding for all.
+"""T5 of transformers, encoder and decoder; the port's layers are functions over nested parameters,
+with one embedding for all.
 """
 
 import math
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from transformers import T5Config, T5Model
 
-import parity
 from tests.ports.loading import of, randomise, words
 
 WIDTH, HEADS, SIZE, LAYERS = 24, 3, 8, 2
@@ -48,9 +48,9 @@ def stack(p, x, memory=None):
     bias = p["distance"][buckets(gap, memory is None)].transpose(2, 0, 1)[None]
     if memory is not None:
         bias = jnp.where(gap > 0, -jnp.inf, bias)
-    for i, layer in enumerate(p["layers"]):
+    for layer in p["layers"]:
         normed = rms(layer["ln_self"], x)
-        x = parity.tap(f"attended_{i}", x + attend(layer["self"], normed, normed, bias))
+        x = x + attend(layer["self"], normed, normed, bias)
         if memory is not None:
             x = x + attend(layer["cross"], rms(layer["ln_cross"], x), memory, 0.0)
         h = jax.nn.relu(rms(layer["ln_mlp"], x) @ layer["wi"])
@@ -58,10 +58,33 @@ def stack(p, x, memory=None):
     return rms(p["ln"], x)
 
 
-def t5(params, ids, asked):
+class T5(nnx.Module):
     """Last hidden states of decoder and encoder."""
-    memory = stack(params["encoder"], params["table"][ids])
-    return stack(params["decoder"], params["table"][asked], memory), memory
+
+    def __init__(self, weights):
+        for name, value in weights.items():
+            setattr(self, name, held(value))
+
+    def __call__(self, ids, asked):
+        table, encoder, decoder = map(plain, (self.table, self.encoder, self.decoder))
+        memory = stack(encoder, table[ids])
+        return stack(decoder, table[asked], memory), memory
+
+
+def held(value):
+    """Nested parameters as Flax keeps them."""
+    if isinstance(value, dict):
+        return nnx.Dict({name: held(one) for name, one in value.items()})
+    return nnx.List(map(held, value)) if isinstance(value, list) else nnx.Param(value)
+
+
+def plain(value):
+    """Nested arrays again."""
+    if isinstance(value, nnx.Param):
+        return value[...]
+    if isinstance(value, nnx.List):
+        return [plain(one) for one in value]
+    return {name: plain(one) for name, one in value.items()}
 
 
 class Pair(T5Model):
@@ -102,5 +125,5 @@ def make():
     )  # fmt: skip
     ref = randomise(Pair(config))
     parts = {"encoder": _stack(ref.encoder), "decoder": _stack(ref.decoder)}
-    port = parity.Functional(t5, {"table": of(ref.shared.weight), **parts})
+    port = T5({"table": of(ref.shared.weight), **parts})
     return ref, port, (words(2, 9), words(2, 6, seed=1))
