@@ -14,6 +14,7 @@ from parity.options.options import Options
 from parity.run.explain import faults_of
 from parity.run.extras import extras_of
 from parity.run.match import agree, match
+from parity.run.moved import moved, without
 from parity.run.outcome import Outcome, outcome_of
 from parity.run.protocols import Context, Port, Reference
 from parity.run.record import record
@@ -34,6 +35,9 @@ def run_case(
         compared = match(context, recording)
         if case.returned_from is None or agree(compared):
             judged = port.judge(context, compared)
+            if paths := moved(judged.found):
+                compared = replace(compared, alignment=without(compared.alignment, paths))
+                judged = port.judge(context, compared)
             faults = faults_of(judged.parts, reference.diagnose, progress)
             extras = extras_of(context, compared, judged, faults)
             rows = (*(one.row for one in judged.found), *extras.rows)

@@ -122,12 +122,13 @@ class _Pairing:
         groups: dict[tuple[Ids, Turn | None], list[str]] = defaultdict(list)
         places: dict[Ids, list[str]] = defaultdict(list)
         for path, ids in ref.inside.items():
-            runs = returned is None or returned.called(path)
-            if ids and runs and not self._ref[path].container:
+            if ids and not self._ref[path].container:
                 groups[ids, ref.turn.get(path)].append(path)
         for path, ids in port.inside.items():
             places[ids].append(path)
         for (ids, turn), paths in groups.items():
+            # of what never runs, others use the tensors
+            paths.sort(key=lambda path: returned is not None and not returned.called(path))
             both = [(path, name) for path in paths for name in places[ids]]
             named = [(path, name) for path, name in both if given[path] == name]
             # what holds tensors by itself is a layer, and no container
