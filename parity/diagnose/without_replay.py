@@ -67,7 +67,7 @@ def by_repetition(match: Match, record: CaseRecord) -> Iterator[Shown]:
     if match.port.arguments is None:
         return
     method = record.sides.nnx_method if match.ref.parent == -1 else "__call__"
-    module, given = record.sides.nnx_modules[match.port.path], values(match, record.store)
+    module, given = record.sides.module(match), values(match, record.store)
     # a counter or a cache starts alike in both: what differs is random
     with kept_port(module):
         outputs = [repeat(module, method, match.port, given, streams=False) for _ in range(2)]

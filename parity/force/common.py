@@ -61,6 +61,11 @@ class Sides:
     nnx_modules: Mapping[str, nnx.Module]
     nnx_method: capture_nnx.Method
 
+    def module(self, match: Match) -> nnx.Module:
+        """The port's module of a call, cut out where it is one of several that are stacked."""
+        module = self.nnx_modules[match.port.path]
+        return module if match.turn is None else capture_nnx.layer(module, match.turn)
+
     def value(self, name: str) -> Array | None:
         """The values of the port's tensor of that full name; `None` if it is no module's own."""
         path, _, own = name.rpartition(".")

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from parity.capture.hooks_nnx import Observer, observed
-from parity.capture.nnx import layer
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Match, above
 from parity.core.measurements import Error
@@ -134,11 +133,10 @@ class _Run:
         below = f"{call.path}." if call.path else ""
         inside = [p for p, found in self.waiting.items() if found and p and p.startswith(below)]
         method = self.sides.nnx_method if match.ref.parent == -1 else "__call__"
-        module = modules[call.path]
-        if match.turn is not None:
-            module, inside = layer(module, match.turn), []
-        with observed({path: modules[path] for path in inside}, _Watcher(self)):
-            output = flatten(repeat(module, method, call, values(match, self.store)))
+        module, given = self.sides.module(match), values(match, self.store)
+        watched = {path: modules[path] for path in inside} if match.turn is None else {}
+        with observed(watched, _Watcher(self)):
+            output = flatten(repeat(module, method, call, given))
         return {name: np.asarray(value) for name, value in output.arrays}
 
     def take(self, match: Match, outputs: Mapping[str, Array]) -> None:

@@ -45,7 +45,7 @@ def take(fault: Fault, judged: Judged, context: Context) -> Repro:
         return Repro(fault, problem="it is at a tap, and a tap cannot be called by itself")
     method = sides.nnx_method if match.ref.parent == -1 else "__call__"
     try:
-        call, imports = _source(match, root, sides.nnx_modules[match.port.path], method)
+        call, imports = _source(match, root, sides.module(match), method)
     except Unshowable as error:
         return Repro(fault, problem=str(error))
     names = [leaf.name for leaf in match.port.inputs if leaf.buffer]

@@ -41,6 +41,7 @@ def paired(
     work.same_name_and_values()
     work.same_values()
     work.in_pieces()
+    work.same_values()
     work.nearly_same_values()
     work.beside_others()
     work.same_name()
@@ -59,6 +60,8 @@ class _Pairing:
         self._first = {_key(tensor): name for name, tensor in reversed([*ref.items()])}
         self._ref = {name: ref[name] for name in ref if self._first[_key(ref[name])] == name}
         self._leaves = dict(port)
+        self._exchanged: set[str] = set()
+        self._claimed: set[str] = set()
 
     def pieces(self) -> list[Piece]:
         """All pieces; `port` is `None` for a tensor without a counterpart."""
@@ -98,7 +101,11 @@ class _Pairing:
                     break
 
     def same_values(self) -> None:
-        """Whole tensors of the same values; what is only exchanged among names stays so."""
+        """Whole tensors of the same values.
+
+        What is only exchanged among names stays so, and so does what has the name of a tensor
+        whose values are nowhere: both are mistakes.
+        """
         owners = Owners(self._leaves.values())
         types = {leaf.read().dtype for leaf in self._leaves.values()}
         narrow = [one for one in types if one.itemsize < 4 and one.kind in "fV"]
@@ -107,14 +114,21 @@ class _Pairing:
             values = tensor.read()
             casts = [values, *(values.astype(one) for one in narrow if values.dtype.kind == "f")]
             value_of[name] = [*next(filter(None, map(owners.of, casts)), ())]
-        exchanged = self._exchanged(value_of)
+        self._exchanged = self._closed(value_of)
+        self._claimed = {
+            leaf.full_name
+            for name in value_of
+            if not value_of[name]
+            for leaf in self._natural(self._ref[name])
+        }
         for name in value_of:
             left = [leaf for leaf in value_of[name] if leaf.full_name in self._leaves]
-            if left and name not in exchanged:
+            left = [leaf for leaf in left if leaf.full_name not in self._claimed]
+            if left and name not in self._exchanged:
                 leaf = max(left, key=lambda leaf: _likeness(name, leaf.full_name))
                 self.add(Piece(self._ref[name], leaf))
 
-    def _exchanged(self, value_of: Mapping[str, Sequence[Tensor]]) -> set[str]:
+    def _closed(self, value_of: Mapping[str, Sequence[Tensor]]) -> set[str]:
         """Tensors whose leaves, by name, hold each other's values: exchanged by mistake."""
         by_name = {name: leaf for name in value_of for leaf in self._natural(self._ref[name])[:1]}
         held = {name: [leaf.full_name for leaf in value_of[name]] for name in by_name}
@@ -157,10 +171,12 @@ class _Pairing:
         """Whole tensors that agree but for rounding."""
         for name, tensor in [*self._ref.items()]:
             values = tensor.read()
-            if values.dtype.kind != "f" or constant(values):
+            if values.dtype.kind != "f" or constant(values) or name in self._exchanged:
                 continue
             for leaf in [*self._leaves.values()]:
-                if leaf.size == tensor.size and same_values(values, leaf.read(), CLOSE) is not None:
+                own = leaf.full_name not in self._claimed or leaf in self._natural(tensor)
+                fits = own and leaf.size == tensor.size
+                if fits and same_values(values, leaf.read(), CLOSE) is not None:
                     self.add(Piece(self._ref[name], leaf))
                     break
 
@@ -223,7 +239,7 @@ class _Pairing:
                 same = [t for t in self._ref.values() if _below(t, path) and t.size == tensor.size]
                 leaves = [x for x in self._leaves.values() if _below(x, place)]
                 leaves = [leaf for leaf in leaves if leaf.size == tensor.size]
-                if leaves and len(leaves) == len(same) and (path or len(leaves) == 1):
+                if leaves and len(leaves) == len(same) and (path or tensor.path == path):
                     pairs = zip(sorted(same, key=_rank), sorted(leaves, key=_rank), strict=True)
                     for one, leaf in pairs:
                         self.add(Piece(one, leaf))

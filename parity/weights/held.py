@@ -44,7 +44,7 @@ class Owners:
 
 
 def pieces_of(whole: Tensor, owners: Owners, depth: int = NESTED) -> Found:
-    """The tensors that make up `whole`, each with its piece; those of more than half, else none.
+    """The tensors that make up `whole`, each with its piece; several, of half of it, or none.
 
     A run along an axis that is nobody's belongs to nothing here: it may be wrong.
     """
@@ -52,7 +52,7 @@ def pieces_of(whole: Tensor, owners: Owners, depth: int = NESTED) -> Found:
         _along(whole, axis, owners, depth) for axis, length in enumerate(whole.shape) if length > 1
     ]
     best = max(found, key=_covered, default=[])
-    return best if 2 * _covered(best) >= whole.size else []
+    return best if len(best) > 1 and 2 * _covered(best) >= whole.size else []
 
 
 def _covered(found: Found) -> int:

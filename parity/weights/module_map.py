@@ -98,15 +98,18 @@ class _Pairing:
         self._ref, self._port = ref, port
         self.port_of: dict[str, str] = {}
         self.turn_of: dict[str, Turn] = {}
-        self._taken: set[tuple[str, Turn | None]] = set()
+        self._taken: dict[str, set[Turn | None]] = {}
 
     def take(self, path: str, name: str, turn: Turn | None = None) -> bool:
         """Pair two modules, if both are there and free."""
-        free = path not in self.port_of and (name, turn) not in self._taken
+        taken = self._taken.get(name, set())
+        free = path not in self.port_of and (
+            not taken if turn is None else not taken & {None, turn}
+        )
         if not free or path not in self._ref or name not in self._port:
             return False
         self.port_of[path] = name
-        self._taken.add((name, turn))
+        self._taken.setdefault(name, set()).add(turn)
         if turn is not None:
             self.turn_of[path] = turn
         return True
@@ -137,7 +140,7 @@ class _Pairing:
                 [(a, b) for a, b in both if returned and returned.same(a, b)] if both[1:] else []
             )
             rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
-            for path, name in (*named, *layers, *alike, *rest):
+            for path, name in (*layers, *alike, *named, *rest):
                 self.take(path, name, turn)
 
     def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:

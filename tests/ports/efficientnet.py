@@ -1,4 +1,4 @@
-"""EfficientNet of transformers; the port has one class of block and activations behind its norms."""
+"""EfficientNet of transformers; the port has one class of block, and activations in its norms."""
 
 import jax.numpy as jnp
 from flax import nnx
