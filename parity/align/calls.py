@@ -126,7 +126,8 @@ class _Pairing:
                 return None
             spare = [one for (name, _), one in self._spare.items() if name == path]
             same = (one for one in spare if turns == 1 and self._same(call, one))
-            number = next((one.number for one in same), number)
+            otherwise = -1 if _does_nothing(call) else number
+            number = next((one.number for one in same), otherwise)
         return self._spare.pop((path, number), None)
 
     def _same(self, ref: Call, port: Call) -> bool:
@@ -145,7 +146,8 @@ class _Pairing:
     def extra(self, absent: Collection[str]) -> list[Call]:
         """Calls that the port makes more of modules that both sides have and that are matched."""
         known = set(self._port_of.values()) - {self._port_of.get(p, p) for p in absent}
-        return [call for call in self.left() if call.path in known]
+        left = (call for call in self.left() if call.path in known)
+        return [call for call in left if not _does_nothing(call)]
 
     def spare_taps(self) -> list[str]:
         """Taps that only the port has."""

@@ -31,10 +31,10 @@ def match_inputs(
     """
     left, right = ([leaf for leaf in leaves if _is_array(leaf)] for leaves in (ref, port))
     first = left[:1], right[:1]
-    found = _take(left, right, lambda one, other: one.name == other.name and _fits(one, other))
+    found = _take(left, right, lambda one, other: one.name == other.name and _alike(one, other))
     found += _take(left, right, values.agree)
     found += _take(left, right, lambda one, other: _first(one, other, first) and _fits(one, other))
-    found += _take(left, right, lambda one, other: _floats(one, other) and _fits(one, other))
+    found += _take(left, right, lambda one, other: _floats(one, other) and _alike(one, other))
     if left[:1] == first[0] and right[:1] == first[1]:
         found += zip(*first, strict=False)
     named = {leaf.name: leaf for leaf in port if not _is_array(leaf)}
@@ -151,6 +151,12 @@ def _fits(ref: Leaf, port: Leaf) -> bool:
         return False
     kinds = (_dtype_class(leaf.dtype.name) for leaf in (ref.buffer, port.buffer))
     return len({*kinds}) == 1 and bool(readings(ref, port))
+
+
+def _alike(ref: Leaf, port: Leaf) -> bool:
+    """True if the two can be subtracted axis by axis: a mask that has one more is another thing."""
+    both = [leaf.buffer for leaf in (ref, port) if leaf.buffer is not None]
+    return len({len(buffer.shape) for buffer in both}) == 1 and _fits(ref, port)
 
 
 def _first(ref: Leaf, port: Leaf, first: tuple[Sequence[Leaf], Sequence[Leaf]]) -> bool:

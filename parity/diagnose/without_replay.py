@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from parity.capture.restore_nnx import kept_port
-from parity.core.arrays import Array
+from parity.core.arrays import Array, comparable
 from parity.core.calls import Match
 from parity.core.metrics import unit_roundoff
 from parity.core.problems import ProblemKind
@@ -32,7 +32,7 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     if problem is not None and problem.kind in CAUSES:
         yield CAUSES[problem.kind], problem.text
     for leaf in match.outputs:
-        ref, port = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        ref, port = comparable(leaf) or (None, None)
         if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:
             yield "dtype", f"the port returns {port.dtype.name}, the reference {ref.dtype.name}"
 

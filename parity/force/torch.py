@@ -281,7 +281,9 @@ class Widened:
 def widened_modules(modules: Iterable[torch.nn.Module]) -> Iterator[list[Widened]]:
     """Put float64 copies in place of the modules' own tensors in the block."""
     widened: list[Widened] = []
-    with undone(lambda: _narrow(widened)):
+    default = torch.get_default_dtype()
+    with undone(lambda: (_narrow(widened), torch.set_default_dtype(default))):
+        torch.set_default_dtype(torch.float64)  # of what their code makes, too
         _widen(modules, widened)
         yield widened
 

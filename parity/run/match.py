@@ -4,7 +4,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from parity.align.calls import Alignment, align
+from parity.align.calls import align
 from parity.core.globs import check_used, renamed
 from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import SLACK
@@ -31,13 +31,11 @@ def match(context: Context, recording: Recording) -> Compared:
         inlining=context.port.inlines,
     )
     if not options.only:
-        check_used("ignore", options.leaves, _output_names(alignment), "output", fnmatchcase)
+        calls = (*recording.ref.calls, *recording.port.calls)
+        names = [f"{call.path}#{leaf.name}" for call in calls for leaf in call.outputs]
+        check_used("ignore", options.leaves, names, "output", fnmatchcase)
     free = measure_free(alignment.matches, context.store, context.progress)
     return Compared(recording, alignment, free)
-
-
-def _output_names(alignment: Alignment) -> list[str]:
-    return [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
 
 
 def agree(compared: Compared) -> bool:

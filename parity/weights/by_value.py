@@ -46,6 +46,7 @@ def paired(
     work.beside_others()
     work.same_name()
     work.same_place()
+    work.same_constants()
     return work.pieces()
 
 
@@ -246,6 +247,16 @@ class _Pairing:
                 if leaves or not path:
                     break
                 path = path.rpartition(".")[0]
+
+    def same_constants(self) -> None:
+        """Tensors that are one number, by that and by size, as they come: scales of 1."""
+        for tensor in [*self._ref.values()]:
+            names, values = NAMES.get(tensor.name, (tensor.name,)), tensor.read()
+            left = [x for x in self._leaves.values() if x.name in names and x.size == tensor.size]
+            same = (x for x in left if constant(values) and x.read().flat[0] == values.flat[0])
+            leaf = next((leaf for leaf in same if constant(leaf.read())), None)
+            if leaf is not None:
+                self.add(Piece(tensor, leaf))
 
     def _place(self, path: str) -> str:
         """The innermost place in the port of all that is known of what is below a path."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from parity.core.globs import why
 from parity.core.tensors import Array, Part, Tensor, Transform, Weight
-from parity.weights.axis_order import CLOSE, same_values, usual_axes
+from parity.weights.axis_order import CLOSE, regroups, same_values, usual_axes, usual_order
 from parity.weights.by_value import paired
 from parity.weights.fused import Piece, Rule
 from parity.weights.held import Owners
@@ -107,7 +107,9 @@ def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
         axes: tuple[int, ...] | None = known.axes
     else:
         same = tuple(range(len(shape))) if shape == own.shape else None
-        axes = usual_axes(shape, own.shape) or same
+        usual = usual_order(len(shape))
+        split = usual if regroups(tuple(shape[i] for i in usual), own.shape) else None
+        axes = usual_axes(shape, own.shape) or same or split
     if axes is None:
         return None
     return own.reshape([shape[i] for i in axes]).transpose(np.argsort(axes)), of

@@ -1,4 +1,4 @@
-"""What the ports of others' models share: random weights, arrays of tensors, and loading by hand."""
+"""What the ports share: random weights, arrays of tensors, and loading by hand."""
 
 from typing import Any
 
