@@ -83,7 +83,7 @@ def pair(ref: Leaf, port: Leaf, values: Values) -> LeafMatch | None:
     """
     if ref.buffer is None or port.buffer is None:
         return _pair_values(ref, port)
-    fitting = readings(ref, port)
+    fitting = values.fitting(ref, port)
     if not fitting:
         problem = other_shape(ref.buffer.shape, port.buffer.shape)
         return LeafMatch(ref, port, problem=problem)

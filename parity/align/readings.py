@@ -48,6 +48,14 @@ def _splits(ref: tuple[int, ...], port: tuple[int, ...]) -> bool:
     return one == other or few[:-1] == many[: len(few) - 1]
 
 
+def _heads(ref: Leaf, port: tuple[int, ...]) -> Iterator[Reading]:
+    """The reading of (item, head, position, size) as (item, position, head, size)."""
+    assert ref.buffer is not None
+    axes = (0, 1, 3, 2) if ref.moved else (0, 2, 1, 3)
+    if len(ref.buffer.shape) == 4 and tuple(ref.buffer.shape[axis] for axis in axes) == port:
+        yield Reading(axes, port)
+
+
 class Values:
     """Tells by the numbers which arrays belong together, and how they are to be read."""
 
@@ -65,10 +73,14 @@ class Values:
             return fitting[0]
         return next(self._agreeing(ref, port), fitting[0])
 
+    def fitting(self, ref: Leaf, port: Leaf) -> Sequence[Reading | None]:
+        """Readings that give the port's shape, and if there is none, its numbers."""
+        return readings(ref, port) or [*self._agreeing(ref, port)][:1]
+
     def _agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
         if ref.buffer is None or port.buffer is None:
             return
-        for reading in readings(ref, port):
+        for reading in (*readings(ref, port), *_heads(ref, port.buffer.shape)):
             if self._near(ref.buffer, port.buffer, reading):
                 yield reading
 

@@ -4,8 +4,7 @@ A JAX port is channel-last. Picking the permutation with the smallest error woul
 the bugs that the harness looks for.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -112,26 +111,34 @@ def as_read_inside(given: Given, calls: Sequence[Call]) -> Given:
     return args, {name: mapped(turned, value) for name, value in kwargs.items()}
 
 
-@contextmanager
-def hint(called: Call) -> Iterator[None]:
-    """Add to what the port raises that its inputs may have been read in the wrong layout.
+def as_recorded(given: Given, called: Call) -> Given | None:
+    """The arguments with the axes that the reference was given; `None` if these are the same."""
+    moved = {leaf.buffer.digest for leaf in called.inputs if leaf.buffer and leaf.moved}
+
+    def turned(array: Any) -> Any:
+        own = isinstance(array, np.ndarray) and digest(array) in moved
+        return np.moveaxis(array, -1, 1) if own else array
+
+    args, kwargs = given
+    args = tuple(mapped(turned, value) for value in args)
+    return (
+        (args, {name: mapped(turned, value) for name, value in kwargs.items()}) if moved else None
+    )
+
+
+def hint(error: Exception, called: Call) -> None:
+    """Add to what the port raised that its inputs may have been read in the wrong layout.
 
     `called` is the reference's call, with what its arguments are read as.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        unsure = [leaf for leaf in called.inputs if not (leaf.moved or leaf.sure)]
-        kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in unsure if leaf.buffer is not None]
-        if kept:
-            error.add_note(
-                f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
-                " axis 1 is the channel, say so with"
-                f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
-            )
-        raise
+    unsure = [leaf for leaf in called.inputs if not (leaf.moved or leaf.sure)]
+    kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in unsure if leaf.buffer is not None]
+    if kept:
+        error.add_note(
+            f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
+            " axis 1 is the channel, say so with"
+            f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
+        )
 
 
 def channel_last(rank: int) -> tuple[int, ...]:

@@ -85,6 +85,15 @@ def containers(value: Any) -> list[Any]:
     return found + [inner for _, child in _children(value) for inner in containers(child)]
 
 
+def hand_back(held: Sequence[Any], passed: Sequence[Any]) -> None:
+    """Give lists and dicts what those that stood in for them in a call hold now."""
+    for own, new in zip(held, passed, strict=False):
+        if isinstance(own, list):
+            own[:] = new
+        else:
+            own.update(new)
+
+
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """The same nested value with `change(array)` for each array; itself if it holds none."""
     flat = flatten(value)

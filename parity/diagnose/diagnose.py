@@ -7,11 +7,12 @@ and `unknown` for anything else: no guess is made by name.
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property, partial
 from itertools import chain
-from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 
+from parity.capture.torch import to_numpy
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.metrics import distance, unit_roundoff
@@ -23,10 +24,11 @@ from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.location import location
 from parity.diagnose.norm_probes import group_factors
-from parity.diagnose.replay import Changed, Replayer, Result, in_torch_layout
+from parity.diagnose.replay import Changed, Replayer, Result
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.float64 import TorchModules
 from parity.judge.faults import Found
+from parity.weights.weight_map import in_order_of_ref
 
 
 def diagnose(found: Found, record: CaseRecord, reference: TorchModules) -> Diagnosis:
@@ -173,13 +175,16 @@ class _Investigation:
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
-        tensors = {}
+        tensors: dict[tuple[torch.nn.Module, str], Array] = {}
         for line in self._lines:
             values = self._record.sides.value(line.nnx_name)
-            if values is not None and values.size == prod(line.shape):
-                module = self._reference.modules[line.path]
-                name = line.name.rpartition(".")[2]
-                tensors[module, name] = in_torch_layout(values, line.shape)
+            found = None if values is None else in_order_of_ref(line, values)
+            if found is not None:
+                module, name = self._reference.modules[line.path], line.name.rpartition(".")[2]
+                own = tensors.get((module, name))
+                own = np.array(to_numpy(getattr(module, name))) if own is None else own
+                own[found[1]] = found[0]
+                tensors[module, name] = own
                 self._tried_lines.append(line)
         if tensors:
             findings = "; ".join(line.text for line in self._lines[:3])

@@ -194,13 +194,6 @@ class Changed(Mode):
         return func(*args, **kwargs) if change is None else change(operation)
 
 
-def in_torch_layout(values: Array, shape: tuple[int, ...]) -> Array:
-    """A port's tensor as PyTorch has it: a kernel's axes moved, then of that shape."""
-    axes = (*range(2, len(shape)), 1, 0)
-    usual = len(shape) > 1 and tuple(shape[i] for i in axes) == values.shape
-    return (values.transpose(np.argsort(axes)) if usual else values).reshape(shape)
-
-
 def _name(function: Any) -> str:
     name: str = getattr(function, "__name__", str(function))
     return name.strip("_") if name.startswith("__") else name

@@ -23,7 +23,7 @@ from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import Flat, containers, flatten, rebuild
+from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
 
@@ -209,11 +209,7 @@ class Replaced:
         passed = containers(tuple(arguments.values()))
         args, kwargs = unbind(forward, arguments)
         output = flatten(forward(*args, **kwargs))
-        for own, new in zip(self._held, passed, strict=False):
-            if isinstance(own, list):
-                own[:] = new
-            else:
-                own.update(new)
+        hand_back(self._held, passed)
         return output
 
     def result(self, output: Flat, arrays: Sequence[Any]) -> Any:

@@ -7,6 +7,7 @@ axes, and where not, what is wrong.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -102,6 +103,8 @@ def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
     of, at = (part.index if isinstance(part, Part) else () for part in (line.of, line.at))
     shape = np.broadcast_to(0, line.shape)[of].shape
     own = port[at]
+    if own.size != prod(shape):
+        return None
     known = line.transform
     if isinstance(known, Transform):
         axes: tuple[int, ...] | None = known.axes
