@@ -100,25 +100,6 @@ class Recorder:
         )
 
 
-def share_certainty(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Share certainty about the layout between leaves with the same bytes.
-
-    A container's input that a convolution reads too, bit for bit, is as surely channel-first.
-    """
-    leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
-    sure = {(leaf.buffer, leaf.moved) for leaf in leaves if leaf.buffer and leaf.sure}
-
-    def shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        return tuple(
-            replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
-            for leaf in leaves
-        )
-
-    return tuple(
-        replace(call, inputs=shared(call.inputs), outputs=shared(call.outputs)) for call in calls
-    )
-
-
 class Placed(str):
     """The name of an argument that was given by position."""
 

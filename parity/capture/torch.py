@@ -13,7 +13,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join, share_certainty
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
@@ -55,7 +55,7 @@ def record(
             observer.end(module, method if isinstance(method, str) else "__call__", output)
     info = {join(subtree.prefix, path): value for path, value in modules(module).items()}
     info = {p: one for p, one in info.items() if p == subtree.prefix or subtree.includes(p)}
-    return Trace(share_certainty(observer.recorder.finish()), info)
+    return Trace(observer.recorder.finish(), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:

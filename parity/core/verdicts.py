@@ -37,8 +37,8 @@ class Coverage:
     """Modules, calls and tensors that were compared. `declared` maps what need not match to the
     reason, and `idle` are the modules among these that neither side calls.
 
-    Tensors are counted from the weight map. `proposal` is what to
-    add to the arguments for a complete one, `""` if nothing was found.
+    Tensors are counted from the weight map. `proposal` is the argument
+    that leaves out what has no counterpart, `""` if all has.
     """
 
     modules: int
@@ -54,8 +54,8 @@ class Coverage:
     matched_buffers: int = 0
     unmatched_calls: tuple[str, ...] = ()
     unmatched_tensors: tuple[str, ...] = ()
-    proposal: str = ""
     idle: tuple[str, ...] = ()
+    proposal: str = ""
 
     @property
     def complete(self) -> bool:

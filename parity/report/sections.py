@@ -114,10 +114,10 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
-        *_listed("unmatched module", c.unmatched),
+        *(f"**unmatched module**: {path}" for path in c.unmatched),
         *_listed("unmatched call", c.unmatched_calls),
         *_listed("unmatched tensors", c.unmatched_tensors),
-        *([f"**add**: {c.proposal}"] if c.proposal else []),
+        *([f"if these need no counterpart: `{c.proposal}`"] if c.proposal else []),
     ]
 
 

@@ -6,7 +6,7 @@ beside them tell, then the names.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 
 import numpy as np
@@ -38,20 +38,21 @@ def paired(
     for piece in pieces(rules, ref, port):
         work.add(piece)
     work.by_rename()
-    work.same_name_and_values()
+    work.same_name(_alike)
     work.same_values()
     work.in_pieces()
     work.same_values()
     work.nearly_same_values()
     work.beside_others()
-    work.same_name()
+    work.same_name(lambda tensor, leaf: tensor.size == leaf.size)
+    work.same_name(lambda tensor, leaf: True)
     work.same_place()
-    work.same_constants()
+    work.nearly_same_values(constants=True)
     return work.pieces()
 
 
 class _Pairing:
-    """What is paired so far, and what is left of each side."""
+    """Pairs so far, and what is left of each side."""
 
     def __init__(self, ref: Tensors, port: Tensors, rename: Mapping[str, str]) -> None:
         self._all, self._rename = ref, rename
@@ -93,13 +94,12 @@ class _Pairing:
         found = (f"{path}.{name}" if path else name for name in names)
         return [self._leaves[name] for name in found if name in self._leaves]
 
-    def same_name_and_values(self) -> None:
-        """What is called alike and is alike."""
+    def same_name(self, fits: Callable[[Tensor, Tensor], bool]) -> None:
+        """Pair what is called alike, if it fits."""
         for tensor in [*self._ref.values()]:
-            for leaf in self._natural(tensor):
-                if tensor.size == leaf.size and _alike(tensor, leaf):
-                    self.add(Piece(tensor, leaf))
-                    break
+            leaf = next((leaf for leaf in self._natural(tensor) if fits(tensor, leaf)), None)
+            if leaf is not None:
+                self.add(Piece(tensor, leaf))
 
     def same_values(self) -> None:
         """Whole tensors of the same values.
@@ -168,17 +168,17 @@ class _Pairing:
                 tensor = max(left, key=lambda one: _likeness(one.full_name, near.full_name))
                 self.add(Piece(tensor, leaf.cut(Part(((turn, None),)))))
 
-    def nearly_same_values(self) -> None:
-        """Whole tensors that agree but for rounding."""
+    def nearly_same_values(self, constants: bool = False) -> None:
+        """Whole tensors that agree but for rounding; `constants` are those that are one number."""
         for name, tensor in [*self._ref.items()]:
-            values = tensor.read()
-            if values.dtype.kind != "f" or constant(values) or name in self._exchanged:
+            values, names = tensor.read(), NAMES.get(tensor.name, (tensor.name,))
+            if values.dtype.kind != "f" or constant(values) != constants or name in self._exchanged:
                 continue
             for leaf in [*self._leaves.values()]:
                 own = leaf.full_name not in self._claimed or leaf in self._natural(tensor)
-                fits = own and leaf.size == tensor.size
+                fits = (leaf.name in names if constants else own) and leaf.size == tensor.size
                 if fits and same_values(values, leaf.read(), CLOSE) is not None:
-                    self.add(Piece(self._ref[name], leaf))
+                    self.add(Piece(tensor, leaf))
                     break
 
     def beside_others(self) -> None:
@@ -222,15 +222,6 @@ class _Pairing:
                 for tensor, part in zip(tensors, parts, strict=True):
                     self.add(Piece(tensor, leaf.cut(part) if part else leaf))
 
-    def same_name(self) -> None:
-        """What is called alike, whatever it holds."""
-        for fits in (True, False):
-            for tensor in [*self._ref.values()]:
-                for leaf in self._natural(tensor):
-                    if not fits or tensor.size == leaf.size:
-                        self.add(Piece(tensor, leaf))
-                        break
-
     def same_place(self) -> None:
         """The one leaf of a tensor's size in the module around what is known, or of its name."""
         for tensor in [*self._ref.values()]:
@@ -247,16 +238,6 @@ class _Pairing:
                 if leaves or not path:
                     break
                 path = path.rpartition(".")[0]
-
-    def same_constants(self) -> None:
-        """Tensors that are one number, by that and by size, as they come: scales of 1."""
-        for tensor in [*self._ref.values()]:
-            names, values = NAMES.get(tensor.name, (tensor.name,)), tensor.read()
-            left = [x for x in self._leaves.values() if x.name in names and x.size == tensor.size]
-            same = (x for x in left if constant(values) and x.read().flat[0] == values.flat[0])
-            leaf = next((leaf for leaf in same if constant(leaf.read())), None)
-            if leaf is not None:
-                self.add(Piece(tensor, leaf))
 
     def _place(self, path: str) -> str:
         """The innermost place in the port of all that is known of what is below a path."""
@@ -314,7 +295,7 @@ def _called(tensor: Tensor, own: Iterable[Piece]) -> list[Piece]:
 
 
 def _alike(ref: Tensor, port: Tensor) -> bool:
-    return same_values(ref.read(), port.read()) is not None
+    return ref.size == port.size and same_values(ref.read(), port.read()) is not None
 
 
 def _likeness(one: str, other: str) -> float:

@@ -21,7 +21,7 @@ Turn = tuple[int, int]
 
 
 class Returned(Protocol):
-    """What a run tells of modules."""
+    """The modules that a run called, and those that returned the same."""
 
     def called(self, path: str) -> bool:
         """True if the reference calls the module."""
@@ -139,6 +139,7 @@ class _Pairing:
             alike = (
                 [(a, b) for a, b in both if returned and returned.same(a, b)] if both[1:] else []
             )
+            layers.sort(key=lambda pair: (pair not in alike, pair not in named))
             rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
             for path, name in (*layers, *alike, *named, *rest):
                 self.take(path, name, turn)
