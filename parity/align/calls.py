@@ -46,11 +46,11 @@ def align(
     why they need no counterpart. Values in the `store` decide where shapes and names do not.
     Without `inlining`, a module that one side alone calls is missing.
     """
-    values = Values(store)
+    values = Values(store)  # at the door; inside there may be heads
     returned = Returned(ref.calls, port.calls, values)
     folding = fold(ref.modules, port.modules, weight_map, rename, returned)
     folding = with_taps(folding, ref, port, rename)
-    found = _Pairing(ref, port, folding, declared, values)
+    found = _Pairing(ref, port, folding, declared, (values, Values(store, heads=True)))
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
@@ -84,10 +84,10 @@ class _Pairing:
         port: Trace,
         folding: Folding,
         declared: Mapping[str, str],
-        values: Values,
+        values: tuple[Values, Values],
     ) -> None:
         self._port, self._folding, self._declared = port, folding, declared
-        self._port_of, self._values = folding.port_of, values
+        self._port_of, self._at_door, self._values = folding.port_of, *values
         self._spare = {(call.path, call.number): call for call in port.calls}
         self._counts = Counter(call.path for call in ref.calls)
         self._port_counts = Counter(call.path for call in port.calls)
@@ -104,13 +104,14 @@ class _Pairing:
         if port is None:
             self._lacks(call, path)
             return
-        inputs = match_inputs(call.inputs, port.inputs, self._values)
+        values = self._at_door if call.parent == -1 else self._values
+        inputs = match_inputs(call.inputs, port.inputs, values)
         problems = (leaf.problem for leaf in inputs if leaf.problem is not None)
         shape = next((one for one in problems if one.kind is ProblemKind.SHAPE), None)
         if shape is not None and call.parent != -1:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
-        outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, self._values)
+        outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
         if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
             outputs = tuple(leaf for leaf in outputs if not leaf.only_on)
         turn = self._folding.turn_of.get(call.path, (None, 1))[0]

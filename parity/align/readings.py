@@ -57,10 +57,13 @@ def _heads(ref: Leaf, port: tuple[int, ...]) -> Iterator[Reading]:
 
 
 class Values:
-    """Tells by the numbers which arrays belong together, and how they are to be read."""
+    """Tells by the numbers which arrays belong together, and how they are to be read.
 
-    def __init__(self, store: Store | None) -> None:
-        self._store = store
+    With `heads`, positions may come before heads: inside of a model, and not at its door.
+    """
+
+    def __init__(self, store: Store | None, *, heads: bool = False) -> None:
+        self._store, self._heads = store, heads
         self._near = cache(self._compared)
 
     def agree(self, ref: Leaf, port: Leaf) -> bool:
@@ -80,7 +83,10 @@ class Values:
     def _agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
         if ref.buffer is None or port.buffer is None:
             return
-        for reading in (*readings(ref, port), *_heads(ref, port.buffer.shape)):
+        for reading in (
+            *readings(ref, port),
+            *(_heads(ref, port.buffer.shape) if self._heads else ()),
+        ):
             if self._near(ref.buffer, port.buffer, reading):
                 yield reading
 

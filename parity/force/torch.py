@@ -278,7 +278,7 @@ def widened_modules(modules: Iterable[torch.nn.Module]) -> Iterator[list[Widened
     """Put float64 copies in place of the modules' own tensors in the block."""
     widened: list[Widened] = []
     default = torch.get_default_dtype()
-    with undone(lambda: (_narrow(widened), torch.set_default_dtype(default))):
+    with undone(lambda: torch.set_default_dtype(default)), undone(lambda: _narrow(widened)):
         torch.set_default_dtype(torch.float64)  # of what their code makes, too
         _widen(modules, widened)
         yield widened
