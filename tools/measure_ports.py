@@ -3,6 +3,8 @@
 import sys
 import time
 
+import click
+
 import parity
 from parity.core.exceptions import first_line
 from tests.ports.both import NAMES, made
@@ -24,9 +26,9 @@ def line(name: str) -> str:
 
 def main() -> None:
     """Print the table, of the ports that are named or of all."""
-    print("| port | verdict | seconds | compared |\n|---|---|---|---|")
+    click.echo("| port | verdict | seconds | compared |\n|---|---|---|---|")
     for name in sys.argv[1:] or NAMES:
-        print(line(name), flush=True)
+        click.echo(line(name))
 
 
 if __name__ == "__main__":

@@ -123,8 +123,10 @@ def test_what_holds_nothing_and_does_nothing_needs_no_counterpart(idle):
 def test_a_call_that_does_nothing_is_not_taken_for_another():
     reference = torch_of(
         lambda self, x: self.two(self.drop(torch.tanh(self.drop(self.one(x))))),
-        one=linear(1), two=linear(2), drop=torch.nn.Dropout(),
-    )  # fmt: skip
+        one=linear(1),
+        two=linear(2),
+        drop=torch.nn.Dropout(),
+    )
     parts = {name: ported(getattr(reference, name)) for name in ("one", "two")}
     drop = nnx.Dropout(0.5, deterministic=True)
     right = nnx_of(lambda self, x: self.two(self.drop(jnp.tanh(self.one(x)))), drop=drop, **parts)

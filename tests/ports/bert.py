@@ -48,9 +48,13 @@ class Bert(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = BertConfig(
-        vocab_size=50, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        intermediate_size=40, max_position_embeddings=20,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=40,
+        max_position_embeddings=20,
+    )
     ref, port = randomise(BertModel(config)), Bert(nnx.Rngs(0))
     tables = ref.embeddings
     give(port.words, tables.word_embeddings)

@@ -8,9 +8,20 @@ import numpy as np
 import torch
 
 NAMES = (
-    "bert", "llama", "vit", "convnext", "resnet", "efficientnet", "clip_text", "t5", "whisper",
-    "mamba2", "kl_vae", "wan_block", "gpt2",
-)  # fmt: skip
+    "bert",
+    "llama",
+    "vit",
+    "convnext",
+    "resnet",
+    "efficientnet",
+    "clip_text",
+    "t5",
+    "whisper",
+    "mamba2",
+    "kl_vae",
+    "wan_block",
+    "gpt2",
+)
 
 
 def made(name: str) -> tuple[torch.nn.Module, Any, tuple[Any, ...]]:

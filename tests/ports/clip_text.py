@@ -69,10 +69,17 @@ def norm(module):
 def make():
     """(reference, port, arguments)."""
     config = CLIPTextConfig(
-        vocab_size=50, hidden_size=WIDTH, intermediate_size=40, projection_dim=12,
-        num_hidden_layers=LAYERS, num_attention_heads=HEADS, max_position_embeddings=16,
-        eos_token_id=49, bos_token_id=1, pad_token_id=1,
-    )  # fmt: skip
+        vocab_size=50,
+        hidden_size=WIDTH,
+        intermediate_size=40,
+        projection_dim=12,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        max_position_embeddings=16,
+        eos_token_id=49,
+        bos_token_id=1,
+        pad_token_id=1,
+    )
     ref = randomise(CLIPTextModelWithProjection(config))
     tower = ref.text_model
     params = {

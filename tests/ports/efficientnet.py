@@ -78,10 +78,19 @@ class EfficientNet(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = EfficientNetConfig(
-        width_coefficient=0.25, depth_coefficient=1.0, depth_divisor=8, hidden_dim=24,
-        in_channels=[32, 32], out_channels=[32, 64], kernel_sizes=[3, 3], strides=[1, 2],
-        expand_ratios=[1, 4], num_block_repeats=[1, 2], depthwise_padding=[], dropout_rate=0.0,
-    )  # fmt: skip
+        width_coefficient=0.25,
+        depth_coefficient=1.0,
+        depth_divisor=8,
+        hidden_dim=24,
+        in_channels=[32, 32],
+        out_channels=[32, 64],
+        kernel_sizes=[3, 3],
+        strides=[1, 2],
+        expand_ratios=[1, 4],
+        num_block_repeats=[1, 2],
+        depthwise_padding=[],
+        dropout_rate=0.0,
+    )
     ref = EfficientNetModel(config)
     ref.encoder.top_conv = type(ref.encoder.top_conv)(16, 24, 1, bias=False)
     ref, port = randomise(ref), EfficientNet(nnx.Rngs(0))

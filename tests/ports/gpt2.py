@@ -52,9 +52,16 @@ class Gpt(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = GPT2Config(
-        vocab_size=50, n_positions=16, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, n_inner=48,
-        use_cache=False, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+        vocab_size=50,
+        n_positions=16,
+        n_embd=WIDTH,
+        n_layer=LAYERS,
+        n_head=HEADS,
+        n_inner=48,
+        use_cache=False,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     ref, port = randomise(GPT2LMHeadModel(config)), Gpt(nnx.Rngs(0))
     body = ref.transformer
     give(port.table, body.wte)

@@ -134,9 +134,13 @@ def _tower(port, coder, parts):
 def make():
     """(reference, port, arguments)."""
     ref = AutoencoderKL(
-        down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=WIDTHS, layers_per_block=1, norm_num_groups=GROUPS, latent_channels=4,
-    )  # fmt: skip
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        block_out_channels=WIDTHS,
+        layers_per_block=1,
+        norm_num_groups=GROUPS,
+        latent_channels=4,
+    )
     ref, port = randomise(ref), Vae(nnx.Rngs(0))
     give(port.quant, ref.quant_conv)
     give(port.dequant, ref.post_quant_conv)

@@ -95,10 +95,15 @@ class Llama(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = LlamaConfig(
-        vocab_size=50, hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        num_key_value_heads=GROUPS, intermediate_size=48, max_position_embeddings=32,
+        vocab_size=50,
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=GROUPS,
+        intermediate_size=48,
+        max_position_embeddings=32,
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     ref, port = randomise(Generating(LlamaForCausalLM(config))), Llama(nnx.Rngs(0))
     model = ref.model.model
     give(port.tok, model.embed_tokens)

@@ -53,9 +53,16 @@ class Mamba(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = Mamba2Config(
-        hidden_size=WIDTH, num_heads=HEADS, head_dim=SIZE, state_size=STATE, n_groups=1, expand=2,
-        chunk_size=4, num_hidden_layers=1, layer_norm_epsilon=1e-5,
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_heads=HEADS,
+        head_dim=SIZE,
+        state_size=STATE,
+        n_groups=1,
+        expand=2,
+        chunk_size=4,
+        num_hidden_layers=1,
+        layer_norm_epsilon=1e-5,
+    )
     ref, port = randomise(Mamba2Block(config, 0)), Mamba(nnx.Rngs(0))
     mixer = ref.mixer
     parts = jnp.split(of(mixer.in_proj.weight).T, [INNER, INNER + MIXED], 1)

@@ -120,9 +120,14 @@ def _stack(module):
 def make():
     """(reference, port, arguments)."""
     config = T5Config(
-        vocab_size=50, d_model=WIDTH, d_kv=SIZE, d_ff=40, num_layers=LAYERS, num_heads=HEADS,
+        vocab_size=50,
+        d_model=WIDTH,
+        d_kv=SIZE,
+        d_ff=40,
+        num_layers=LAYERS,
+        num_heads=HEADS,
         decoder_start_token_id=0,
-    )  # fmt: skip
+    )
     ref = randomise(Pair(config))
     parts = {"encoder": _stack(ref.encoder), "decoder": _stack(ref.decoder)}
     port = T5({"table": of(ref.shared.weight), **parts})

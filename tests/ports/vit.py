@@ -53,9 +53,13 @@ class Vit(nnx.Module):
 def make():
     """(reference, port, arguments)."""
     config = ViTConfig(
-        hidden_size=WIDTH, num_hidden_layers=LAYERS, num_attention_heads=HEADS,
-        intermediate_size=40, image_size=12, patch_size=4,
-    )  # fmt: skip
+        hidden_size=WIDTH,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        intermediate_size=40,
+        image_size=12,
+        patch_size=4,
+    )
     ref, port = randomise(ViTModel(config)), Vit(nnx.Rngs(0))
     give(port.patchify, ref.embeddings.patch_embeddings.projection)
     port.cls[...] = of(ref.embeddings.cls_token)

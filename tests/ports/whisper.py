@@ -121,11 +121,20 @@ def _feed(port, layer):
 def make():
     """(reference, port, arguments)."""
     config = WhisperConfig(
-        vocab_size=50, num_mel_bins=8, d_model=WIDTH, encoder_layers=LAYERS, decoder_layers=LAYERS,
-        encoder_attention_heads=HEADS, decoder_attention_heads=HEADS, encoder_ffn_dim=40,
-        decoder_ffn_dim=40, max_source_positions=12, max_target_positions=16, pad_token_id=0,
+        vocab_size=50,
+        num_mel_bins=8,
+        d_model=WIDTH,
+        encoder_layers=LAYERS,
+        decoder_layers=LAYERS,
+        encoder_attention_heads=HEADS,
+        decoder_attention_heads=HEADS,
+        encoder_ffn_dim=40,
+        decoder_ffn_dim=40,
+        max_source_positions=12,
+        max_target_positions=16,
+        pad_token_id=0,
         attn_implementation="eager",
-    )  # fmt: skip
+    )
     ref, port = randomise(Heard(config)), Whisper(nnx.Rngs(0))
     enc, dec = port.enc, port.dec
     give(enc.front, ref.encoder.conv1)
