@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.align.leaves import by_order, match_inputs, match_outputs
+from parity.align.leaves import match_inputs, match_outputs
 from parity.align.readings import Returned, Values, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.calls import Call, Match, Trace, above
-from parity.core.globs import named, path_name, why
+from parity.core.globs import path_name, why
 from parity.core.problems import ProblemKind
 from parity.core.store import Store
 from parity.core.tensors import Weight
@@ -20,7 +20,7 @@ from parity.weights.module_map import Folding, fold
 class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
-    `notes` are sentences on taps that were not compared, and on outputs that have other names.
+    `notes` are sentences on taps that were not compared.
     """
 
     matches: tuple[Match, ...]
@@ -66,7 +66,7 @@ def align(
         inlined.setdefault(path, reason)
     inlined |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
-    notes = (*_by_order(matches, values), *tap_notes(*found.lacking, found.spare_taps(), port))
+    notes = tap_notes(*found.lacking, found.spare_taps(), port)
     coverage = _coverage(ref, port, matches, inlined, folding, declared)
     return Alignment(matches, replace(coverage, unmatched_calls=tuple(unmatched)), notes)
 
@@ -211,25 +211,6 @@ def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
         for path in extra
         if path not in ref.modules
     }
-
-
-def _by_order(matches: Iterable[Match], values: Values) -> tuple[str, ...]:
-    """Of outputs that both sides name, and otherwise, that they were paired by order.
-
-    A place in a tuple is no name.
-    """
-    found: dict[str, None] = {}
-    for match in matches:
-        pairs = by_order(
-            (leaf.ref.name, leaf.port.name)
-            for leaf in match.outputs
-            if leaf.port is not None and not values.agree(leaf.ref, leaf.port)
-        )
-        if pairs:
-            ref, port = (named(list(names)) for names in zip(*pairs, strict=True))
-            where = f"`{path_name(match.ref.path)}`"
-            found[f"{where} returns {ref}, the port {port}: compared in this order"] = None
-    return tuple(found)
 
 
 def _coverage(

@@ -1,7 +1,7 @@
 """Arrays that two calls were given or returned, paired by name, by value, then by place."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from parity.align.readings import Values, readings
@@ -52,7 +52,7 @@ def match_outputs(
 ) -> tuple[LeafMatch, ...]:
     """Pair output leaves by name, by value, then by order; a place in a tuple is no name."""
     left, right = [*ref], [*port]
-    found = _take(left, right, lambda one, other: one.name == other.name and has_key(one.name))
+    found = _take(left, right, lambda one, other: one.name == other.name and _has_key(one.name))
     found += _take(left, right, values.agree)
     found += _take(left, right, lambda one, other: one.name == other.name and _fits(one, other))
     found += _take(left, right, lambda one, other: one.name == other.name)
@@ -71,7 +71,7 @@ def match_outputs(
     )
 
 
-def has_key(name: str) -> bool:
+def _has_key(name: str) -> bool:
     """True of a name that is no place in a tuple."""
     return any(part and not part.isdecimal() for part in name.split("."))
 
@@ -174,8 +174,3 @@ def _is_array(leaf: Leaf) -> bool:
 def _dtype_class(name: str) -> str:
     # JAX without x64 has no 64-bit types: only the class can be compared.
     return name.rstrip("0123456789_").removeprefix("b") if name != "bool" else "bool"
-
-
-def by_order(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs of names that are none of places, and not the same."""
-    return [pair for pair in pairs if pair[0] != pair[1] and all(map(has_key, pair))]

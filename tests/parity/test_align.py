@@ -169,25 +169,6 @@ def test_outputs_pair_by_name_or_a_bare_array_with_the_first():
     assert [m.problem for m in spare] == [None, REF_LACKS]
 
 
-@pytest.mark.parametrize(
-    ("theirs", "ours", "note"),
-    [
-        (("a", "b"), ("c", "d"), "`<root>` returns `a`, `b`, the port `c`, `d`: compared in this"),
-        (("0.a",), ("0.b",), "`<root>` returns `0.a`, the port `0.b`: compared in this order"),
-        (("a", "b"), ("b", "a"), ""),
-        (("a", "b"), ("0", "1"), ""),  # a tuple has no names
-        (("a",), ("",), ""),
-    ],
-)
-def test_outputs_of_other_names_are_said_to_be_paired_by_order(theirs, ours, note):
-    ref, port = (
-        trace(call("", 0, -1, outputs=[leaf(name) for name in names])) for names in (theirs, ours)
-    )
-    found = run(ref, port).notes
-    assert len(found) == bool(note)
-    assert not note or found[0].startswith(note)
-
-
 def test_what_can_be_told_without_values():
     def problem(ref, port):
         (match,) = match_outputs("m", [ref], [port], {})
