@@ -10,9 +10,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 
-from parity.capture.torch import to_numpy
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.metrics import distance, unit_roundoff
@@ -24,11 +22,10 @@ from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.location import location
 from parity.diagnose.norm_probes import group_factors
-from parity.diagnose.replay import Changed, Replayer, Result
+from parity.diagnose.replay import Changed, Replayer, Result, port_values
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.float64 import TorchModules
 from parity.judge.faults import Found
-from parity.weights.weight_map import in_order_of_ref
 
 
 def diagnose(found: Found, record: CaseRecord, reference: TorchModules) -> Diagnosis:
@@ -175,17 +172,9 @@ class _Investigation:
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
-        tensors: dict[tuple[torch.nn.Module, str], Array] = {}
-        for line in self._lines:
-            values = self._record.sides.value(line.nnx_name)
-            found = None if values is None else in_order_of_ref(line, values)
-            if found is not None:
-                module, name = self._reference.modules[line.path], line.name.rpartition(".")[2]
-                own = tensors.get((module, name))
-                own = np.array(to_numpy(getattr(module, name))) if own is None else own
-                own[found[1]] = found[0]
-                tensors[module, name] = own
-                self._tried_lines.append(line)
+        tensors, self._tried_lines = port_values(
+            self._lines, self._record.sides, self._reference.modules
+        )
         if tensors:
             findings = "; ".join(line.text for line in self._lines[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.capture.torch import Method
+from parity.capture.torch import Method, to_numpy
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.store import Store
-from parity.force.common import Recording, within
+from parity.core.tensors import Weight
+from parity.force.common import Recording, Sides, within
 from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
+from parity.weights.weight_map import in_order_of_ref
 
 Result = Mapping[tuple[int, str], Array]
 """Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
@@ -209,6 +211,22 @@ def _signature(function: Any) -> tuple[str, ...]:
         return tuple(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         return ("input",)
+
+
+def port_values(
+    lines: Sequence[Weight], sides: Sides, modules: Mapping[str, torch.nn.Module]
+) -> tuple[dict[tuple[torch.nn.Module, str], Array], list[Weight]]:
+    """The reference's tensors with the port's values, and the lines that say how."""
+    tensors: dict[tuple[torch.nn.Module, str], Array] = {}
+    told = []
+    for line in lines:
+        values = sides.value(line.nnx_name)
+        found = None if values is None else in_order_of_ref(line, values)
+        if found is not None:
+            key = modules[line.path], line.name.rpartition(".")[2]
+            tensors.setdefault(key, np.array(to_numpy(getattr(*key))))[found[1]] = found[0]
+            told.append(line)
+    return tensors, told
 
 
 def _arrays(

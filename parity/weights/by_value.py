@@ -263,25 +263,26 @@ def _cuts(
     """
     if len(tensors) == 1:
         return [None]
-    if all(turn is not None for turn in turns) and leaf.shape[0] == len({*turns}):
-        found: list[Part | None] = []
-        for turn in dict.fromkeys(turns):
-            assert turn is not None
-            whole = Part(((turn, None),))
-            own = [t for t, one in zip(tensors, turns, strict=True) if one == turn]
-            inner = _cuts(leaf.cut(whole), own, [None] * len(own))
-            if inner is None:
-                return None
-            found += [whole.inside(part) if part else whole for part in inner]
-        return found
+    if None in turns or leaf.shape[0] != len({*turns}):
+        return _one_behind_the_other(leaf, tensors)
+    found: list[Part | None] = []
+    for turn in dict.fromkeys(one for one in turns if one is not None):
+        whole = Part(((turn, None),))
+        own = [tensor for tensor, one in zip(tensors, turns, strict=True) if one == turn]
+        inner = _cuts(leaf.cut(whole), own, [None] * len(own))
+        if inner is None:
+            return None
+        found += [whole.inside(part) if part else whole for part in inner]
+    return found
+
+
+def _one_behind_the_other(leaf: Tensor, tensors: Sequence[Tensor]) -> list[Part | None] | None:
     for axis in reversed(range(len(leaf.shape))):
         each = leaf.size // leaf.shape[axis]
         if all(tensor.size % each == 0 for tensor in tensors):
-            ends = np.cumsum([tensor.size // each for tensor in tensors])
-            starts = [0, *ends[:-1]]
-            return [
-                Part((*[None] * axis, (int(a), int(b)))) for a, b in zip(starts, ends, strict=True)
-            ]
+            ends = [int(end) for end in np.cumsum([tensor.size // each for tensor in tensors])]
+            spans = zip([0, *ends], ends, strict=False)
+            return [Part((*[None] * axis, span)) for span in spans]
     return None
 
 

@@ -5,7 +5,7 @@ and name. A module of which the port holds the tensors elsewhere counts with the
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -13,8 +13,10 @@ from parity.core.calls import ModuleInfo
 from parity.core.globs import renamed
 from parity.core.tensors import Part, Weight
 
-Ids = frozenset[tuple[str, str]]
-"""Pieces of the port's leaves: their names and places."""
+Ident = tuple[str, str]
+"""A piece of a leaf of the port: its name and place."""
+
+Ids = frozenset[Ident]
 
 Turn = tuple[int, int]
 """Which of how many layers that are stacked, and called in turn."""
@@ -158,38 +160,37 @@ class _Pairing:
 def _held(
     ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo], weight_map: Sequence[Weight]
 ) -> tuple[_Held, _Held]:
-    own: tuple[dict[str, set[tuple[str, str]]], ...] = (
-        {p: set() for p in ref},
-        {p: set() for p in port},
-    )
+    lines = [(line, *_piece(line)) for line in weight_map if line.paired]
     turns: dict[str, set[Turn | None]] = defaultdict(set)
-    for line in weight_map:
-        if not line.paired:
-            continue
-        part = line.at if isinstance(line.at, Part) else None
-        turn = part.turn if part else None
-        ident = line.nnx_name, str(Part(part.spans[1:])) if part and turn is not None else str(part)
-        owner, leaf_owner = (name.rpartition(".")[0] for name in (line.name, line.nnx_name))
-        of_layer = None if turn is None else (turn, line.nnx_shape[0])
+    for line, _, turn in lines:
+        for path in _upwards(line.path):
+            turns[path].add(turn)
+    turn_of = {p: one for p, found in turns.items() if len(found) == 1 for one in found if one}
+    by_ref = _of_modules(ref, ((line.path, ident) for line, ident, _ in lines))
+    names = ((line.nnx_name.rpartition(".")[0], ident) for line, ident, _ in lines)
+    return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {})
+
+
+def _piece(line: Weight) -> tuple[Ident, Turn | None]:
+    """The piece of the port's leaf, but for its turn, and that."""
+    part = line.at if isinstance(line.at, Part) else Part((None,))
+    if part.turn is None:
+        return (line.nnx_name, str(part)), None
+    return (line.nnx_name, str(Part((None, *part.spans[1:])))), (part.turn, line.nnx_shape[0])
+
+
+def _of_modules(
+    paths: Collection[str], pieces: Iterable[tuple[str, Ident]]
+) -> tuple[dict[str, Ids], dict[str, Ids]]:
+    """Pieces of each module by itself, and with those of all modules inside."""
+    own: dict[str, set[Ident]] = defaultdict(set)
+    inside: dict[str, set[Ident]] = defaultdict(set)
+    for owner, ident in pieces:
+        own[owner].add(ident)
         for path in _upwards(owner):
-            turns[path].add(of_layer)
-        if owner in own[0]:
-            own[0][owner].add(ident)
-        if leaf_owner in own[1]:
-            own[1][leaf_owner].add(ident)
-    inside = [_inside(side) for side in own]
-    stacked = {path: found.pop() for path, found in turns.items() if len(found) == 1}
-    both = [{path: frozenset(ids) for path, ids in side.items()} for side in own]
-    turn_of = {path: turn for path, turn in stacked.items() if turn is not None}
-    return _Held(both[0], inside[0], turn_of), _Held(both[1], inside[1], {})
-
-
-def _inside(own: Mapping[str, Collection[tuple[str, str]]]) -> dict[str, Ids]:
-    found: dict[str, set[tuple[str, str]]] = defaultdict(set)
-    for path, ids in own.items():
-        for outer in _upwards(path):
-            found[outer].update(ids)
-    return {path: frozenset(found[path]) for path in own}
+            inside[path].add(ident)
+    one, other = ({path: frozenset(side[path]) for path in paths} for side in (own, inside))
+    return one, other
 
 
 def _upwards(path: str) -> list[str]:
