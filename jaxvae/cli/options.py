@@ -127,19 +127,18 @@ def load_tiled(
 ) -> "AutoencoderKLCogVideoX":
     """Return what `load` returns, with tiling on where it was asked for."""
     vae = load(**model)
-    set_tiles(vae, tiling, tile)
+    if tile is not None or tiling:
+        set_tiles(vae, tile)
     return vae
 
 
-def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:
-    """Switch tiling on where it was asked for.
+def set_tiles(model: "AutoencoderKLCogVideoX", tile: tuple[int, int] | None) -> None:
+    """Switch tiling on, with tiles of this size or of the model's own.
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
     comes out has another size than what went in. Raises UsageError for a tile that is too small, or
     no multiple of what the model compresses it by.
     """
-    if tile is None and not tiling:
-        return
     step = model.config.spatial_ratio
     sizes = tile or (model.tile_sample_min_height, model.tile_sample_min_width)
     parts = (model.tile_overlap_factor_height, model.tile_overlap_factor_width)

@@ -126,7 +126,7 @@ def as_recorded(given: Given, called: Call) -> Given | None:
     )
 
 
-def hint(error: Exception, called: Call) -> None:
+def add_hint(error: Exception, called: Call) -> None:
     """Add to what the port raised that its inputs may have been read in the wrong layout.
 
     `called` is the reference's call, with what its arguments are read as.

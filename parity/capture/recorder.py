@@ -56,21 +56,12 @@ class Recorder:
         self._open.append(call)
         self._begun += 1
 
-    def end(
-        self,
-        kind: str,
-        method: str,
-        outputs: tuple[Leaf, ...],
-        *,
-        traced: bool = False,
-        returned: Skeleton | None = None,
-        in_place: bool = False,
-    ) -> None:
-        """The innermost open call returns."""
+    def end(self, kind: str, method: str, outputs: tuple[Leaf, ...], **more: Any) -> None:
+        """The innermost open call returns; `more` are further fields of its `Call`."""
         call = self._open.pop()
         number = next(self._numbers[call.path])
-        call = replace(call, kind=kind, method=method, number=number, outputs=outputs)
-        self._calls.append(replace(call, traced=traced, returned=returned, in_place=in_place))
+        call = replace(call, kind=kind, method=method, number=number, outputs=outputs, **more)
+        self._calls.append(call)
 
     def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""

@@ -18,7 +18,7 @@ Span = tuple[int, int | None] | None
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A piece of a tensor: its span along each of the first axes."""
 
     spans: tuple[Span, ...]
@@ -37,7 +37,7 @@ class Part:
         first = self.spans[0]
         return first[0] if first is not None and first[1] is None else None
 
-    def inside(self, other: "Part") -> "Part":
+    def inside(self, other: "TensorPart") -> "TensorPart":
         """The piece `other` of this piece, as a piece of the whole."""
         left = list(other.spans)
         spans: list[Span] = []
@@ -49,7 +49,7 @@ class Part:
             start = 0 if span is None else span[0]
             end = inner and inner[1] and start + inner[1]
             spans.append((start + inner[0], end) if inner else span)
-        return Part((*spans, *left))
+        return TensorPart((*spans, *left))
 
     def __str__(self) -> str:
         at = (
@@ -69,8 +69,8 @@ class Transform:
 
     axes: tuple[int, ...]
     reshaped: bool = False
-    of: Part | None = None
-    at: Part | None = None
+    of: TensorPart | None = None
+    at: TensorPart | None = None
 
     def __str__(self) -> str:
         reshaped = " reshaped" if self.reshaped else ""
@@ -93,7 +93,7 @@ class Tensor:
     read: Callable[[], Array]
     buffer: bool = False
     identity: int = 0
-    part: Part | None = None
+    part: TensorPart | None = None
     derived: bool = False
 
     @property
@@ -106,7 +106,7 @@ class Tensor:
         """Number of elements."""
         return prod(self.shape)
 
-    def cut(self, part: Part) -> "Tensor":
+    def cut(self, part: TensorPart) -> "Tensor":
         """A piece of it."""
         whole = self.part.inside(part) if self.part else part
 
@@ -169,8 +169,8 @@ class Weight:
     cause: str = ""
     finding: str = ""
     declared: str = ""
-    of: str | Part = field(default="", metadata=stored_as(str, string))
-    at: str | Part = field(default="", metadata=stored_as(str, string))
+    of: str | TensorPart = field(default="", metadata=stored_as(str, string))
+    at: str | TensorPart = field(default="", metadata=stored_as(str, string))
 
     @property
     def path(self) -> str:

@@ -12,7 +12,7 @@ from difflib import SequenceMatcher
 import numpy as np
 
 from parity.core.globs import renamed
-from parity.core.tensors import Part, Tensor
+from parity.core.tensors import Tensor, TensorPart
 from parity.weights.axis_order import CLOSE, constant, same_values
 from parity.weights.fused import Piece, Rule, pieces
 from parity.weights.held import Owners, pieces_of
@@ -156,7 +156,7 @@ class _Pairing:
                 for part, leaf in found:
                     self.add(Piece(tensor.cut(part), leaf))
 
-    def _fill(self, leaf: Tensor, found: Sequence[tuple[Part, Tensor]]) -> None:
+    def _fill(self, leaf: Tensor, found: Sequence[tuple[TensorPart, Tensor]]) -> None:
         """Pair pieces of a stack that hold nothing known with the tensors that lack one."""
         turns = {part.turn: tensor for part, tensor in found if len(part.spans) == 1}
         if len(turns) != len(found) or None in turns:
@@ -166,7 +166,7 @@ class _Pairing:
             left = [t for t in self._ref.values() if t.name == near.name and t.size == near.size]
             if turn not in turns and left:
                 tensor = max(left, key=lambda one: _likeness(one.full_name, near.full_name))
-                self.add(Piece(tensor, leaf.cut(Part(((turn, None),)))))
+                self.add(Piece(tensor, leaf.cut(TensorPart(((turn, None),)))))
 
     def nearly_same_values(self, constants: bool = False) -> None:
         """Whole tensors that agree but for rounding; `constants` are those that are one number."""
@@ -257,7 +257,7 @@ class _Pairing:
 
 def _cuts(
     leaf: Tensor, tensors: Sequence[Tensor], turns: Sequence[int | None]
-) -> list[Part | None] | None:
+) -> list[TensorPart | None] | None:
     """The piece of the leaf for each tensor: by its turn along the first axis, then one behind the
     other; `None` if they do not fit.
     """
@@ -265,9 +265,9 @@ def _cuts(
         return [None]
     if None in turns or leaf.shape[0] != len({*turns}):
         return _one_behind_the_other(leaf, tensors)
-    found: list[Part | None] = []
+    found: list[TensorPart | None] = []
     for turn in dict.fromkeys(one for one in turns if one is not None):
-        whole = Part(((turn, None),))
+        whole = TensorPart(((turn, None),))
         own = [tensor for tensor, one in zip(tensors, turns, strict=True) if one == turn]
         inner = _cuts(leaf.cut(whole), own, [None] * len(own))
         if inner is None:
@@ -276,13 +276,15 @@ def _cuts(
     return found
 
 
-def _one_behind_the_other(leaf: Tensor, tensors: Sequence[Tensor]) -> list[Part | None] | None:
+def _one_behind_the_other(
+    leaf: Tensor, tensors: Sequence[Tensor]
+) -> list[TensorPart | None] | None:
     for axis in reversed(range(len(leaf.shape))):
         each = leaf.size // leaf.shape[axis]
         if all(tensor.size % each == 0 for tensor in tensors):
             ends = [int(end) for end in np.cumsum([tensor.size // each for tensor in tensors])]
             spans = zip([0, *ends], ends, strict=False)
-            return [Part((*[None] * axis, span)) for span in spans]
+            return [TensorPart((*[None] * axis, span)) for span in spans]
     return None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.core.exceptions import InputError
 from parity.core.globs import captured, renamed
-from parity.core.tensors import Fused, Part, Stacked, Tensor
+from parity.core.tensors import Fused, Stacked, Tensor, TensorPart
 
 Rule = Fused | Stacked
 
@@ -109,6 +109,8 @@ def _cut(rule: Rule, whole: Tensor, sizes: Sequence[int]) -> list[Tensor] | None
         return None
     starts = [0, *map(int, ends[:-1])]
     return [
-        whole.cut(Part((*[None] * axis, (start, None if isinstance(rule, Stacked) else int(end)))))
+        whole.cut(
+            TensorPart((*[None] * axis, (start, None if isinstance(rule, Stacked) else int(end))))
+        )
         for start, end in zip(starts, ends, strict=True)
     ]

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 
-from parity.core.tensors import Array, Part, Tensor
+from parity.core.tensors import Array, Tensor, TensorPart
 from parity.weights.axis_order import constant, fingerprint
 
 NESTED = 2
@@ -13,7 +13,7 @@ NESTED = 2
 LONGEST = 4096
 """Length of an axis along which one entry at a time is looked for."""
 
-Found = list[tuple[Part, Tensor]]
+Found = list[tuple[TensorPart, Tensor]]
 
 
 class Owners:
@@ -68,7 +68,7 @@ def _along(whole: Tensor, axis: int, owners: Owners, depth: int) -> Found:
 
     def at(start: int, stop: int) -> Found:
         span = (start, None) if stop == start + 1 else (start, stop)
-        part = Part((*[None] * axis, span))
+        part = TensorPart((*[None] * axis, span))
         piece = whole.cut(part)
         for tensor in owners.of(piece.read()):
             if _key(tensor) not in taken:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from parity.core.calls import ModuleInfo
 from parity.core.globs import renamed
-from parity.core.tensors import Part, Weight
+from parity.core.tensors import TensorPart, Weight
 
 Ident = tuple[str, str]
 """A piece of a leaf of the port: its name and place."""
@@ -173,10 +173,10 @@ def _held(
 
 def _piece(line: Weight) -> tuple[Ident, Turn | None]:
     """The piece of the port's leaf, but for its turn, and that."""
-    part = line.at if isinstance(line.at, Part) else Part((None,))
+    part = line.at if isinstance(line.at, TensorPart) else TensorPart((None,))
     if part.turn is None:
         return (line.nnx_name, str(part)), None
-    return (line.nnx_name, str(Part((None, *part.spans[1:])))), (part.turn, line.nnx_shape[0])
+    return (line.nnx_name, str(TensorPart((None, *part.spans[1:])))), (part.turn, line.nnx_shape[0])
 
 
 def _of_modules(

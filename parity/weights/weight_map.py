@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from parity.core.globs import why
-from parity.core.tensors import Array, Part, Tensor, Transform, Weight
+from parity.core.tensors import Array, Tensor, TensorPart, Transform, Weight
 from parity.weights.axis_order import CLOSE, regroups, same_values, usual_axes, usual_order
 from parity.weights.by_value import paired
 from parity.weights.fused import Piece, Rule
@@ -100,7 +100,7 @@ def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
     """A leaf of the port, or anything else of its shape, as the part of the reference's tensor that
     a line pairs it with, and which part that is; `None` if the line does not say.
     """
-    of, at = (part.index if isinstance(part, Part) else () for part in (line.of, line.at))
+    of, at = (part.index if isinstance(part, TensorPart) else () for part in (line.of, line.at))
     shape = np.broadcast_to(0, line.shape)[of].shape
     own = port[at]
     if own.size != prod(shape):

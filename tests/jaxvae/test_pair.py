@@ -11,12 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from jaxvae.io.diffusers_folder import split_source
 from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config
-from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, unexercised
+from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx
 from jaxvae.pairs.cogvideox.reference import (
     decode_torch,
     encode_torch,
     forward_torch,
     make_torch,
+    unexercised,
 )
 from jaxvae.pairs.inputs import load_clip
 from parity.core.exceptions import InputError

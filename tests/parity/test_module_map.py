@@ -1,5 +1,5 @@
 from parity.core.calls import ModuleInfo
-from parity.core.tensors import Part, Weight
+from parity.core.tensors import TensorPart, Weight
 from parity.weights.module_map import around, fold
 
 
@@ -46,7 +46,9 @@ def test_a_module_whose_tensors_are_elsewhere_is_held_and_has_no_counterpart():
 
 def test_layers_that_are_stacked_come_in_turn():
     lines = [
-        Weight(f"layers.{i}.fc.w", "all.fc.k", "parameter", (9,), (3, 9), at=Part(((i, None),)))
+        Weight(
+            f"layers.{i}.fc.w", "all.fc.k", "parameter", (9,), (3, 9), at=TensorPart(((i, None),))
+        )
         for i in range(3)
     ]
     ref = modules(**{f"layers__{i}": "" for i in range(3)})

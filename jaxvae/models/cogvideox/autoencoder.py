@@ -27,7 +27,7 @@ from jaxvae.models.cogvideox.switches import Switches
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.run.chunks import Bounds, chunk_bounds
 from jaxvae.run.gradient_checkpointing import GradientCheckpointing
-from jaxvae.run.steps import Coder, Step, Video, run_windows
+from jaxvae.run.steps import Coder, Plan, Step, Video, run_windows
 from jaxvae.run.streams import regroup, run_stream
 
 
@@ -82,20 +82,14 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         channels or kind of numbers, and for tiles that leave too little (`tiling.plan_axis`).
         """
         video = self._check_input("encode", x, self.config.in_channels)
-        bounds = self._bounds(video.shape[1], self.num_sample_frames_batch_size)
-        windows = self.sample_windows(video.shape)
-        return DiagonalGaussian(
-            run_windows(self._encoder(compiled), video, windows, bounds, self._at_once)
-        )
+        coder, windows, bounds = self._plan(encode_chunk, video.shape, compiled)
+        return DiagonalGaussian(run_windows(coder, video, windows, bounds, self._at_once))
 
     def decode(self, z: ArrayLike, *, compiled: bool = True) -> Video:
         """Return the video of a latent (b, t, h, w, c); `compiled` as in `encode`."""
         latent = self._check_input("decode", z, self.config.latent_channels)
-        bounds = self._bounds(latent.shape[1], self.num_latent_frames_batch_size)
-        windows = self.latent_windows(latent.shape)
-        return run_windows(
-            self._decoder(decode_chunk, compiled), latent, windows, bounds, self._at_once
-        )
+        coder, windows, bounds = self._plan(decode_chunk, latent.shape, compiled)
+        return run_windows(coder, latent, windows, bounds, self._at_once)
 
     def encode_stream(
         self, frames: Iterable[ArrayLike], total: int
@@ -112,7 +106,7 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         """
         self._check_stream("encode_stream")
         bounds = self._bounds(total, self.num_sample_frames_batch_size)
-        coder = self._encoder()
+        coder = self._coder(encode_chunk, self.num_sample_frames_batch_size)
         channels = self.config.in_channels
         videos = (self._check_input("encode_stream", x, channels) for x in frames)
         chunks = regroup(videos, bounds)
@@ -142,7 +136,7 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         bounds = self._bounds(latent.shape[1], size)
         step = decode_single if single_latents else decode_chunk
         first = decode_chunk if latent.shape[1] % 2 else step
-        coders = [self._decoder(step if start else first, size=size) for start, _ in bounds]
+        coders = [self._coder(step if start else first, size) for start, _ in bounds]
         chunks = (
             lax.dynamic_slice_in_dim(latent, start, end - start, axis=1) for start, end in bounds
         )
@@ -187,27 +181,22 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         """
         if video is None and latent is None:
             raise ValueError("expected the shape of a video or a latent, found none")
-        for name, shape in (("video", video), ("latent", latent)):
-            if shape is not None and not _is_shape(shape):
+        wanted: list[Iterator[Program]] = []
+        for name, shape, channels, step in (
+            ("video", video, self.config.in_channels, encode_chunk),
+            ("latent", latent, self.config.latent_channels, decode_chunk),
+        ):
+            if shape is None:
+                continue
+            if not _is_shape(shape):
                 raise ValueError(
                     f"{name}: expected a shape, five integers, found a {type(shape).__name__} that"
                     " is none; an array's is its .shape"
                 )
-        wanted: list[Iterator[Program]] = []
-        if video is not None:
-            self._check_shape("video", video, self.config.in_channels)
-            bounds = self._bounds(video[1], self.num_sample_frames_batch_size)
-            frames = jax.ShapeDtypeStruct(video, self.dtype)
-            windows = self.sample_windows(video)
-            wanted.append(programs(self._encoder(), frames, windows, bounds, self._at_once))
-        if latent is not None:
-            self._check_shape("latent", latent, self.config.latent_channels)
-            bounds = self._bounds(latent[1], self.num_latent_frames_batch_size)
-            frames = jax.ShapeDtypeStruct(latent, self.dtype)
-            windows = self.latent_windows(latent)
-            wanted.append(
-                programs(self._decoder(decode_chunk), frames, windows, bounds, self._at_once)
-            )
+            self._check_shape(name, shape, channels)
+            coder, windows, bounds = self._plan(step, shape)
+            frames = jax.ShapeDtypeStruct(shape, self.dtype)
+            wanted.append(programs(coder, frames, windows, bounds, self._at_once))
         return itertools.chain(*wanted)
 
     @property
@@ -218,19 +207,25 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
         bounds = chunk_bounds(frames, size)
         return bounds if self.sharding is None else self.sharding.rounds(bounds)
 
-    def _encoder(self, compiled: bool = True) -> Coder:
-        use_default_cache()
-        self._check_quant("use_quant_conv", self.quant_conv)
-        coder = Coder(encode_chunk, (self.encoder, self.quant_conv), compiled)
-        return self._placed(coder, self.num_sample_frames_batch_size)
+    def _plan(self, step: Step, shape: tuple[int, ...], compiled: bool = True) -> Plan:
+        if step is encode_chunk:
+            size, windows = self.num_sample_frames_batch_size, self.sample_windows(shape)
+        else:
+            size, windows = self.num_latent_frames_batch_size, self.latent_windows(shape)
+        return self._coder(step, size, compiled), windows, self._bounds(shape[1], size)
 
-    def _decoder(self, step: Step, compiled: bool = True, size: int | None = None) -> Coder:
+    def _coder(self, step: Step, size: int, compiled: bool = True) -> Coder:
         use_default_cache()
-        self._check_quant("use_post_quant_conv", self.post_quant_conv)
-        coder = Coder(step, (self.decoder, self.post_quant_conv), compiled)
-        return self._placed(coder, size or self.num_latent_frames_batch_size)
-
-    def _placed(self, coder: Coder, size: int) -> Coder:
+        out, latent = self.config.out_channels, self.config.latent_channels
+        encodes = step is encode_chunk
+        field = "use_quant_conv" if encodes else "use_post_quant_conv"
+        quant_conv = self.quant_conv if encodes else self.post_quant_conv
+        if quant_conv is not None and out != latent:
+            raise ValueError(
+                f"{field}: expected out_channels ({out}) equal to latent_channels ({latent}), since"
+                f" the layer is built for out_channels, as in diffusers; set {field} to false"
+            )
+        coder = Coder(step, (self.encoder if encodes else self.decoder, quant_conv), compiled)
         return coder if self.sharding is None else shard(coder, self.sharding, size)
 
     def _check_input(self, name: str, x: ArrayLike, channels: int) -> Video:
@@ -254,14 +249,6 @@ class AutoencoderKLCogVideoX(Switches, Pretrained, GradientCheckpointing):
             raise ValueError(
                 f"{name}: expected (batch, frames, height, width, {channels}), found shape"
                 f" {shape}; channels are last here"
-            )
-
-    def _check_quant(self, field: str, conv: Conv3d | None) -> None:
-        out, latent = self.config.out_channels, self.config.latent_channels
-        if conv is not None and out != latent:
-            raise ValueError(
-                f"{field}: expected out_channels ({out}) equal to latent_channels ({latent}), since"
-                f" the layer is built for out_channels, as in diffusers; set {field} to false"
             )
 
 

@@ -4,7 +4,9 @@ Each is a function `(module, right, *args)`, where `right` is the method as it w
 by an earlier port or are easily made: see the names.
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -17,127 +19,84 @@ from jaxvae.layers.resize import nearest_resize
 from jaxvae.models.posterior import DiagonalGaussian
 from parity import Mistake, behaviour
 
-Right = Callable[..., Any]
+Wrong = Callable[..., Any]
+Change = Callable[[Array], Any]
 
 
-def _wrong(
-    name: str,
-    causes: tuple[str, ...],
-    kinds: tuple[str, ...],
-    call: Callable[..., Any],
-    where: Callable[[Any], bool] = lambda module: True,
-    method: str = "__call__",
-) -> Mistake:
-    """A mistake that is made in these classes, in modules that `where` chooses, by one method."""
-    cases = "*" if method == "__call__" else f"{method}/*"
-    return behaviour(name, causes, call, kinds, where, method, cases)
+def _causal(
+    lay: Callable[[Array, Array, Array], list[Array]] = lambda past, first, x: [past, x],
+    kept: Callable[[Array, int], Array] = lambda frames, count: frames[:, -count:],
+    convolve: Callable[[Any, Array], Any] = lambda conv, x: conv(x),
+) -> Wrong:
+    """A causal convolution that lays other frames before and behind its input, or keeps others.
+
+    `past` are the frames in front, in a first chunk `first`: its first frame, repeated.
+    """
+
+    def wrong(module: Any, right: Wrong, inputs: Array, conv_cache: Any = None) -> Any:
+        first = jnp.repeat(inputs[:, :1], module.time_pad, axis=1)
+        past = first if conv_cache is None else conv_cache
+        frames = jnp.concatenate(lay(past, first, inputs), axis=1)
+        cache = kept(jnp.concatenate([past, inputs], axis=1), module.time_pad)
+        return convolve(module.conv, frames), cache
+
+    return wrong
 
 
-def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Any:
-    first = jnp.repeat(inputs[:, :1], module.time_pad, axis=1)
-    return first if conv_cache is None else conv_cache
+def _zeros_in_front(past: Array, first: Array, x: Array) -> list[Array]:
+    return [jnp.zeros_like(first) if past is first else past, x]
 
 
-def _zeros_in_front(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    if conv_cache is not None:
-        return right(inputs, conv_cache=conv_cache)
-    zeros = jnp.zeros_like(jnp.repeat(inputs[:, :1], module.time_pad, axis=1))
-    return module.conv(jnp.concatenate([zeros, inputs], 1)), _cache(module, None, inputs)
+def _on_both_sides(past: Array, first: Array, x: Array) -> list[Array]:
+    half = first.shape[1] // 2
+    return [past[:, half:], x, jnp.repeat(x[:, -1:], half, axis=1)]
 
 
-def _padded_behind(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    longer = jnp.concatenate([inputs, _in_front(module, conv_cache, inputs)], axis=1)
-    return module.conv(longer), _cache(module, conv_cache, inputs)
+def _first_frame(frames: Array, count: int) -> Array:
+    return jnp.repeat(frames[:, count : count + 1], count, axis=1)
 
 
-def _padded_on_both_sides(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    front, half = _in_front(module, conv_cache, inputs), module.time_pad // 2
-    behind = jnp.repeat(inputs[:, -1:], half, axis=1)
-    longer = jnp.concatenate([front[:, half:], inputs, behind], axis=1)
-    return module.conv(longer), _cache(module, conv_cache, inputs)
-
-
-def _cache(module: Any, conv_cache: Any, inputs: Array) -> Array:
-    front = _in_front(module, conv_cache, inputs)
-    return jnp.concatenate([front, inputs], axis=1)[:, -module.time_pad :]
-
-
-def _edge_in_space(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    pads = [(n, n) for n in module.conv.padding]
-    longer = jnp.concatenate([_in_front(module, conv_cache, inputs), inputs], axis=1)
-    padded = jnp.pad(longer, ((0, 0), *pads, (0, 0)), mode="edge")
-    inner = tuple(slice(n, -n or None) for n, _ in pads)
-    output = module.conv(padded)
-    return output[:, inner[0], inner[1], inner[2]], _cache(module, conv_cache, inputs)
-
-
-def _no_cache(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    return right(inputs, conv_cache=None)
-
-
-def _cache_in_opposite_order(
-    module: Any, right: Right, inputs: Array, conv_cache: Any = None
-) -> Any:
-    return right(inputs, conv_cache=None if conv_cache is None else conv_cache[:, ::-1])
-
-
-def _cache_one_frame_early(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    output, _ = right(inputs, conv_cache=conv_cache)
-    longer = jnp.concatenate([_in_front(module, conv_cache, inputs), inputs], axis=1)
-    return output, longer[:, -module.time_pad - 1 : -1]
-
-
-def _stale_cache(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    output, cache = right(inputs, conv_cache=conv_cache)
-    return output, jnp.repeat(inputs[:, :1], module.time_pad, axis=1) + 0 * cache
-
-
-def _normalised(x: Array, axes: tuple[int, ...], eps: float, spare: int = 0) -> Array:
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
-    x = x - jnp.mean(x, axes, keepdims=True)
-    variance = jnp.sum(x * x, axes, keepdims=True) / (count - spare)
-    return x * lax.rsqrt(variance + eps)
-
-
-def _affine(module: Any, x: Array) -> Any:
-    row = (1,) * (x.ndim - 1) + (-1,)
-    return x * module.scale[...].reshape(row) + module.bias[...].reshape(row)
+def _edge_in_space(conv: Any, x: Array) -> Any:
+    pads = [(n, n) for n in conv.padding]
+    output = conv(jnp.pad(x, ((0, 0), *pads, (0, 0)), mode="edge"))
+    return output[:, *(slice(n, -n or None) for n, _ in pads)]
 
 
 def _norm(
     axes: tuple[int, ...] = (1, 2, 3, 5),
     eps: float | None = None,
     spare: int = 0,
-    affine: bool = True,
+    affine: Callable[[Array, Array, Array], Array] = lambda x, scale, bias: x * scale + bias,
     interleaved: bool = False,
-) -> Callable[..., Any]:
+) -> Wrong:
     """A norm over other axes of (b, t, h, w, groups, channels), or with another setting."""
 
-    def wrong(module: Any, right: Right, x: Array) -> Any:
+    def wrong(module: Any, right: Wrong, x: Array) -> Any:
         parts = (-1, module.num_groups) if interleaved else (module.num_groups, -1)
         grouped = x.reshape(*x.shape[:-1], *parts)
-        normed = _normalised(grouped, axes, eps or module.eps, spare).reshape(x.shape)
-        return _affine(module, normed) if affine else normed
+        grouped = grouped - jnp.mean(grouped, axes, keepdims=True)
+        count = math.prod(grouped.shape[axis] for axis in axes) - spare
+        variance = jnp.sum(grouped * grouped, axes, keepdims=True) / count
+        normed = grouped * lax.rsqrt(variance + (eps or module.eps))
+        scale, bias = (p[...].reshape(*[1] * (x.ndim - 1), -1) for p in (module.scale, module.bias))
+        return affine(normed.reshape(x.shape), scale, bias)
 
     return wrong
 
 
-def _norm_scaled_from_one(module: Any, right: Right, x: Array) -> Any:
-    return right(x) + _norm(affine=False)(module, right, x)
+def _apart(x: Array) -> bool:
+    return x.shape[1] > 1 and x.shape[1] % 2 == 1
 
 
 def _resized(f: Array, zq: Array) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    return nearest_resize(zq, f.shape[1:4], first_apart=apart)
+    return nearest_resize(zq, f.shape[1:4], first_apart=_apart(f))
 
 
 def _resized_smoothly(f: Array, zq: Array) -> Any:
     def resize(x: Array, frames: int) -> Any:
-        return jax.image.resize(x, (x.shape[0], frames, *f.shape[2:4], x.shape[-1]), "linear")
+        return jax.image.resize(x, (len(x), frames, *f.shape[2:4], x.shape[-1]), "linear")
 
-    if f.shape[1] > 1 and f.shape[1] % 2 == 1:
+    if _apart(f):
         parts = [resize(zq[:, :1], 1), resize(zq[:, 1:], f.shape[1] - 1)]
         return jnp.concatenate(parts, axis=1)
     return resize(zq, f.shape[1])
@@ -146,10 +105,10 @@ def _resized_smoothly(f: Array, zq: Array) -> Any:
 def _spatial(
     resize: Callable[[Array, Array], Any] = _resized,
     combine: Callable[..., Any] = lambda normed, scale, shift, f: normed * scale + shift,
-) -> Callable[..., Any]:
+) -> Wrong:
     """A spatial norm that resizes the latent otherwise, or combines otherwise what it has."""
 
-    def wrong(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
+    def wrong(module: Any, right: Wrong, f: Array, zq: Array, conv_cache: Any = None) -> Any:
         zq = resize(f, zq)
         scale, one = module.conv_y(zq)
         shift, other = module.conv_b(zq)
@@ -159,13 +118,13 @@ def _spatial(
     return wrong
 
 
-def _other_activation(function: Callable[[Array], Array]) -> Callable[..., Any]:
+def _activation(function: Change) -> Wrong:
     return lambda module, right, x: function(x)
 
 
-def _residual(combine: Callable[[Array, Array], Array]) -> Callable[..., Any]:
+def _residual(combine: Callable[[Array, Array], Array]) -> Wrong:
     def wrong(
-        module: Any, right: Right, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
+        module: Any, right: Wrong, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
     ) -> Any:
         output, cache = right(inputs, temb, zq, conv_cache=conv_cache)
         shortcut = inputs if module.conv_shortcut is None else module.conv_shortcut(inputs)
@@ -174,167 +133,167 @@ def _residual(combine: Callable[[Array, Array], Array]) -> Callable[..., Any]:
     return wrong
 
 
-def _pool(module: Any, x: Array, pairs: Callable[[Array], Array]) -> Array:
-    """The downsampler with another mean of pairs, (b, t, 2, h, w, c) to (b, t, h, w, c)."""
+def _pooled(x: Array, mean: Change = lambda pairs: jnp.mean(pairs, axis=2)) -> Array:
+    """Frames pooled by another mean of pairs, (b, t, 2, h, w, c) to (b, t, h, w, c)."""
     odd = x.shape[1] % 2
-    joined = x[:, odd:].reshape(x.shape[0], x.shape[1] // 2, 2, *x.shape[2:])
-    return jnp.concatenate([x[:, :odd], pairs(joined)], axis=1)
+    pairs = x[:, odd:].reshape(x.shape[0], x.shape[1] // 2, 2, *x.shape[2:])
+    return jnp.concatenate([x[:, :odd], mean(pairs)], axis=1)
 
 
-def _down(module: Any, x: Array, pads: tuple[tuple[int, int], ...], mode: str = "constant") -> Any:
-    x = jnp.pad(x, ((0, 0), (0, 0), *pads, (0, 0)), mode=mode)
-    frames = module.conv(x.reshape(-1, *x.shape[2:]))
-    return frames.reshape(*x.shape[:2], *frames.shape[1:])
-
-
-END = ((0, 1), (0, 1))
-
-
-def _pooled(pairs: Callable[[Array], Array]) -> Callable[..., Any]:
-    return lambda module, right, x: _down(module, _pool(module, x, pairs), END)
-
-
-def _pooled_without_transpose(module: Any, right: Right, x: Array) -> Any:
+def _pooled_without_transpose(x: Array) -> Array:
     b, t, h, w, c = x.shape
     mixed = x.reshape(b * h * w, t, c)
     rest = mixed[:, t % 2 :].reshape(b * h * w, t // 2, 2, c).mean(2)
-    mixed = jnp.concatenate([mixed[:, : t % 2], rest], axis=1)
-    return _down(module, mixed.reshape(b, -1, h, w, c), END)
+    return jnp.concatenate([mixed[:, : t % 2], rest], axis=1).reshape(b, -1, h, w, c)
 
 
-def _last_frame_apart(module: Any, right: Right, x: Array) -> Any:
-    if x.shape[1] % 2 == 0:
-        return right(x)
-    even = _pool(module, x[:, :-1], lambda pairs: jnp.mean(pairs, axis=2))
-    return _down(module, jnp.concatenate([even, x[:, -1:]], axis=1), END)
+def _last_frame_apart(x: Array) -> Any:
+    end = x.shape[1] - x.shape[1] % 2
+    return jnp.concatenate([_pooled(x[:, :end]), x[:, end:]], axis=1)
 
 
-def _padded_down(pads: tuple[tuple[int, int], ...], mode: str = "constant") -> Callable[..., Any]:
-    def wrong(module: Any, right: Right, x: Array) -> Any:
-        if module.compress_time:
-            x = _pool(module, x, lambda pairs: jnp.mean(pairs, axis=2))
-        return _down(module, x, pads, mode)
-
-    return wrong
-
-
-def _up(module: Any, x: Array) -> Any:
-    frames = module.conv(x.reshape(-1, *x.shape[2:]))
+def _frame_by_frame(conv: Any, x: Array) -> Any:
+    frames = conv(x.reshape(-1, *x.shape[2:]))
     return frames.reshape(*x.shape[:2], *frames.shape[1:])
 
 
-def _larger(module: Any, x: Array) -> tuple[int, int, int]:
-    frames = x.shape[1]
-    if module.compress_time and frames > 1:
-        frames = 2 * frames - frames % 2
-    return frames, 2 * x.shape[2], 2 * x.shape[3]
+def _down(
+    pool: Change = _pooled, before: int = 0, behind: int = 1, mode: str = "constant"
+) -> Wrong:
+    """A downsampler that pools frames otherwise, or pads height and width otherwise."""
 
-
-def _upsampled_as_one(module: Any, right: Right, x: Array) -> Any:
-    return _up(module, nearest_resize(x, _larger(module, x)))
-
-
-def _upsampled(enlarge: Callable[[Array], Any]) -> Callable[..., Any]:
-    """An upsampler that doubles height and width otherwise."""
-
-    def wrong(module: Any, right: Right, x: Array) -> Any:
-        frames, *_ = _larger(module, x)
-        apart = frames > x.shape[1] and x.shape[1] % 2 == 1
-        return _up(module, enlarge(nearest_resize(x, (frames, *x.shape[2:4]), first_apart=apart)))
+    def wrong(module: Any, right: Wrong, x: Array) -> Any:
+        pads = ((0, 0), (0, 0), (before, behind), (before, behind), (0, 0))
+        return _frame_by_frame(module.conv, jnp.pad(pool(x), pads, mode=mode))
 
     return wrong
 
 
-def _smoothly(x: Array) -> Any:
-    b, t, h, w, c = x.shape
-    return jax.image.resize(x, (b, t, 2 * h, 2 * w, c), "linear")
+def _up(enlarge: Callable[[Array, tuple[int, int, int]], Any]) -> Wrong:
+    """An upsampler that brings (b, t, h, w, c) to another t, h and w otherwise."""
+
+    def wrong(module: Any, right: Wrong, x: Array) -> Any:
+        frames = 2 * x.shape[1] - x.shape[1] % 2
+        return _frame_by_frame(module.conv, enlarge(x, (frames, 2 * x.shape[2], 2 * x.shape[3])))
+
+    return wrong
 
 
-def _moments_exchanged(module: Any, right: Right, x: Array, **options: Any) -> Any:
-    moments = right(x, **options).parameters
-    mean, logvar = jnp.split(moments, 2, axis=-1)
+def _longer(x: Array, size: tuple[int, int, int]) -> Any:
+    return nearest_resize(x, (size[0], *x.shape[2:4]), first_apart=_apart(x))
+
+
+def _enlarged_smoothly(x: Array, size: tuple[int, int, int]) -> Any:
+    return jax.image.resize(_longer(x, size), (len(x), *size, x.shape[-1]), "linear")
+
+
+def _exchanged(module: Any, right: Wrong, x: Array, **options: Any) -> Any:
+    mean, logvar = jnp.split(right(x, **options).parameters, 2, axis=-1)
     return DiagonalGaussian(jnp.concatenate([logvar, mean], axis=-1))
 
 
-def _given(change: Callable[[Array], Array]) -> Callable[..., Any]:
+def _given(change: Change) -> Wrong:
     return lambda module, right, x, **options: right(change(x), **options)
 
 
-def _scaled_twice(module: Any, right: Right, z: Array, **options: Any) -> Any:
+def _scaled_twice(module: Any, right: Wrong, z: Array, **options: Any) -> Any:
     return right(z / module.config.scaling_factor, **options)
 
 
-def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
+def _clipped(module: Any, right: Wrong, z: Array, **options: Any) -> Any:
     return jnp.clip(right(z, **options), 0, 1)
 
 
-_compresses, _looks_back = attrgetter("compress_time"), attrgetter("time_pad")
-CAUSAL, NORM, SPATIAL = ("CausalConv3d",), ("GroupNorm",), ("SpatialNorm3D",)
-RESNET, DOWN, UP = ("ResnetBlock3D",), ("Downsample3D",), ("Upsample3D",)
-VAE = ("AutoencoderKLCogVideoX",)
+def _any(module: Any) -> bool:
+    return True
 
-MISTAKES: tuple[Mistake, ...] = (
-    _wrong("causal: zeros in front", ("padding",), CAUSAL, _zeros_in_front, _looks_back),
-    _wrong("causal: padded behind", ("causal_side",), CAUSAL, _padded_behind, _looks_back),
-    _wrong("causal: padded on both sides", ("causal_side",), CAUSAL, _padded_on_both_sides,
-           _looks_back),
-    _wrong("causal: edge instead of zeros", ("padding",), CAUSAL, _edge_in_space, _looks_back),
-    _wrong("causal: cache dropped", ("cache",), CAUSAL, _no_cache, _looks_back),
-    _wrong("causal: cache in opposite order", ("cache",), CAUSAL, _cache_in_opposite_order,
-           _looks_back),
-    _wrong("causal: cache one frame early", ("cache",), CAUSAL, _cache_one_frame_early,
-           _looks_back),
-    _wrong("causal: cache of the first frame", ("cache",), CAUSAL, _stale_cache, _looks_back),
-    _wrong("norm: PyTorch's default epsilon", ("epsilon",), NORM, _norm(eps=1e-5)),
-    _wrong("norm: epsilon of 1e-3", ("epsilon",), NORM, _norm(eps=1e-3)),
-    _wrong("norm: statistics of each frame", ("norm_axes",), NORM, _norm(axes=(2, 3, 5))),
-    _wrong("norm: statistics of each position", ("norm_axes",), NORM, _norm(axes=(5,))),
-    _wrong("norm: groups interleaved", ("norm_axes",), NORM,
-           _norm(axes=(1, 2, 3, 4), interleaved=True), lambda module: module.num_groups > 1),
-    _wrong("norm: variance over n - 1", ("norm_variance",), NORM, _norm(spare=1)),
-    _wrong("norm: no scale and bias", ("scale_or_offset",), NORM,
-           _norm(affine=False)),
-    _wrong("norm: scale counted from one", ("scale_or_offset",), NORM, _norm_scaled_from_one),
-    _wrong("spatial norm: first frame not apart", ("resize", "glue"), SPATIAL,
-           _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4]))),
-    _wrong("spatial norm: resized smoothly", ("resize",), SPATIAL,
-           _spatial(_resized_smoothly)),
-    _wrong("spatial norm: scale and shift exchanged", ("glue",), SPATIAL,
-           _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale)),
-    _wrong("spatial norm: not normalised", ("glue",), SPATIAL,
-           _spatial(combine=lambda normed, scale, shift, f: f * scale + shift)),
-    _wrong("activation: GELU", ("activation",), ("SiLU",), _other_activation(jax.nn.gelu)),
-    _wrong("activation: ReLU", ("activation",), ("SiLU",), _other_activation(jax.nn.relu)),
-    _wrong("activation: none", ("activation",), ("SiLU",), _other_activation(lambda x: x)),
-    _wrong("resnet: no shortcut", ("glue",), RESNET, _residual(lambda x, shortcut: x)),
-    _wrong("resnet: shortcut subtracted", ("glue",), RESNET,
-           _residual(lambda x, shortcut: x - shortcut)),
-    _wrong("resnet: shortcut divided by sqrt(2)", ("scale_or_offset",), RESNET,
-           _residual(lambda x, shortcut: (x + shortcut) / 2**0.5)),
-    _wrong("down: pooled without the transpose", ("reshape_order",), DOWN,
-           _pooled_without_transpose, _compresses),
-    _wrong("down: every second frame", ("pooling",), DOWN, _pooled(lambda x: x[:, :, 0]),
-           _compresses),
-    _wrong("down: maximum of pairs", ("pooling",), DOWN, _pooled(lambda x: jnp.max(x, 2)),
-           _compresses),
-    _wrong("down: sum of pairs", ("pooling", "scale_or_offset"), DOWN,
-           _pooled(lambda x: jnp.sum(x, 2)), _compresses),
-    _wrong("down: last frame apart", ("pooling", "glue"), DOWN, _last_frame_apart, _compresses),
-    _wrong("down: padded in front", ("padding",), DOWN, _padded_down(((1, 0), (1, 0)))),
-    _wrong("down: padded on both sides", ("padding",), DOWN, _padded_down(((1, 1), (1, 1)))),
-    _wrong("down: edge instead of zeros", ("padding",), DOWN, _padded_down(END, "edge")),
-    _wrong("up: first frame not apart", ("resize", "glue"), UP, _upsampled_as_one, _compresses),
-    _wrong("up: resized smoothly", ("resize",), UP, _upsampled(_smoothly)),
-    _wrong("up: tiled", ("reshape_order", "resize"), UP,
-           _upsampled(lambda x: jnp.tile(x, (1, 1, 2, 2, 1)))),
-    _wrong("encode: halves of the moments exchanged", ("reshape_order",), VAE, _moments_exchanged,
-           method="encode"),
-    _wrong("encode: video from 0 to 1", ("scale_or_offset",), VAE, _given(lambda x: (x + 1) / 2),
-           method="encode"),
-    _wrong("encode: colours in opposite order", ("reshape_order",), VAE,
-           _given(lambda x: x[..., ::-1]), method="encode"),
-    _wrong("decode: latents scaled twice", ("scale_or_offset",), VAE, _scaled_twice,
-           method="decode"),
-    _wrong("decode: clipped to [0, 1]", ("clamp",), VAE, _clipped, method="decode"),
-)  # fmt: skip
+
+_PARTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "causal": ("CausalConv3d", attrgetter("time_pad")),
+    "norm": ("GroupNorm", lambda norm: norm.num_groups > 1),
+    "spatial norm": ("SpatialNorm3D", _any),
+    "activation": ("SiLU", _any),
+    "resnet": ("ResnetBlock3D", _any),
+    "down": ("Downsample3D", attrgetter("compress_time")),
+    "up": ("Upsample3D", attrgetter("compress_time")),
+    "encode": ("AutoencoderKLCogVideoX", _any),
+    "decode": ("AutoencoderKLCogVideoX", _any),
+}
+"""By the first word of a mistake, the class that it is made in, and in which modules of it."""
+
+_KNOWN: dict[str, tuple[str, Wrong]] = {
+    "causal: zeros in front": ("padding", _causal(_zeros_in_front)),
+    "causal: padded behind": ("causal_side", _causal(lambda past, first, x: [x, past])),
+    "causal: padded on both sides": ("causal_side", _causal(_on_both_sides)),
+    "causal: edge instead of zeros": ("padding", _causal(convolve=_edge_in_space)),
+    "causal: cache dropped": ("cache", _causal(lambda past, first, x: [first, x])),
+    "causal: cache in opposite order": ("cache", _causal(lambda past, _, x: [past[:, ::-1], x])),
+    "causal: cache one frame early": ("cache", _causal(kept=lambda x, n: x[:, -n - 1 : -1])),
+    "causal: cache of the first frame": ("cache", _causal(kept=_first_frame)),
+    "norm: PyTorch's default epsilon": ("epsilon", _norm(eps=1e-5)),
+    "norm: epsilon of 1e-3": ("epsilon", _norm(eps=1e-3)),
+    "norm: statistics of each frame": ("norm_axes", _norm(axes=(2, 3, 5))),
+    "norm: statistics of each position": ("norm_axes", _norm(axes=(5,))),
+    "norm: groups interleaved": ("norm_axes", _norm(axes=(1, 2, 3, 4), interleaved=True)),
+    "norm: variance over n - 1": ("norm_variance", _norm(spare=1)),
+    "norm: no scale and bias": ("scale_or_offset", _norm(affine=lambda x, scale, bias: x)),
+    "norm: scale counted from one": (
+        "scale_or_offset",
+        _norm(affine=lambda x, s, b: x * s + x + b),
+    ),
+    "spatial norm: first frame not apart": (
+        "resize glue",
+        _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4])),
+    ),
+    "spatial norm: resized smoothly": ("resize", _spatial(_resized_smoothly)),
+    "spatial norm: scale and shift exchanged": (
+        "glue",
+        _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale),
+    ),
+    "spatial norm: not normalised": (
+        "glue",
+        _spatial(combine=lambda normed, scale, shift, f: f * scale + shift),
+    ),
+    "activation: GELU": ("activation", _activation(jax.nn.gelu)),
+    "activation: ReLU": ("activation", _activation(jax.nn.relu)),
+    "activation: none": ("activation", _activation(lambda x: x)),
+    "resnet: no shortcut": ("glue", _residual(lambda x, shortcut: x)),
+    "resnet: shortcut subtracted": ("glue", _residual(lambda x, shortcut: x - shortcut)),
+    "resnet: shortcut divided by sqrt(2)": (
+        "scale_or_offset",
+        _residual(lambda x, shortcut: (x + shortcut) / 2**0.5),
+    ),
+    "down: pooled without the transpose": ("reshape_order", _down(_pooled_without_transpose)),
+    "down: every second frame": ("pooling", _down(partial(_pooled, mean=lambda x: x[:, :, 0]))),
+    "down: maximum of pairs": ("pooling", _down(partial(_pooled, mean=partial(jnp.max, axis=2)))),
+    "down: sum of pairs": (
+        "pooling scale_or_offset",
+        _down(partial(_pooled, mean=partial(jnp.sum, axis=2))),
+    ),
+    "down: last frame apart": ("pooling glue", _down(_last_frame_apart)),
+    "down: padded in front": ("padding", _down(before=1, behind=0)),
+    "down: padded on both sides": ("padding", _down(before=1)),
+    "down: edge instead of zeros": ("padding", _down(mode="edge")),
+    "up: first frame not apart": ("resize glue", _up(nearest_resize)),
+    "up: resized smoothly": ("resize", _up(_enlarged_smoothly)),
+    "up: tiled": (
+        "reshape_order resize",
+        _up(lambda x, size: jnp.tile(_longer(x, size), (1, 1, 2, 2, 1))),
+    ),
+    "encode: halves of the moments exchanged": ("reshape_order", _exchanged),
+    "encode: video from 0 to 1": ("scale_or_offset", _given(lambda x: (x + 1) / 2)),
+    "encode: colours in opposite order": ("reshape_order", _given(lambda x: x[..., ::-1])),
+    "decode: latents scaled twice": ("scale_or_offset", _scaled_twice),
+    "decode: clipped to [0, 1]": ("clamp", _clipped),
+}
+
+
+def _mistake(name: str, causes: str, wrong: Wrong) -> Mistake:
+    part = name.partition(":")[0]
+    kind, where = _PARTS[part]
+    method, cases = (part, f"{part}/*") if part in ("encode", "decode") else ("__call__", "*")
+    return behaviour(name, causes.split(), wrong, (kind,), where, method, cases)
+
+
+MISTAKES = tuple(_mistake(name, *known) for name, known in _KNOWN.items())
 """In the order of the model's parts."""

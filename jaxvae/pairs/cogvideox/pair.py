@@ -4,7 +4,7 @@ A check against a golden trace needs no torch, and may have none: `reference`, w
 imported where it is used.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxvae.io.diffusers_folder import WeightsError, split_source
@@ -23,39 +23,30 @@ from jaxvae.pairs.cogvideox.ladder import (
 )
 from jaxvae.pairs.cogvideox.mistakes import MISTAKES
 from jaxvae.pairs.inputs import CLIP, clip_of
-from parity import Case, InputError, Offline, Option, Pair, PairOptions
+from parity import InputError, Offline, Option, Pair, PairOptions
 
 
-def prepare() -> None:
-    """Import what needs torch."""
-    from jaxvae.pairs.cogvideox import reference  # noqa: F401
+def prepare() -> Any:
+    """Import what needs torch, and return it."""
+    from jaxvae.pairs.cogvideox import reference
+
+    return reference
 
 
 def make_torch(options: PairOptions, seed: int) -> Any:
     """Return diffusers' model; see `reference`."""
-    from jaxvae.pairs.cogvideox import reference
-
     clip_of(options, seed)  # one that cannot be used is refused before models take memory
     if options["weights"] is not None:
         if options["config"] is not None:
             raise InputError("--weights brings its own configuration: leave --config out")
         # diffusers loads what does not fit, too: the port's reader says what is wrong
         make_nnx(options, None)
-    return reference.make_torch(options["weights"], options["config"], seed)
+    return prepare().make_torch(options["weights"], options["config"], seed)
 
 
-def cases(torch_module: Any, options: PairOptions, seed: int) -> tuple[Case, ...]:
+def cases(torch_module: Any, options: PairOptions, seed: int) -> Any:
     """Return the clip and noise for every kind of module; see `reference`."""
-    from jaxvae.pairs.cogvideox import reference
-
-    return reference.cases(torch_module, clip_of(options, seed), seed)
-
-
-def unexercised(torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
-    """Return the parts of a model of chunks and tiles that no input reaches; see `reference`."""
-    from jaxvae.pairs.cogvideox import reference
-
-    return reference.unexercised(torch_module, cases)
+    return prepare().cases(torch_module, clip_of(options, seed), seed)
 
 
 def facts(options: PairOptions, seed: int) -> dict[str, str]:
@@ -110,7 +101,7 @@ PAIR = Pair(
     ),
     declared=DECLARED,
     layout={"*": "channels_first"},
-    unexercised=unexercised,
+    unexercised=lambda torch_module, cases: prepare().unexercised(torch_module, cases),
     facts=facts,
     prepare=prepare,
     offline=Offline(
