@@ -63,7 +63,7 @@ def compare(
 
     Args:
         torch_module: the reference; run without gradients, in the mode that it is in.
-        nnx_module: the port, channel-last, with the same submodule names up to `rename`.
+        nnx_module: the port, channel-last.
         torch_args: NumPy arrays or tensors, channel-first.
         nnx_args: the same for the port, channel-last; by default made from `torch_args`.
         torch_kwargs: keyword arguments of the reference.
@@ -73,7 +73,7 @@ def compare(
         nnx_method: the port's, likewise.
         layout: globs of `path` or `path#leaf` to `"channels_first"` (axis 1 is the channel) or
             `"as_is"` (the axes are the same on both sides).
-        rename: globs of reference paths and tensors to those of the port.
+        rename: globs of reference paths and tensors to those of the port, whatever these hold.
         ignore: globs of `path`, `path#leaf` or tensors that have no counterpart. The report names
             what both sides have all the same, and is at best a WARN.
         fused: which tensors the port holds in another number of arrays.

@@ -1,36 +1,26 @@
 """Calls and leaves of the port paired with those of the reference, and what has no counterpart."""
 
-import math
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
+from parity.align.leaves import match_inputs, match_outputs
+from parity.align.readings import Returned, Values, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
-from parity.capture import layout as layout_rules
-from parity.capture.recorder import join
-from parity.core.calls import Call, Leaf, LeafMatch, Match, Trace, above
-from parity.core.globs import named, path_name, renamed, why
-from parity.core.problems import (
-    PORT_LACKS,
-    REF_LACKS,
-    Problem,
-    ProblemKind,
-    other_shape,
-    other_value,
-)
-from parity.core.verdicts import CONTAINER, IDLE, Coverage
-from parity.weights.fused import Rule, in_rules
+from parity.core.calls import Call, Match, Trace, above
+from parity.core.globs import path_name, why
+from parity.core.problems import ProblemKind
+from parity.core.store import Store
+from parity.core.tensors import Weight
+from parity.core.verdicts import CONTAINER, EMPTY, IDLE, Coverage
 from parity.weights.module_map import Folding, fold
-
-LAYOUT_HINT = "say so with layout={'<path>': 'channels_first' or 'as_is'}"
 
 
 @dataclass(frozen=True)
 class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
-    `notes` are sentences on taps that were not compared, and on outputs that have other names.
+    `notes` are sentences on taps that were not compared.
     """
 
     matches: tuple[Match, ...]
@@ -44,26 +34,27 @@ def align(
     *,
     rename: Mapping[str, str],
     declared: Mapping[str, str],
-    rules: Sequence[Rule] = (),
-    tied: Mapping[str, str] | None = None,
+    weight_map: Sequence[Weight] = (),
+    store: Store | None = None,
     inlining: bool = True,
 ) -> Alignment:
-    """Match by path and call number.
+    """Match the calls of modules that hold the same, by number.
 
     A call that receives other shapes than the reference's is inlined: its code counts as that
     of its nearest matched ancestor, and its children stay aligned. `rename` maps globs of
     reference paths to the port's; `declared` maps globs of `path` or `path#leaf` to the reason
-    why they need no counterpart; `rules` say which tensors the port holds in another number of
-    arrays, so that it need not have their modules; `tied` is as in `fold`. Without `inlining`, a
-    module that one side alone calls is missing.
+    why they need no counterpart. Values in the `store` decide where shapes and names do not.
+    Without `inlining`, a module that one side alone calls is missing.
     """
-    folding = fold(ref.modules, port.modules, {p: renamed(p, rename) for p in ref.modules}, tied)
+    values = Values(store)  # at the door; inside there may be heads
+    returned = Returned(ref.calls, port.calls, values)
+    folding = fold(ref.modules, port.modules, weight_map, rename, returned)
     folding = with_taps(folding, ref, port, rename)
-    found = _Pairing(port, folding, declared)
+    found = _Pairing(ref, port, folding, declared, (values, Values(store, heads=True)))
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
-    absent = _absent(ref, port, folding, rules) if inlining else {}
+    absent = _absent(ref, port, folding) if inlining else {}
     missing = [call for call in found.missing if call.path not in absent]
     extra = found.extra(absent) if inlining else found.left()
     unmatched = [
@@ -75,7 +66,7 @@ def align(
         inlined.setdefault(path, reason)
     inlined |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
-    notes = (*_by_order(matches), *tap_notes(*found.lacking, found.spare_taps(), port))
+    notes = tap_notes(*found.lacking, found.spare_taps(), port)
     coverage = _coverage(ref, port, matches, inlined, folding, declared)
     return Alignment(matches, replace(coverage, unmatched_calls=tuple(unmatched)), notes)
 
@@ -87,9 +78,19 @@ def _unmatched(call: Call, other: str) -> str:
 class _Pairing:
     """Calls of the reference paired with the port's, and what each side has alone."""
 
-    def __init__(self, port: Trace, folding: Folding, declared: Mapping[str, str]) -> None:
-        self._port, self._port_of, self._declared = port, folding.port_of, declared
+    def __init__(
+        self,
+        ref: Trace,
+        port: Trace,
+        folding: Folding,
+        declared: Mapping[str, str],
+        values: tuple[Values, Values],
+    ) -> None:
+        self._port, self._folding, self._declared = port, folding, declared
+        self._port_of, self._at_door, self._values = folding.port_of, *values
         self._spare = {(call.path, call.number): call for call in port.calls}
+        self._counts = Counter(call.path for call in ref.calls)
+        self._port_counts = Counter(call.path for call in port.calls)
         self._matches: list[Match] = []
         self.missing: list[Call] = []
         self.lacking: tuple[list[str], list[str]] = ([], [])
@@ -99,23 +100,42 @@ class _Pairing:
     def add(self, call: Call) -> None:
         """Pair a call of the reference, if the port made it on inputs of the same shapes."""
         path = self._port_of.get(call.path)
-        port = None if path is None else self._spare.pop((path, call.number), None)
+        port = None if path is None else self._counterpart(call, path)
         if port is None:
             self._lacks(call, path)
             return
-        inputs = match_inputs(call.inputs, port.inputs)
+        values = self._at_door if call.parent == -1 else self._values
+        inputs = match_inputs(call.inputs, port.inputs, values)
         problems = (leaf.problem for leaf in inputs if leaf.problem is not None)
         shape = next((one for one in problems if one.kind is ProblemKind.SHAPE), None)
         if shape is not None and call.parent != -1:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
-        outputs = match_outputs(
-            call.path, call.outputs, port.outputs, self._declared, as_they_are=call.tapped
-        )
-        self._matches.append(Match(call, port, inputs, outputs, call.parent))
+        outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
+        if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
+            outputs = tuple(leaf for leaf in outputs if not leaf.only_on)
+        turn = self._folding.turn_of.get(call.path, (None, 1))[0]
+        self._matches.append(Match(call, port, inputs, outputs, call.parent, turn))
+
+    def _counterpart(self, call: Call, path: str) -> Call | None:
+        """The port's call: of that number, or if one side makes more, what returns the same."""
+        turn, turns = self._folding.turn_of.get(call.path, (0, 1))
+        count = self._counts[call.path]
+        number = call.number * turns + turn
+        if self._port_counts[path] not in (count * turns, 0) or turns > 1:
+            if turns > 1 and self._port_counts[path] != count * turns:
+                return None
+            spare = [one for (name, _), one in self._spare.items() if name == path]
+            same = (one for one in spare if turns == 1 and self._same(call, one))
+            otherwise = -1 if _does_nothing(call) else number
+            number = next((one.number for one in same), otherwise)
+        return self._spare.pop((path, number), None)
+
+    def _same(self, ref: Call, port: Call) -> bool:
+        return returns_same(ref, port, self._values)
 
     def _lacks(self, call: Call, port_path: str | None) -> None:
-        if why(call.path, self._declared) is not None:
+        if why(call.path, self._declared) is not None or _does_nothing(call):
             return
         if not may_lack(call, port_path, self._port):
             self.missing.append(call)
@@ -127,7 +147,8 @@ class _Pairing:
     def extra(self, absent: Collection[str]) -> list[Call]:
         """Calls that the port makes more of modules that both sides have and that are matched."""
         known = set(self._port_of.values()) - {self._port_of.get(p, p) for p in absent}
-        return [call for call in self.left() if call.path in known]
+        left = (call for call in self.left() if call.path in known)
+        return [call for call in left if not _does_nothing(call)]
 
     def spare_taps(self) -> list[str]:
         """Taps that only the port has."""
@@ -151,7 +172,14 @@ class _Pairing:
         )
 
 
-def _absent(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) -> dict[str, str]:
+def _does_nothing(call: Call) -> bool:
+    """True of a call that returns what it was given, as dropout does in evaluation."""
+    given = {leaf.buffer for leaf in call.inputs if leaf.buffer}
+    returned = [leaf.buffer for leaf in call.outputs]
+    return not call.tapped and bool(returned) and all(one in given for one in returned)
+
+
+def _absent(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     """Modules that one side calls and the other does not: a function does their work.
 
     What that function gets wrong is charged to the call around it. A module with tensors of its
@@ -159,11 +187,10 @@ def _absent(ref: Trace, port: Trace, folding: Folding, rules: Sequence[Rule]) ->
     """
     called, busy = {call.path for call in ref.calls}, {call.path for call in port.calls}
     found: dict[str, str] = {}
-    for path, info in ref.modules.items():
+    for path in ref.modules:
         port_path = folding.port_of.get(path)
         if path in called and port_path not in busy and path:
-            own = [join(path, name) for name in (*info.parameters, *info.buffers)]
-            held = path in folding.ref or all(in_rules(name, rules) for name in own)
+            held = path in folding.held
             if port_path in port.hidden:
                 found[path] = "the port calls it under jax.vmap: counted with the call around it"
             elif port_path is not None or held:
@@ -186,174 +213,6 @@ def _added(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
     }
 
 
-def match_inputs(ref: Sequence[Leaf], port: Sequence[Leaf]) -> tuple[LeafMatch, ...]:
-    """Pair arguments by parameter name, the remaining ones by order.
-
-    Only leaves that both sides have are returned: what the port alone has keeps its value.
-    """
-    left, right = _by_parameter(ref), _by_parameter(port)
-    pairs = [(left.pop(name), right.pop(name)) for name in list(left) if name in right]
-    found: list[LeafMatch] = []
-    if len(left) == len(right):
-        pairs += list(zip(left.values(), right.values(), strict=True))
-    else:  # `*args` on one side hold what the other names one by one
-        one, other = (filter(_is_array, chain(*groups.values())) for groups in (left, right))
-        found += _matched(zip(one, other, strict=False))
-    for ref_group, port_group in pairs:
-        found += _pair_leaves(ref_group, port_group)
-    return tuple(found)
-
-
-def match_outputs(
-    path: str,
-    ref: Sequence[Leaf],
-    port: Sequence[Leaf],
-    declared: Mapping[str, str],
-    *,
-    as_they_are: bool = False,
-) -> tuple[LeafMatch, ...]:
-    """Pair output leaves by name; if no name is common, arrays pair by order.
-
-    So a bare array stands for the first array of a nested output. `as_they_are` says that axis 1 is
-    the channel only where a declaration says so.
-    """
-    by_name = {leaf.name: leaf for leaf in port}
-    port_of = {leaf.name: by_name[leaf.name] for leaf in ref if leaf.name in by_name}
-    if not port_of:
-        arrays = zip(filter(_is_array, ref), filter(_is_array, port), strict=False)
-        port_of = {one.name: other for one, other in arrays}
-    found = [_match_output(leaf, port_of.get(leaf.name), as_they_are) for leaf in ref]
-    used = {leaf.name for leaf in port_of.values()}
-    spare = [leaf for leaf in port if leaf.name not in used and _is_array(leaf)]
-    found += [LeafMatch(leaf, leaf, problem=REF_LACKS) for leaf in spare]
-    return tuple(
-        replace(m, declared=why(path, declared) or why(f"{path}#{m.ref.name}", declared) or "")
-        for m in found
-        if m is not None
-    )
-
-
-def _match_output(ref: Leaf, port: Leaf | None, as_they_are: bool) -> LeafMatch | None:
-    """A leaf and its counterpart; `None` if there is nothing to compare."""
-    if port is not None and _is_array(port) == _is_array(ref):
-        return _pair(ref, port, as_they_are)
-    if _is_array(ref):
-        return LeafMatch(ref, port, problem=PORT_LACKS)
-    if port is not None:
-        return LeafMatch(port, port, problem=REF_LACKS)
-    return None if ref.value is None else LeafMatch(ref, None, problem=PORT_LACKS)
-
-
-def _by_order(matches: Iterable[Match]) -> tuple[str, ...]:
-    """Of outputs that both sides name, and otherwise, that they were paired by order.
-
-    A place in a tuple is no name.
-    """
-    found: dict[str, None] = {}
-    for match in matches:
-        pairs = [(leaf.ref.name, leaf.port.name) for leaf in match.outputs if leaf.port is not None]
-        pairs = [pair for pair in pairs if pair[0] != pair[1] and all(map(_has_key, pair))]
-        if pairs:
-            ref, port = (named(list(names)) for names in zip(*pairs, strict=True))
-            where = f"`{path_name(match.ref.path)}`"
-            found[f"{where} returns {ref}, the port {port}: compared in this order"] = None
-    return tuple(found)
-
-
-def _has_key(name: str) -> bool:
-    return any(part and not part.isdecimal() for part in name.split("."))
-
-
-def _is_array(leaf: Leaf) -> bool:
-    return leaf.buffer is not None
-
-
-def _by_parameter(leaves: Sequence[Leaf]) -> dict[str, list[Leaf]]:
-    groups: dict[str, list[Leaf]] = defaultdict(list)
-    for leaf in leaves:
-        groups[leaf.name.split(".")[0]].append(leaf)
-    # A parameter that holds `None` or settings only has nothing to force.
-    return {name: group for name, group in groups.items() if any(x.buffer for x in group)}
-
-
-def _pair_leaves(ref: Sequence[Leaf], port: Sequence[Leaf]) -> list[LeafMatch]:
-    """Pair the arrays of two arguments by what follows the parameter's name, else by order."""
-    one, other = ([leaf for leaf in leaves if _is_array(leaf)] for leaves in (ref, port))
-    by_suffix = {_suffix(leaf): leaf for leaf in other}
-    pairs = [(leaf, by_suffix[_suffix(leaf)]) for leaf in one if _suffix(leaf) in by_suffix]
-    return _matched(pairs or zip(one, other, strict=False))
-
-
-def _matched(pairs: Iterable[tuple[Leaf, Leaf]]) -> list[LeafMatch]:
-    matches = (_pair(*pair) for pair in pairs)
-    return [match for match in matches if match is not None]
-
-
-def _suffix(leaf: Leaf) -> str:
-    return leaf.name.partition(".")[2]
-
-
-def _pair(ref: Leaf, port: Leaf, as_they_are: bool = False) -> LeafMatch | None:
-    """Compare what can be told without the values: shape, class of dtype, layout."""
-    if ref.buffer is None or port.buffer is None:
-        return _pair_values(ref, port)
-    undo, problem = _layout(ref, ref.buffer.shape, port.buffer.shape, as_they_are)
-    types = ref.buffer.dtype, port.buffer.dtype
-    if problem is None and _dtype_class(types[0].name) != _dtype_class(types[1].name):
-        text = f"dtype {types[1]} instead of {types[0]}"
-        return LeafMatch(ref, port, problem=Problem(ProblemKind.DTYPE, text))
-    return LeafMatch(ref, port, undo, problem)
-
-
-def _pair_values(ref: Leaf, port: Leaf) -> LeafMatch | None:
-    opaque = [x.value for x in (ref, port) if not isinstance(x.value, PLAIN)]
-    if opaque:
-        text = f"not compared: {type(opaque[0]).__name__} is no array or plain value"
-        return LeafMatch(ref, port, problem=Problem(ProblemKind.OPAQUE, text))
-    if same_value(ref.value, port.value):
-        return None
-    return LeafMatch(ref, port, problem=other_value(ref.value, port.value))
-
-
-def _layout(
-    leaf: Leaf, ref: tuple[int, ...], port: tuple[int, ...], as_they_are: bool
-) -> tuple[bool, Problem | None]:
-    """(if the move of the channel axis is to be undone, why the shapes do not fit)."""
-    if not leaf.sure:
-        other = layout_rules.unmoved(ref) if leaf.moved else layout_rules.moved(ref)
-        if other == ref == port and not as_they_are:
-            return False, _unsure(f"axis 1 of {ref} may be the channel or not")
-        if other == port != ref:
-            if leaf.moved:
-                return True, None
-            return False, _unsure(f"{port} is {ref} with axis 1 moved to last")
-    return False, None if ref == port else other_shape(ref, port)
-
-
-def _unsure(text: str) -> Problem:
-    return Problem(ProblemKind.LAYOUT, f"layout: {text}; {LAYOUT_HINT}")
-
-
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
-"""Values that can be compared without being arrays."""
-
-
-def same_value(ref: object, port: object) -> bool:
-    """Equal plain values; floats up to rounding. Other objects are not looked at."""
-    if isinstance(ref, PLAIN) and not isinstance(ref, float):
-        return ref == port
-    if isinstance(ref, float):
-        if not isinstance(port, (int, float)):
-            return False
-        return math.isclose(ref, port, rel_tol=1e-5) or (math.isnan(ref) and math.isnan(port))
-    return True
-
-
-def _dtype_class(name: str) -> str:
-    # JAX without x64 has no 64-bit types: only the class can be compared.
-    return name.rstrip("0123456789_").removeprefix("b") if name != "bool" else "bool"
-
-
 def _coverage(
     ref: Trace,
     port: Trace,
@@ -368,7 +227,9 @@ def _coverage(
     # no declaration makes up for a run of what both sides have
     held = {path for path in left if path in folding.port_of and not ref.modules[path].container}
     idle = [path for path in _idle(left, ref, port, folding) if path not in reasons or path in held]
-    reasons |= dict.fromkeys(idle, IDLE)
+    empty = [path for path in idle if path in folding.bare]
+    idle = [path for path in idle if path not in empty]
+    reasons |= {**dict.fromkeys(idle, IDLE), **dict.fromkeys(empty, EMPTY)}
     return Coverage(
         modules=len(ref.modules),
         matched=tuple(path for path in ref.modules if path in compared),

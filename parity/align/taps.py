@@ -17,10 +17,13 @@ def with_taps(folding: Folding, ref: Trace, port: Trace, rename: Mapping[str, st
     for path in dict.fromkeys([*ref_taps, *ref.modules]):
         name = renamed(path, rename)
         wanted = called if path in ref_taps else port_taps
-        if path not in port_of and name in wanted and name not in taken:
+        # a module that holds its tensors and does not run is no rival of a tap
+        if port_of.get(path, "") not in called - {""} and name in wanted and name not in taken:
             port_of[path] = name
             taken.add(name)
-    return replace(folding, port_of=port_of)
+    turns = {path: one for path, one in folding.turn_of.items() if port_of[path] in called}
+    turns = {path: one for path, one in turns.items() if port_of[path] == folding.port_of[path]}
+    return replace(folding, port_of=port_of, turn_of=turns)
 
 
 def may_lack(call: Call, port_path: str | None, port: Trace) -> bool:

@@ -7,11 +7,19 @@ the bugs that the harness looks for.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
 
 from parity.capture.taps import KIND
 from parity.core.calls import Call
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
+from parity.core.store import digest
+from parity.core.tree import mapped
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+"""Positional and keyword arguments."""
 
 CHANNEL_LAST = frozenset(
     {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
@@ -82,8 +90,44 @@ def reading(
     return Reading(move=rank >= 4, sure=False)
 
 
+def as_read_inside(given: Given, calls: Sequence[Call]) -> Given:
+    """Arguments for the port, with axis 1 at the end where a layer inside reads them so.
+
+    Of Whisper's features, (item, mel, time), only the first convolution tells. `calls` are all of
+    the reference's, the outermost last.
+    """
+    doubt = {x.buffer.digest for x in calls[-1].inputs if x.buffer and not (x.sure or x.moved)}
+    leaves = [leaf for call in calls for leaf in call.inputs if leaf.moved and leaf.sure]
+    moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
+
+    def turned(array: Any) -> Any:
+        if not isinstance(array, np.ndarray) or array.ndim < 3 or digest(array) not in doubt:
+            return array
+        last = np.ascontiguousarray(np.moveaxis(array, 1, -1))
+        return last if digest(last) in moved else array
+
+    args, kwargs = given
+    args = tuple(mapped(turned, value) for value in args)
+    return args, {name: mapped(turned, value) for name, value in kwargs.items()}
+
+
+def as_recorded(given: Given, called: Call) -> Given | None:
+    """The arguments with the axes that the reference was given; `None` if these are the same."""
+    moved = {leaf.buffer.digest for leaf in called.inputs if leaf.buffer and leaf.moved}
+
+    def turned(array: Any) -> Any:
+        own = isinstance(array, np.ndarray) and digest(array) in moved
+        return np.moveaxis(array, -1, 1) if own else array
+
+    args, kwargs = given
+    args = tuple(mapped(turned, value) for value in args)
+    return (
+        (args, {name: mapped(turned, value) for name, value in kwargs.items()}) if moved else None
+    )
+
+
 def add_hint(error: Exception, called: Call) -> None:
-    """Add to what the port raises that its inputs may have been read in the wrong layout.
+    """Add to what the port raised that its inputs may have been read in the wrong layout.
 
     `called` is the reference's call, with what its arguments are read as.
     """
@@ -97,11 +141,11 @@ def add_hint(error: Exception, called: Call) -> None:
         )
 
 
-def moved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with axis 1 moved to last."""
-    return (shape[0], *shape[2:], shape[1])
+def channel_last(rank: int) -> tuple[int, ...]:
+    """The order of axes that moves axis 1 to the end."""
+    return (0, *range(2, rank), 1)
 
 
-def unmoved(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """`shape` with the last axis moved to 1."""
-    return (shape[0], shape[-1], *shape[1:-1])
+def channel_second(rank: int) -> tuple[int, ...]:
+    """The order of axes that moves the last to 1."""
+    return (0, rank - 1, *range(1, rank - 1))

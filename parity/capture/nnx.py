@@ -23,6 +23,7 @@ from parity.capture.linen import Part, parts
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
+from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import Flat, flatten, mapped
@@ -82,6 +83,13 @@ def submodules(root: nnx.Module) -> dict[str, nnx.Module]:
     return found
 
 
+def layer(stacked: nnx.Module, turn: int) -> nnx.Module:
+    """One of the layers that a module holds stacked along the first axis of its variables."""
+    graph, state = nnx.split(stacked)
+    one: nnx.Module = nnx.merge(graph, jax.tree.map(lambda values: values[turn], state))
+    return one
+
+
 def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
     """Modules, their containers and their variables by dotted path, each node once."""
     seen: set[int] = set()
@@ -108,7 +116,8 @@ def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
 def module_info(path: str, module: nnx.Module) -> ModuleInfo:
     """Class name and own tensors of a module; random state is neither parameter nor buffer."""
     own = own_variables(module)
-    sizes = {k: int(np.size(v[...])) for k, v in own.items() if not isinstance(v, nnx.RngState)}
+    own = {name: one for name, one in own.items() if not isinstance(one, nnx.RngState)}
+    sizes = {name: _size(join(path, name), one.get_value()) for name, one in own.items()}
     return ModuleInfo(
         path,
         type(module).__name__,
@@ -116,6 +125,14 @@ def module_info(path: str, module: nnx.Module) -> ModuleInfo:
         parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
         buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
     )
+
+
+def _size(name: str, value: Any) -> int:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        raise InputError(
+            f"{name} of the port holds no values (ShapeDtypeStruct): no weight was loaded into it"
+        )
+    return int(np.size(value))
 
 
 def own_variables(module: nnx.Module) -> dict[str, nnx.Variable[Any]]:

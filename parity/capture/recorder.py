@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,19 +91,10 @@ class Recorder:
         )
 
 
-def share_certainty(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Share certainty about the layout between leaves with the same bytes.
+class Placed(str):
+    """The name of an argument that was given by position."""
 
-    A container's input that a convolution reads too, bit for bit, is as surely channel-first.
-    """
-    leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
-    sure = {(leaf.buffer, leaf.moved) for leaf in leaves if leaf.buffer and leaf.sure}
-
-    def shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        certain = (leaf.sure or (leaf.buffer, leaf.moved) in sure for leaf in leaves)
-        return tuple(replace(leaf, sure=one) for leaf, one in zip(leaves, certain, strict=True))
-
-    return tuple(replace(c, inputs=shared(c.inputs), outputs=shared(c.outputs)) for c in calls)
+    __slots__ = ()
 
 
 def bind(
@@ -113,20 +104,42 @@ def bind(
     try:
         bound = inspect.signature(function).bind(*args, **kwargs)
     except (TypeError, ValueError):
-        return {**{str(i): arg for i, arg in enumerate(args)}, **kwargs}
-    return dict(bound.arguments)
+        return {**{Placed(i): arg for i, arg in enumerate(args)}, **kwargs}
+    return {
+        name if name in kwargs or i >= len(args) else Placed(name): value
+        for i, (name, value) in enumerate(bound.arguments.items())
+    }
 
 
 def unbind(
     function: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments that `bind` would name so."""
+    """Positional and keyword arguments that `bind` would name so.
+
+    What was given by keyword stays so: decorators look at what they are given by.
+    """
     try:
-        signature = inspect.signature(function)
+        parameters: Mapping[str, inspect.Parameter] = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        return tuple(arguments.values()), {}
-    bound = inspect.BoundArguments(signature, OrderedDict(arguments))
-    return bound.args, dict(bound.kwargs)
+        parameters = {}
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    several = any(
+        one.kind is one.VAR_POSITIONAL and arguments.get(name) for name, one in parameters.items()
+    )
+    for name, value in arguments.items():
+        kind = parameters[name].kind if name in parameters else None
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            args += value
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            kwargs |= value
+        elif kind is inspect.Parameter.KEYWORD_ONLY:
+            kwargs[name] = value
+        elif several or isinstance(name, Placed) or kind is inspect.Parameter.POSITIONAL_ONLY:
+            args.append(value)
+        else:
+            kwargs[str(name)] = value
+    return tuple(args), kwargs
 
 
 def join(prefix: str, path: str) -> str:

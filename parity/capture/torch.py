@@ -4,6 +4,7 @@ import functools
 import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import ml_dtypes
@@ -12,13 +13,13 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
-from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join, share_certainty
+from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.store import Buffer, Store
 from parity.core.tensors import Tensor
-from parity.core.tree import Flat, flatten, mapped
+from parity.core.tree import Flat, containers, flatten, mapped
 from parity.core.undo import undone
 
 Method = str | Callable[..., Any]
@@ -57,7 +58,7 @@ def record(
             observer.end(module, method if isinstance(method, str) else "__call__", output)
     info = {join(subtree.prefix, path): value for path, value in modules(module).items()}
     info = {p: one for p, one in info.items() if p == subtree.prefix or subtree.includes(p)}
-    return Trace(share_certainty(observer.recorder.finish()), info)
+    return Trace(observer.recorder.finish(), info)
 
 
 def unhook(root: torch.nn.Module, observer: object) -> None:
@@ -106,7 +107,9 @@ def named_tensors(root: torch.nn.Module) -> list[Tensor]:
         buffers = dict(module.named_buffers(recurse=False))
         for name, value in (dict(module.named_parameters(recurse=False)) | buffers).items():
             read, shape = functools.partial(to_numpy, value), tuple(value.shape)
-            found.append(Tensor(path, name, shape, read, name in buffers, id(value)))
+            derived = name in module._non_persistent_buffers_set
+            buffer = name in buffers
+            found.append(Tensor(path, name, shape, read, buffer, id(value), derived=derived))
     return found
 
 
@@ -187,6 +190,7 @@ class _Observer:
         self._without_taps = subtree.without_taps(self._paths.values())
         self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
+        self._held: list[list[tuple[Any, Any]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -198,12 +202,14 @@ class _Observer:
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
+        self._held.append([(one, copy(one)) for one in containers(arguments)])
         path, kinds = self._paths[id(module)], _kinds(module)
         self.recorder.begin(path, self._leaves(path, kinds, given), given.skeleton)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
         returned = flatten(output)
         written = any(tensor._version != version for tensor, version in self._given.pop())
+        written |= any(not _same(one, before) for one, before in self._held.pop())
         self.recorder.end(
             type(module).__name__,
             method,
@@ -242,6 +248,12 @@ class _Observer:
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer
+
+
+def _same(one: Any, before: Any) -> bool:
+    """True if a list or dict holds the very objects that it held before."""
+    sides = (list(x.items()) if isinstance(x, dict) else list(enumerate(x)) for x in (one, before))
+    return [(key, id(value)) for key, value in next(sides)] == [(k, id(v)) for k, v in next(sides)]
 
 
 def _kinds(module: torch.nn.Module) -> list[str]:

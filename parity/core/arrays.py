@@ -5,20 +5,22 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from jaxtyping import Shaped
 
-from parity.core.calls import LeafMatch
+from parity.core.calls import LeafMatch, Reading
 from parity.core.store import Buffer, Store
 
 Array = Shaped[np.ndarray, "..."]
 
 
-def read(store: Store, ref: Buffer, undo: bool) -> Array:
-    """A reference array in the port's layout; `undo` takes back the move of its channel axis."""
-    return moved_back(store.get(ref), undo)
+def read(store: Store, ref: Buffer, reading: Reading | None) -> Array:
+    """A reference array in the port's layout."""
+    return as_read(store.get(ref), reading)
 
 
-def moved_back(array: Array, undo: bool) -> Array:
-    """The array with its last axis on 1 if the move is to be undone."""
-    return np.ascontiguousarray(np.moveaxis(array, -1, 1)) if undo else array
+def as_read(array: Array, reading: Reading | None) -> Array:
+    """A recorded array of the reference, or one like it, in the port's layout."""
+    if reading is None:
+        return array
+    return np.ascontiguousarray(array.transpose(reading.axes)).reshape(reading.shape)
 
 
 def comparable(leaf: LeafMatch) -> tuple[Buffer, Buffer] | None:

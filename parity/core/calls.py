@@ -92,16 +92,26 @@ class Trace:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """How the reference's recorded array becomes the port's: its axes in this order, then split or
+    joined into this shape.
+    """
+
+    axes: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class LeafMatch:
     """A leaf of the reference and the port's leaf that corresponds to it.
 
-    `undo` says that the reference's array is to be read in its own layout after all. `problem`
+    `reading` is how the reference's array is to be read, `None` for as it was recorded. `problem`
     is why the two cannot be compared (`None` if they can), `declared` why they need not be.
     """
 
     ref: Leaf
     port: Leaf | None
-    undo: bool = False
+    reading: Reading | None = None
     problem: Problem | None = None
     declared: str = ""
 
@@ -124,6 +134,8 @@ class Match:
     outputs: tuple[LeafMatch, ...]
     parent: int
     """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
+    turn: int | None = None
+    """Which of the port's layers it is, where that holds them stacked."""
 
 
 def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:

@@ -20,7 +20,6 @@ class ProblemKind(Enum):
     VALUE = "other values, compared exactly"
     NONFINITE = "entries that are NaN or infinite on one side only"
     ERROR = "an error over its limit"
-    LAYOUT = "which axis is the channel is not known"
     OPAQUE = "neither an array nor a plain value"
     PORT_LACKS = "a leaf of the reference alone"
     REF_LACKS = "a leaf of the port alone"

@@ -1,8 +1,7 @@
 """Records of weights: what the models hold, what belongs together, what was found."""
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Literal
 
@@ -14,23 +13,50 @@ from parity.core.codec import stored_as, string
 Array = Shaped[np.ndarray, "..."]
 
 
+Span = tuple[int, int | None] | None
+"""From where to where along an axis, or one entry and no axis (no end); `None`: all of it."""
+
+
 @dataclass(frozen=True)
 class TensorPart:
-    """A piece of a tensor: from `start` to `stop` along `axis`; no `stop`: one entry, no axis."""
+    """A piece of a tensor: its span along each of the first axes."""
 
-    axis: int
-    start: int
-    stop: int | None = None
+    spans: tuple[Span, ...]
 
     @property
     def index(self) -> tuple[int | slice, ...]:
         """The piece as NumPy indexes it."""
-        at = self.start if self.stop is None else slice(self.start, self.stop)
-        return (*(slice(None) for _ in range(self.axis)), at)
+        return tuple(
+            slice(None) if span is None else span[0] if span[1] is None else slice(*span)
+            for span in self.spans
+        )
+
+    @property
+    def turn(self) -> int | None:
+        """Index along the first axis, of one of several stacked along it."""
+        first = self.spans[0]
+        return first[0] if first is not None and first[1] is None else None
+
+    def inside(self, other: "TensorPart") -> "TensorPart":
+        """The piece `other` of this piece, as a piece of the whole."""
+        left = list(other.spans)
+        spans: list[Span] = []
+        for span in self.spans:
+            if span is not None and span[1] is None:
+                spans.append(span)
+                continue
+            inner = left.pop(0) if left else None
+            start = 0 if span is None else span[0]
+            end = inner and inner[1] and start + inner[1]
+            spans.append((start + inner[0], end) if inner else span)
+        return TensorPart((*spans, *left))
 
     def __str__(self) -> str:
-        at = f"{self.start}" if self.stop is None else f"{self.start}:{self.stop}"
-        return f"[{', '.join([*[':'] * self.axis, at])}]"
+        at = (
+            ":" if span is None else f"{span[0]}" if span[1] is None else f"{span[0]}:{span[1]}"
+            for span in self.spans
+        )
+        return f"[{', '.join(at)}]"
 
 
 @dataclass(frozen=True)
@@ -57,7 +83,8 @@ class Tensor:
     """A parameter or buffer: path of its owner, own name, shape; `read` gives the values.
 
     `identity` is the same for one tensor that two modules share. `part` is the piece of the tensor
-    that this is, `None` for all of it.
+    that this is, `None` for all of it. A `derived` one is in no checkpoint, and needs no
+    counterpart.
     """
 
     path: str
@@ -67,6 +94,7 @@ class Tensor:
     buffer: bool = False
     identity: int = 0
     part: TensorPart | None = None
+    derived: bool = False
 
     @property
     def full_name(self) -> str:
@@ -77,6 +105,16 @@ class Tensor:
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
+
+    def cut(self, part: TensorPart) -> "Tensor":
+        """A piece of it."""
+        whole = self.part.inside(part) if self.part else part
+
+        def read() -> Array:
+            return np.asarray(self.read()[part.index])
+
+        shape = np.broadcast_to(0, self.shape)[part.index].shape
+        return replace(self, shape=shape, read=read, part=whole)
 
 
 @dataclass(frozen=True)
@@ -117,9 +155,9 @@ class Weight:
     `name` is `""` for a leaf that belongs to no tensor of the reference, `nnx_name` for a tensor
     that the port lacks. `transform` is how the reference's values become the port's, `""` if they
     do not; a report that was read back has its text. `finding` says what is wrong, `""` if nothing
-    is, and `cause` is a word of the closed vocabulary for it, `""` for a leaf too many. `suggested`
-    is the port's leaf that a missing tensor may be, and `declared` the reason why neither needs a
-    counterpart.
+    is, and `cause` is a word of the closed vocabulary for it, `""` for a leaf too many. `declared`
+    is the reason why neither needs a counterpart. It is of the part `of` the reference's tensor and
+    the part `at` the port's; `""` stands for the whole.
     """
 
     name: str
@@ -130,8 +168,9 @@ class Weight:
     transform: str | Transform = field(default="", metadata=stored_as(str, string))
     cause: str = ""
     finding: str = ""
-    suggested: str = ""
     declared: str = ""
+    of: str | TensorPart = field(default="", metadata=stored_as(str, string))
+    at: str | TensorPart = field(default="", metadata=stored_as(str, string))
 
     @property
     def path(self) -> str:
@@ -152,12 +191,3 @@ class Weight:
     def wrong(self) -> bool:
         """True if it has a finding that nobody declared."""
         return bool(self.finding) and not self.declared
-
-
-def tied(tensors: Iterable[Tensor]) -> Mapping[str, str]:
-    """Of each tensor that several modules share, under each of its names the first of them."""
-    names: dict[int, list[str]] = defaultdict(list)
-    for tensor in tensors:
-        if tensor.identity:
-            names[tensor.identity].append(tensor.full_name)
-    return {name: own[0] for own in names.values() if len(own) > 1 for name in own}

@@ -79,6 +79,21 @@ def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
             return _assemble(kind, keys, values)
 
 
+def containers(value: Any) -> list[Any]:
+    """The lists and dicts in a nested value, which code can change in place."""
+    found = [value] if isinstance(value, (list, dict)) else []
+    return found + [inner for _, child in _children(value) for inner in containers(child)]
+
+
+def hand_back(held: Sequence[Any], passed: Sequence[Any]) -> None:
+    """Give lists and dicts what those that stood in for them in a call hold now."""
+    for own, new in zip(held, passed, strict=False):
+        if isinstance(own, list):
+            own[:] = new
+        else:
+            own.update(new)
+
+
 def mapped(change: Callable[[Any], Any], value: Any) -> Any:
     """The same nested value with `change(array)` for each array; itself if it holds none."""
     flat = flatten(value)

@@ -25,6 +25,8 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
 CONTAINER = "holds modules and never runs"
 
+EMPTY = "holds no tensors of its own and never runs"
+
 IDLE = "called on neither side (through its forward or __call__) with these inputs"
 
 LINE = 91
@@ -36,8 +38,8 @@ class Coverage:
     """Modules, calls and tensors that were compared. `declared` maps what need not match to the
     reason, and `idle` are the modules among these that neither side calls.
 
-    Tensors are counted from the weight map. `suggestions` says of unmatched modules what
-    they may be in the port.
+    Tensors are counted from the weight map. `proposal` is the argument
+    that leaves out what has no counterpart, `""` if all has.
     """
 
     modules: int
@@ -53,8 +55,8 @@ class Coverage:
     matched_buffers: int = 0
     unmatched_calls: tuple[str, ...] = ()
     unmatched_tensors: tuple[str, ...] = ()
-    suggestions: Mapping[str, str] = field(default_factory=dict)
     idle: tuple[str, ...] = ()
+    proposal: str = ""
 
     @property
     def complete(self) -> bool:

@@ -7,7 +7,6 @@ and `unknown` for anything else: no guess is made by name.
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property, partial
 from itertools import chain
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
 from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Changed, Replayer, Result, in_torch_layout
+from parity.diagnose.replay import Changed, Replayer, Result, port_values
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.judge.faults import Found
 
@@ -159,14 +158,9 @@ class _Investigation:
 
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
-        tensors = {}
-        for line in self._lines:
-            values = self._record.sides.value(line.nnx_name)
-            if values is not None and values.size == prod(line.shape):
-                module = self._replayer.reference.modules[line.path]
-                name = line.name.rpartition(".")[2]
-                tensors[module, name] = in_torch_layout(values, line.shape)
-                self._tried_lines.append(line)
+        tensors, self._tried_lines = port_values(
+            self._lines, self._record.sides, self._replayer.reference.modules
+        )
         if tensors:
             findings = "; ".join(line.text for line in self._lines[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"

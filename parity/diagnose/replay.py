@@ -14,12 +14,15 @@ import numpy as np
 import torch
 import torch.overrides
 
-from parity.core.arrays import Array, comparable
+from parity.capture.torch import to_numpy
+from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import LeafMatch, Match
+from parity.core.tensors import Weight
 from parity.diagnose.case_record import CaseRecord
-from parity.force.common import Recording, within
+from parity.force.common import Recording, Sides, within
 from parity.force.float64 import TorchModules
 from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
+from parity.weights.weight_map import in_order_of_ref
 
 Result = Mapping[tuple[int, str], Array]
 """Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
@@ -164,13 +167,6 @@ class Changed(Mode):
         return func(*args, **kwargs) if change is None else change(operation)
 
 
-def in_torch_layout(values: Array, shape: tuple[int, ...]) -> Array:
-    """A port's tensor as PyTorch has it: a kernel's axes moved, then of that shape."""
-    axes = (*range(2, len(shape)), 1, 0)
-    usual = len(shape) > 1 and tuple(shape[i] for i in axes) == values.shape
-    return (values.transpose(np.argsort(axes)) if usual else values).reshape(shape)
-
-
 def _name(function: Any) -> str:
     name: str = getattr(function, "__name__", str(function))
     return name.strip("_") if name.startswith("__") else name
@@ -189,6 +185,22 @@ def _names(function: Any) -> tuple[str, ...]:
     return ("input",)
 
 
+def port_values(
+    lines: Sequence[Weight], sides: Sides, modules: Mapping[str, torch.nn.Module]
+) -> tuple[dict[tuple[torch.nn.Module, str], Array], list[Weight]]:
+    """The reference's tensors with the port's values, and the lines that say how."""
+    tensors: dict[tuple[torch.nn.Module, str], Array] = {}
+    told = []
+    for line in lines:
+        values = sides.value(line.nnx_name)
+        found = None if values is None else in_order_of_ref(line, values)
+        if found is not None:
+            key = modules[line.path], line.name.rpartition(".")[2]
+            tensors.setdefault(key, np.array(to_numpy(getattr(*key))))[found[1]] = found[0]
+            told.append(line)
+    return tensors, told
+
+
 def _arrays(
     order: int, tensors: Tensors, leaves: Sequence[LeafMatch]
 ) -> dict[tuple[int, str], Array]:
@@ -197,5 +209,5 @@ def _arrays(
         tensor = tensors.get(leaf.ref.name)
         if tensor is not None and comparable(leaf):
             array = to_array(tensor, leaf.ref.moved)
-            found[order, leaf.ref.name] = np.moveaxis(array, -1, 1) if leaf.undo else array
+            found[order, leaf.ref.name] = as_read(array, leaf.reading)
     return found

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from parity.capture.restore_nnx import kept_port
-from parity.core.arrays import Array
+from parity.core.arrays import Array, comparable
 from parity.core.calls import Match
 from parity.core.metrics import unit_roundoff
 from parity.core.problems import ProblemKind
@@ -29,7 +29,7 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     if problem is not None and problem.kind in FORM:
         yield problem.kind.name.lower(), problem.text
     for leaf in match.outputs:
-        ref, port = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
+        ref, port = comparable(leaf) or (None, None)
         if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:
             yield "dtype", f"the port returns {port.dtype.name}, the reference {ref.dtype.name}"
 
@@ -64,7 +64,7 @@ def by_repetition(match: Match, record: CaseRecord) -> Iterator[Shown]:
     if match.port.arguments is None:
         return
     method = record.sides.nnx_method if match.ref.parent == -1 else "__call__"
-    module, given = record.sides.nnx_modules[match.port.path], values(match, record.store)
+    module, given = record.sides.module(match), values(match, record.store)
     # a counter or a cache starts alike in both: what differs is random
     with kept_port(module):
         outputs = [repeat(module, method, match.port, given, streams=False) for _ in range(2)]

@@ -68,7 +68,7 @@ def compare_compiled(
     the root's outputs that are nothing but rounding. Where these do not resolve it, the reference
     runs in float64 for the noise floor.
     """
-    call, module = match.port, sides.nnx_modules[match.port.path]
+    call, module = match.port, sides.module(match)
     assert call.arguments is not None  # the root is called outside of any program
     given = [store.get(leaf.buffer) for leaf in call.inputs if leaf.buffer]
     arguments = rebuild(call.arguments, list(map(aliased, given)))

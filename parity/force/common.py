@@ -61,6 +61,11 @@ class Sides:
     nnx_modules: Mapping[str, nnx.Module]
     nnx_method: capture_nnx.Method
 
+    def module(self, match: Match) -> nnx.Module:
+        """The port's module of a call, cut out where it is one of several that are stacked."""
+        module = self.nnx_modules[match.port.path]
+        return module if match.turn is None else capture_nnx.layer(module, match.turn)
+
     def value(self, name: str) -> Array | None:
         """The values of the port's tensor of that full name; `None` if it is no module's own."""
         path, _, own = name.rpartition(".")
@@ -138,12 +143,12 @@ def values(match: Match, store: Store) -> list[Array]:
 def reference(leaf: LeafMatch, store: Store) -> Array:
     """The reference's array of a leaf in the port's layout."""
     assert leaf.ref.buffer is not None
-    return read(store, leaf.ref.buffer, leaf.undo)
+    return read(store, leaf.ref.buffer, leaf.reading)
 
 
 def same(leaf: LeafMatch) -> bool:
     """True if both sides recorded the same bytes."""
-    return not leaf.undo and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
+    return not leaf.reading and leaf.port is not None and leaf.ref.buffer == leaf.port.buffer
 
 
 def unforced(match: Match) -> str:

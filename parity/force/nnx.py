@@ -22,7 +22,7 @@ from parity.core.arrays import Array
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.metrics import unit_roundoff
 from parity.core.store import Store
-from parity.core.tree import Flat, flatten, rebuild
+from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
 from parity.force.common import Listener, Turns, by_port_leaf, reference, values
 
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
@@ -92,7 +92,8 @@ class _Forcing(Observer):
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         match = self._turns.next(path)
-        given = flatten(bind(function, args, kwargs))
+        own = bind(function, args, kwargs)
+        given = flatten(own)
         if match is None:
             return function(*args, **kwargs)
         if traced(given):
@@ -100,7 +101,9 @@ class _Forcing(Observer):
             return function(*args, **kwargs)
         arguments = replaced(given, by_port_leaf(match.inputs), self._store)
         args, kwargs = unbind(function, arguments)
+        held, passed = (containers(tuple(one.values())) for one in (own, arguments))
         output = flatten(function(*args, **kwargs))
+        hand_back(held, passed)
         self._listener(match, _arrays(given), _arrays(output))
         return replaced(output, by_port_leaf(match.outputs), self._store)
 

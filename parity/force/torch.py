@@ -23,7 +23,7 @@ from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import Flat, flatten, rebuild
+from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
 
@@ -93,8 +93,8 @@ class Calls:
         matches = {match.ref.order: match for match in recording.matches}
         self.turns = Turns(matches, recording.calls)
 
-    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
-        """Make a matched call."""
+    def around(self, match: Match, forward: Forward, given: Flat, held: Sequence[Any]) -> Any:
+        """Make a matched call; `held` are the lists and dicts among its arguments."""
         raise NotImplementedError
 
     def watched(self) -> AbstractContextManager[None]:
@@ -108,7 +108,9 @@ class Calls:
         match = self.turns.next(self.paths[module]) if called else None
         if match is None:
             return forward(*args, **kwargs)
-        return self.around(match, forward, flatten(bind(forward, args, kwargs)))
+        arguments = bind(forward, args, kwargs)
+        held = containers(tuple(arguments.values()))
+        return self.around(match, forward, flatten(arguments), held)
 
 
 class _Run(Calls):
@@ -176,7 +178,7 @@ class _Run(Calls):
         finally:
             self._mode.active = before
 
-    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
+    def around(self, match: Match, forward: Forward, given: Flat, held: Sequence[Any]) -> Any:
         with self._unseen():
             if match.ref.order not in self._wanted:
                 self._listener(match, tensors_of(given), {})
@@ -185,7 +187,7 @@ class _Run(Calls):
                 outputs = [(leaf.buffer, leaf.moved) for leaf in match.ref.outputs if leaf.buffer]
                 wide = [widen(self.store.get(buffer), moved) for buffer, moved in outputs]
                 return rebuild(match.ref.returned, wide)
-            passed = Replaced(given, self._replaced(given, match.inputs))
+            passed = Replaced(given, self._replaced(given, match.inputs), held)
             output = passed.call(forward)
             self._listener(match, tensors_of(given), tensors_of(output))
             return passed.result(output, self._replaced(output, match.outputs))
@@ -208,10 +210,12 @@ class _Run(Calls):
 
 
 class Replaced:
-    """A call on other `arrays`; the arrays of its parent get what the call writes to them."""
+    """A call on other `arrays`; the arrays of its parent, and the lists and dicts that it `held`,
+    get what the call writes to them.
+    """
 
-    def __init__(self, given: Flat, arrays: Sequence[Any]) -> None:
-        self._skeleton, self._arrays = given.skeleton, arrays
+    def __init__(self, given: Flat, arrays: Sequence[Any], held: Sequence[Any] = ()) -> None:
+        self._skeleton, self._arrays, self._held = given.skeleton, arrays, held
         both = zip([own for _, own in given.arrays], arrays, strict=True)
         self._pairs = [
             (own, new, new._version)
@@ -221,8 +225,12 @@ class Replaced:
 
     def call(self, forward: Forward) -> Flat:
         """Make the call."""
-        args, kwargs = unbind(forward, rebuild(self._skeleton, self._arrays))
-        return flatten(forward(*args, **kwargs))
+        arguments = rebuild(self._skeleton, self._arrays)
+        passed = containers(tuple(arguments.values()))
+        args, kwargs = unbind(forward, arguments)
+        output = flatten(forward(*args, **kwargs))
+        hand_back(self._held, passed)
+        return output
 
     def result(self, output: Flat, arrays: Sequence[Any]) -> Any:
         """The output with other `arrays` for its own."""
@@ -294,7 +302,10 @@ def widened_modules(
     Those that are not `wide` are of the same type.
     """
     widened: list[Widened] = []
-    with undone(lambda: _narrow(widened)):
+    default = torch.get_default_dtype()
+    with undone(lambda: torch.set_default_dtype(default)), undone(lambda: _narrow(widened)):
+        if wide:
+            torch.set_default_dtype(torch.float64)  # of what their code makes, too
         _widen(modules, widened, wide)
         yield widened
 

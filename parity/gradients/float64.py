@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from parity.core.arrays import Array, read
+from parity.core.calls import Reading
 from parity.core.store import Buffer, Store
 from parity.force.common import NotMeasured
 from parity.gradients.noise import SAMPLES
@@ -22,15 +23,15 @@ class Float64:
         self._run, self._store = run, store
         self._gradients = run(0)
 
-    def get(self, key: Key, undo: bool = False) -> Array | None:
+    def get(self, key: Key, reading: Reading | None = None) -> Array | None:
         """A gradient; `None` if it is zero, or not known."""
         found = self._gradients.of.get(key)
-        return None if found is None else read(self._store, found, undo)
+        return None if found is None else read(self._store, found, reading)
 
-    def moved(self, key: Key, undo: bool = False) -> Array | None:
+    def moved(self, key: Key, reading: Reading | None = None) -> Array | None:
         """How far a few roundings move each entry, in the worst of some samples."""
         found = self._moved.get(key)
-        return None if found is None else read(self._store, found, undo)
+        return None if found is None else read(self._store, found, reading)
 
     @cached_property
     def _moved(self) -> dict[Key, Buffer]:

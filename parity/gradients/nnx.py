@@ -196,7 +196,7 @@ class _Backward(Observer):
         buffer = self._recorded.of.get((order, side, leaf.ref.name)) if leaf else None
         if leaf is None or buffer is None:
             return jnp.zeros(own.shape, own.dtype)
-        return jnp.asarray(conjugate(read(self.store, buffer, leaf.undo)), own.dtype)
+        return jnp.asarray(conjugate(read(self.store, buffer, leaf.reading)), own.dtype)
 
 
 class _Forced(_Backward):

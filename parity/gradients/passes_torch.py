@@ -87,9 +87,9 @@ class Natural(Calls):
             return invoke(self.root, self._method, args, kwargs)
 
         with self.watched():
-            return flatten(self.around(self.match, forward, given))
+            return flatten(self.around(self.match, forward, given, ()))
 
-    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
+    def around(self, match: Match, forward: Forward, given: Flat, held: Sequence[Any]) -> Any:
         """Make it between boundaries, with parameters of its own."""
 
         @functools.wraps(forward)
@@ -104,7 +104,7 @@ class Natural(Calls):
                     one.group[one.name] = outer
 
         arrays = [self.passed(match, "input", name, own) for name, own in given.arrays]
-        passed = Replaced(given, arrays)
+        passed = Replaced(given, arrays, held)
         output = passed.call(separate)
         returned = [self.passed(match, "output", name, own) for name, own in output.arrays]
         return passed.result(output, returned)

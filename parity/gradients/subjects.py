@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from parity.core.arrays import Array, read
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, Reading
 from parity.core.store import Buffer
 from parity.core.tensors import Weight
 from parity.force.common import Recording, reference, unforced
@@ -75,13 +75,13 @@ class Subjects:
         assert leaf.port is not None
         order, name, float64 = match.ref.order, leaf.ref.name, self.float64
         key: Key = (order, side, name)
-        ref = self._array(self.recorded.of.get(key), leaf.undo)
+        ref = self._array(self.recorded.of.get(key), leaf.reading)
         if ref is None:
             ref = np.zeros_like(reference(leaf, self.recording.store))
         port = self._array(self.port.local.get((order, side, leaf.port.name)))
-        wide = float64.get(key, leaf.undo)
+        wide = float64.get(key, leaf.reading)
         wide = np.zeros_like(_widened(ref)) if wide is None else wide
-        return Subject(match, name, kind, ref, port, wide, lambda: float64.moved(key, leaf.undo))
+        return Subject(match, name, kind, ref, port, wide, lambda: float64.moved(key, leaf.reading))
 
     def subtree(self, match: Match) -> Iterator[tuple[Subject, Array | None]]:
         """The gradients of a call and of the parameters in it, and the port's as it runs."""
@@ -153,8 +153,8 @@ class Subjects:
             first, name, first.ref.kind, ref, port, wide, moved, positions, problem=problem
         )
 
-    def _array(self, buffer: Buffer | None, undo: bool = False) -> Array | None:
-        return None if buffer is None else read(self.recording.store, buffer, undo)
+    def _array(self, buffer: Buffer | None, reading: Reading | None = None) -> Array | None:
+        return None if buffer is None else read(self.recording.store, buffer, reading)
 
     def _port_tensor(
         self, gradients: Mapping[Key, Buffer], calls: Sequence[Match], lines: Sequence[Weight]

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from parity.core.arrays import Array, comparable, moved_back
+from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.measurements import ChildInput, Error
 from parity.core.problems import not_measured
@@ -125,7 +125,7 @@ class _Work:
         for leaf in _both_have(match.inputs, received):
             array = received[_name(leaf)]
             assert leaf.ref.buffer is not None
-            if leaf.undo or digest(array) != leaf.ref.buffer.digest:
+            if leaf.reading or digest(array) != leaf.ref.buffer.digest:
                 self.received[order, leaf.ref.name] = self.store.put(array)
                 self.wanted.add(match.parent)
         for leaf in [] if unforced(match) else _both_have(match.outputs, outputs):
@@ -153,12 +153,12 @@ class _Work:
         order = match.ref.order
         for leaf in match.outputs:
             if (order, leaf.ref.name) in self.outputs and leaf.ref.name in outputs:
-                wide = moved_back(outputs[leaf.ref.name], leaf.undo)
+                wide = as_read(outputs[leaf.ref.name], leaf.reading)
                 background.submit(self._output, match, leaf, wide)
         for leaf in match.inputs:
             if (order, leaf.ref.name) in self.received:
                 array = received.get(leaf.ref.name)
-                given = None if array is None else moved_back(array, leaf.undo)
+                given = None if array is None else as_read(array, leaf.reading)
                 background.submit(self._input, match, leaf, given)
         self.progress.advance()
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from parity.core.arrays import comparable, read
-from parity.core.calls import LeafMatch, Match
+from parity.core.calls import LeafMatch, Match, Reading
 from parity.core.measurements import Metrics
 from parity.core.metrics import compare_arrays, ratio
 from parity.core.store import Buffer, Store
@@ -19,7 +19,7 @@ Key = tuple[int, str]
 THREADS = 4
 """At most: memory bounds how many pairs of arrays can be measured at once."""
 
-_Job = tuple[Buffer, Buffer, bool]
+_Job = tuple[Buffer, Buffer, Reading | None]
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     progress.stage("free-running error", len(distinct))
 
     def measured(job: _Job) -> tuple[_Job, Metrics]:
-        ref, port, undo = job
-        found = compare_arrays(read(store, ref, undo), store.get(port))
+        ref, port, reading = job
+        found = compare_arrays(read(store, ref, reading), store.get(port))
         progress.advance()
         return job, found
 
@@ -64,12 +64,12 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
 
 def _jobs(leaves: Sequence[LeafMatch]) -> list[tuple[LeafMatch, _Job]]:
     pairs = [(leaf, comparable(leaf)) for leaf in leaves]
-    return [(leaf, (*buffers, leaf.undo)) for leaf, buffers in pairs if buffers]
+    return [(leaf, (*buffers, leaf.reading)) for leaf, buffers in pairs if buffers]
 
 
 def _exact(job: _Job) -> bool:
-    ref, port, undo = job
-    return not undo and ref.digest == port.digest
+    ref, port, reading = job
+    return not reading and ref.digest == port.digest
 
 
 def _together(given: Sequence[_Job], metrics: Mapping[_Job, Metrics]) -> float:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from parity.core.arrays import Array, comparable, moved_back
+from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Match, above
 from parity.core.measurements import Error
 from parity.core.problems import Problem, not_measured
@@ -121,7 +121,7 @@ class _Run:
         """Outputs of the port on the reference's inputs."""
         call, given = match.port, values(match, self.store)
         method = self.sides.nnx_method if match.ref.parent == -1 else "__call__"
-        output = flatten(repeat(self.sides.nnx_modules[call.path], method, call, given))
+        output = flatten(repeat(self.sides.module(match), method, call, given))
         return {name: np.asarray(value) for name, value in output.arrays}
 
     def _measure(self, match: Match, outputs: Mapping[str, Array]) -> None:
@@ -136,7 +136,7 @@ class _Run:
             else:
                 wide = wide or self._float64(match)
                 array = wide[0].get(leaf.ref.name)
-                error = score(ref, port, None if array is None else moved_back(array, leaf.undo))
+                error = score(ref, port, None if array is None else as_read(array, leaf.reading))
                 error = replace(error, problem=error.problem or wide[1])
             self.found[match.ref.order, leaf.ref.name] = error.of_subtree()
         self.progress.advance()

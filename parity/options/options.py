@@ -20,8 +20,6 @@ class Options:
     rename: Mapping[str, str] | None = None
     layout: Mapping[str, str] | None = None
     fused: tuple[Fused | Stacked, ...] = ()
-    tied: Mapping[str, str] | None = None
-    """Tensors that several modules of the reference share: see `core.tensors.tied`."""
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
     pending: tuple[Pending, ...] = ()

@@ -105,7 +105,12 @@ class Contents:
             "tensors": self.coverage.unmatched_tensors,
         }
         counts = [f"{len(texts)} {what} ({texts[0]})" for what, texts in found.items() if texts]
-        return f"without a counterpart, which fails: {', '.join(counts)}" if counts else ""
+        hint = f"; if they need none: {self.coverage.proposal}" if self.coverage.proposal else ""
+        return (
+            f"mapping incomplete: without a counterpart are {', '.join(counts)}{hint}"
+            if counts
+            else ""
+        )
 
     def _lacking(self, side: Side) -> str:
         found = [row for row in self.rows if row.one_sided == side]

@@ -122,16 +122,16 @@ def coverage_lines(coverage: Coverage) -> list[str]:
     for word, reasons in (("declared", c.declared), ("inlined", c.inlined)):
         for path, reason in reasons.items():
             left.setdefault(f"{word}, {reason}", []).append(path)
-    hints = {path: f"; {hint}" for path, hint in c.suggestions.items()}
     return [
         f"modules: {len(c.matched)} matched + {len(c.declared)} declared{inlined} of {c.modules}",
         f"calls: {c.matched_calls} of {c.calls} compared",
         f"parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
-        *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
+        *(f"**unmatched module**: {path}" for path in c.unmatched),
         *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, MORE)),
         *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, MORE)),
+        *([f"if these need no counterpart: `{c.proposal}`"] if c.proposal else []),
     ]
 
 

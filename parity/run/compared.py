@@ -30,6 +30,7 @@ def compared_calls(context: Context) -> Compared:
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
+    given = layout_rules.as_read_inside(given, ref.calls)
     done = coverage_of(ref.calls, reference.optional(case))
     progress.stage("port")
     trace = port.record(context, scope, ref, given)
@@ -60,13 +61,13 @@ def _aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignme
         port,
         rename=rename,
         declared={**(options.declared or {}), **deeper},
-        rules=options.fused,
-        tied=options.tied,
+        weight_map=context.weights,
+        store=context.store,
         inlining=context.port.inlines,
     )
     if not options.only:
-        outputs = [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
-        check_used("ignore", options.leaves, outputs, "output", fnmatchcase)
+        names = [f"{one.path}#{x.name}" for one in (*ref.calls, *port.calls) for x in one.outputs]
+        check_used("ignore", options.leaves, names, "output", fnmatchcase)
     return alignment
 
 

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from parity.align.calls import match_inputs, same_value
+from parity.align.leaves import match_inputs, same_value
+from parity.align.readings import Values
 from parity.core.arrays import read
-from parity.core.calls import Call, LeafMatch
+from parity.core.calls import Call, Leaf, LeafMatch
 from parity.core.exceptions import InputError
-from parity.core.problems import ProblemKind, not_measured
+from parity.core.problems import not_measured
 from parity.core.store import Store
 
 
@@ -17,7 +18,7 @@ def check_inputs(ref: Call, port: Call, store: Store) -> None:
     other, lacking = (not_measured(text) for text in ("other values", "no counterpart"))
     found = {
         leaf.ref.name: None if _equal(leaf, store) else leaf.problem or other
-        for leaf in match_inputs(ref.inputs, port.inputs)
+        for leaf in match_inputs(ref.inputs, port.inputs, Values(store))
     }
     plain = {leaf.name: leaf.value for leaf in port.inputs if leaf.buffer is None}
     for leaf in ref.inputs:
@@ -27,7 +28,7 @@ def check_inputs(ref: Call, port: Call, store: Store) -> None:
             value = plain.get(leaf.name, leaf.value)
             text = f"{value!r} for {leaf.value!r}"
             problem = None if same_value(leaf.value, value) else not_measured(text)
-        if problem is not None and problem.kind is not ProblemKind.LAYOUT:
+        if problem is not None:
             raise InputError(
                 f"nnx_args are not torch_args after layout: argument {leaf.name!r} has {problem}; "
                 "leave nnx_args out, or say how to read the axes with layout="
@@ -37,9 +38,9 @@ def check_inputs(ref: Call, port: Call, store: Store) -> None:
 def _equal(leaf: LeafMatch, store: Store) -> bool:
     if leaf.problem or leaf.port is None or leaf.ref.buffer is None or leaf.port.buffer is None:
         return False
-    if not leaf.undo and leaf.ref.buffer == leaf.port.buffer:
+    if not leaf.reading and leaf.ref.buffer == leaf.port.buffer:
         return True
-    ref, port = read(store, leaf.ref.buffer, leaf.undo), store.get(leaf.port.buffer)
+    ref, port = read(store, leaf.ref.buffer, leaf.reading), store.get(leaf.port.buffer)
     # JAX has no 64-bit types unless asked for: the values count
     return np.array_equal(ref.astype(port.dtype), port, equal_nan=port.dtype.kind in "fc")
 
@@ -64,7 +65,13 @@ def root_outputs(called: Call, store: Store) -> dict[str, Any]:
     """Arrays that the called module returned, by leaf, in the layout of its side."""
     return {
         # a copy: reports keep it, and a mapping would keep the whole file
-        leaf.name: np.array(read(store, leaf.buffer, undo=leaf.moved), order="C")
+        leaf.name: np.array(_recorded(store, leaf), order="C")
         for leaf in called.outputs
         if leaf.buffer is not None
     }
+
+
+def _recorded(store: Store, leaf: Leaf) -> Any:
+    assert leaf.buffer is not None
+    array = store.get(leaf.buffer)
+    return np.moveaxis(array, -1, 1) if leaf.moved else array

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from parity.core.pair import Case, Pair, PairOptions
-from parity.core.tensors import tied
 from parity.host import memory
 from parity.host.progress import Progress
 from parity.report import Report
@@ -45,7 +44,6 @@ def run_cases(
     `finish` completes an outcome, and `gaps` says what the inputs of the cases leave out.
     """
     reference, port, options = comparison.reference, comparison.port, comparison.options
-    options = replace(options, tied=tied(reference.tensors()))
     progress.stage("comparing the weights")
     pairing = port.pair(reference, options)
     outcomes: list[Outcome] = []

@@ -3,7 +3,6 @@
 from flax import nnx
 
 from parity.capture import nnx as capture_nnx
-from parity.core.globs import renamed
 from parity.options.options import Options
 from parity.run.protocols import Reference
 from parity.run.records import Pairing
@@ -16,15 +15,12 @@ def pair(reference: Reference, port: nnx.Module, options: Options) -> Pairing:
     modules, tensors = reference.modules(), reference.tensors()
     found = capture_nnx.submodules(port)
     infos = {path: capture_nnx.module_info(path, child) for path, child in found.items()}
-    names = {path: renamed(path, options.rename or {}) for path in modules}
-    folding = fold(modules, infos, names, options.tied)
     weight_map = make_weight_map(
         tensors,
         capture_nnx.named_tensors(port),
-        modules=found,
-        folding=folding,
         rename=options.rename,
         rules=options.fused,
         declared=options.declared,
     )
+    folding = fold(modules, infos, weight_map, options.rename or {})
     return Pairing(len(modules), folding, weight_map, tensors)

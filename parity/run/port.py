@@ -77,24 +77,39 @@ class RunningPort:
         """The calls of the case on the arguments `given`, or on those of the caller."""
         if not scope.whole and len(ref.calls) == 1:
             return Trace((), {})  # the reference called nothing in the scope
-        module = self._called(context)
+        args = given[0] if self._args is None else self._args
+        kwargs = given[1] if self._kwargs is None else self._kwargs
+        try:
+            trace = self._recorded(context, scope, ref, args, kwargs)
+        except InputError:
+            raise
+        except Exception as error:
+            other = layout_rules.as_recorded(given, ref.calls[-1])
+            if self._args is not None or context.options.layout or other is None:
+                layout_rules.add_hint(error, ref.calls[-1])
+                raise
+            try:  # a port that takes images as the reference does
+                trace = self._recorded(context, scope, ref, *other)
+            except Exception:
+                raise error from None
+        check_inputs(ref.calls[-1], trace.calls[-1], context.store)
+        return trace
+
+    def _recorded(
+        self, context: Context, scope: Scope, ref: Trace, args: Any, kwargs: Any
+    ) -> Trace:
+        module, options = self._called(context), context.options
+        subtree = Subtree(context.port_path, scope.port)
         run = partial(
             capture_nnx.record,
             module,
             context.case.nnx,
-            given[0] if self._args is None else self._args,
-            given[1] if self._kwargs is None else self._kwargs,
+            args,
+            kwargs,
             store=context.store,
-            subtree=Subtree(context.port_path, scope.port),
+            subtree=subtree,
         )
-        try:
-            trace = _record_with_taps(run, module, ref, context.options.rename or {})
-        except Exception as error:
-            if self._args is None and not isinstance(error, InputError):
-                layout_rules.add_hint(error, ref.calls[-1])
-            raise
-        check_inputs(ref.calls[-1], trace.calls[-1], context.store)
-        return trace
+        return _record_with_taps(run, module, ref, options.rename or {})
 
     def judge(self, context: Context, compared: Compared) -> Sequence[CaseRecord]:
         """Judged rows, by running each side with the other's values."""

@@ -49,7 +49,7 @@ def take(
     method = record.sides.nnx_method if match.ref.parent == -1 else "__call__"
     try:
         made = making()
-        call, imports = _source(match, root, record.sides.nnx_modules[match.port.path], method)
+        call, imports = _source(match, root, record.sides.module(match), method)
     except Unshowable as error:
         return Repro(fault, problem=str(error))
     names = [leaf.name for leaf in match.port.inputs if leaf.buffer]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parity.align.calls import same_value
+from parity.align.leaves import same_value
 from parity.core.arrays import Array, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.measurements import ChildInput, Error

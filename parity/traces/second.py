@@ -34,8 +34,8 @@ class SecondTrace:
     def pair(self, reference: Reference, options: Options) -> Pairing:
         """Modules of the same path, and tensors of the same values."""
         modules, tensors, other = reference.modules(), reference.tensors(), self._golden
-        folding = fold(modules, other.modules, {path: path for path in modules})
-        found = make_weight_map(tensors, other.tensors, modules=other.modules, folding=folding)
+        found = make_weight_map(tensors, other.tensors)
+        folding = fold(modules, other.modules, found, {})
         sides = ({one.full_name: one for one in side} for side in (tensors, other.tensors))
         refs, ports = sides
         return Pairing(len(modules), folding, tuple(_in_order(one, refs, ports) for one in found))

@@ -1,11 +1,11 @@
 """Coverage of the tensors, and weight map findings that the outputs refute."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Row
-from parity.weights.suggest import how
 
 
 def resolved(
@@ -46,14 +46,18 @@ def with_weights(
         for line in weights
         if not line.paired and line.wrong and line.path in (ran if line.name else places)
     ]
+    lost = [one for one in weights if one.text in unmatched]
+    lacking = [*coverage.unmatched, *(line.name or line.nnx_name for line in lost)]
+    lacking += [text.partition(" call ")[0] for text in coverage.unmatched_calls]
+    names = {name for line in weights for name in (line.name, line.nnx_name)}
     return replace(
         coverage,
+        proposal=proposed(lacking, names | known),
         parameters=len(parameters),
         matched_parameters=_paired(parameters),
         buffers=len(buffers),
         matched_buffers=_paired(buffers),
         unmatched_tensors=tuple(unmatched),
-        suggestions=_suggestions(coverage.unmatched, weights),
     )
 
 
@@ -61,17 +65,11 @@ def _paired(tensors: Sequence[Sequence[Weight]]) -> int:
     return sum(all(line.paired for line in own) for own in tensors)
 
 
-def _suggestions(unmatched: Sequence[str], weights: Sequence[Weight]) -> dict[str, str]:
-    """For modules without a counterpart, the port's that holds what they and those inside hold."""
-    found: dict[str, str] = {}
-    for line in weights:
-        leaf_path = line.suggested.rpartition(".")[0]
-        for path in unmatched:
-            inner = line.path.removeprefix(path)
-            if not line.suggested or path in found or not line.path.startswith(path):
-                continue
-            if inner[:1] in ("", ".") and leaf_path.endswith(inner):
-                port_path = leaf_path.removesuffix(inner)
-                if port_path != path:
-                    found[path] = f"the port's `{port_path}` may be it: use {how(path, port_path)}"
-    return found
+def proposed(lacking: Sequence[str], known: Collection[str]) -> str:
+    """The argument that leaves out what has no counterpart, and nothing else of what is `known`."""
+    globs: dict[str, None] = {}
+    for name in lacking:
+        glob = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+        more = any(fnmatchcase(one, glob) for one in {*known} - {*lacking})
+        globs[name if more else glob] = None
+    return f"ignore={[*globs]}" if globs else ""

@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from parity.core.exceptions import InputError
 from parity.core.globs import captured, renamed
-from parity.core.tensors import Array, Fused, Stacked, Tensor, TensorPart
+from parity.core.tensors import Fused, Stacked, Tensor, TensorPart
 
 Rule = Fused | Stacked
 
@@ -47,11 +47,6 @@ def pieces(
             taken[name] = rule
         found += new
     return tuple(found)
-
-
-def in_rules(name: str, rules: Sequence[Rule]) -> bool:
-    """True if one of the rules says where the tensor is."""
-    return any(captured(glob, name) is not None for rule in rules for glob in rule.globs)
 
 
 def _joined(rule: Rule, ref: Mapping[str, Tensor], port: Mapping[str, Tensor]) -> Iterator[Piece]:
@@ -114,15 +109,8 @@ def _cut(rule: Rule, whole: Tensor, sizes: Sequence[int]) -> list[Tensor] | None
         return None
     starts = [0, *map(int, ends[:-1])]
     return [
-        _part(whole, TensorPart(axis, start, None if isinstance(rule, Stacked) else int(end)))
+        whole.cut(
+            TensorPart((*[None] * axis, (start, None if isinstance(rule, Stacked) else int(end))))
+        )
         for start, end in zip(starts, ends, strict=True)
     ]
-
-
-def _part(whole: Tensor, part: TensorPart) -> Tensor:
-    def read() -> Array:
-        return np.asarray(whole.read()[part.index])
-
-    middle = () if part.stop is None else (part.stop - part.start,)
-    shape = (*whole.shape[: part.axis], *middle, *whole.shape[part.axis + 1 :])
-    return replace(whole, shape=shape, read=read, part=part)

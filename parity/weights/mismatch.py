@@ -1,9 +1,7 @@
 """Findings on tensors whose values are the reference's in no order of axes."""
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -11,35 +9,14 @@ import numpy as np
 
 from parity.core.metrics import compare_arrays
 from parity.core.tensors import Array, Tensor
-from parity.weights.axis_order import constant, fingerprint, regroups, same_values, usual_order
+from parity.weights.axis_order import constant, regroups, same_values, usual_order
+from parity.weights.held import Owners
 
 PARTLY = 0.1
 """Part of the entries that are equal in two arrays that have to do with each other."""
 
 SAMPLE = 1 << 12
 """Entries that tell whether a type can hold them, before all are looked at."""
-
-
-class Owners:
-    """Tells by its values which tensor an array is. Only those of its size are looked at."""
-
-    def __init__(self, tensors: Iterable[Tensor]) -> None:
-        self._by_size: dict[int, list[Tensor]] = defaultdict(list)
-        for tensor in tensors:
-            self._by_size[tensor.size].append(tensor)
-        self._of_size = cache(self._fingerprints)
-
-    def of(self, values: Array) -> Sequence[Tensor]:
-        """The tensors with these values in any order; none for a constant."""
-        if not values.size or constant(values):
-            return ()
-        return self._of_size(values.size)[fingerprint(values)]
-
-    def _fingerprints(self, size: int) -> dict[tuple[int, int], list[Tensor]]:
-        found: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
-        for tensor in self._by_size[size]:
-            found[fingerprint(tensor.read())].append(tensor)
-        return found
 
 
 def finding(ref: Tensor, port: Tensor, owners: Owners) -> tuple[str, str]:

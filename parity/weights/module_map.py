@@ -1,66 +1,82 @@
-"""Modules that only one side has: their tensors count as those of the module around them.
+"""Modules of both sides that correspond: those that hold the same tensors.
 
-A wrapper level more puts a convolution's kernel one module deeper; a convolution written out as a
-function puts it one module higher.
+A container corresponds to the one around the same modules. What has no tensors goes by its place
+and name. A module of which the port holds the tensors elsewhere counts with the module around it.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from parity.core.calls import ModuleInfo
+from parity.core.globs import renamed
+from parity.core.tensors import TensorPart, Weight
 
-SPARE = frozenset({"num_batches_tracked"})
-"""Buffers that evaluation does not read and ports leave out."""
+Ident = tuple[str, str]
+"""A piece of a leaf of the port: its name and place."""
+
+Ids = frozenset[Ident]
+
+Turn = tuple[int, int]
+"""Which of how many layers that are stacked, and called in turn."""
+
+
+class Returned(Protocol):
+    """The modules that a run called, and those that returned the same."""
+
+    def called(self, path: str) -> bool:
+        """True if the reference calls the module."""
+        ...
+
+    def same(self, path: str, name: str) -> bool:
+        """True if a module of the reference and one of the port return the same."""
+        ...
 
 
 @dataclass(frozen=True)
 class Folding:
-    """Modules that correspond, and those with which the tensors of the others count.
+    """Modules that correspond.
 
-    `port_of` maps paths of the reference to the port's. `ref` and `port` map, on each side, the
-    path of a module without a counterpart to that of the module that its tensors count with.
+    `port_of` maps paths of the reference to the port's. Several have the same where the port holds
+    them stacked: `turn_of` says which of them each is. `held` are the reference's modules of whose
+    tensors the port has all.
     """
 
     port_of: Mapping[str, str] = field(default_factory=dict)
-    ref: Mapping[str, str] = field(default_factory=dict)
-    port: Mapping[str, str] = field(default_factory=dict)
+    turn_of: Mapping[str, Turn] = field(default_factory=dict)
+    held: frozenset[str] = frozenset()
+    bare: frozenset[str] = frozenset()
+    """The reference's modules without a tensor that no other has."""
 
 
 def fold(
     ref: Mapping[str, ModuleInfo],
     port: Mapping[str, ModuleInfo],
-    names: Mapping[str, str],
-    tied: Mapping[str, str] | None = None,
+    weight_map: Sequence[Weight],
+    rename: Mapping[str, str],
+    returned: Returned | None = None,
 ) -> Folding:
-    """Find for each module without a counterpart the module around it that has one.
+    """Pair modules by the tensors that they and those inside them hold.
 
-    `names` are the reference's paths as the port has them. Tensors move only where that makes both
-    sides equal by number and size, and only one side has modules of its own there: if both do, a
-    module has another name, and nobody said so with `rename`. Of a tensor that modules of the
-    reference share, `tied` has each name and the first: the port may hold it once.
+    `rename` maps globs of the reference's paths to the port's, whatever they hold. Of modules that
+    hold the same, one around the other, those belong together that return the same.
     """
-    tied = tied or {}
-    given = {name for path, name in names.items() if name != path}
-    port_of = {
-        path: name
-        for path, name in names.items()
-        if path in ref and name in port and (name != path or path not in given)
-    }
-    taken = set(port_of.values())
-    ref_rest, port_rest = _by_owner(ref, port_of), _by_owner(port, taken)
-    held = {tied.get(name, "") for path in port_of for name in _names(path, ref[path])}
-    ref_owner: dict[str, str] = {}
-    port_owner: dict[str, str] = {}
-    for path, name in port_of.items():
-        finer, coarser = port_rest.get(name, []), ref_rest.get(path, [])
-        have = sum((_sizes(port[p]) for p in finer), _sizes(port[name]))
-        want = sum((_sizes(ref[p]) for p in coarser), _sizes(ref[path]))
-        once = _sizes(ref[path]) + _sizes_once(coarser, ref, tied, held)
-        if bool(finer) != bool(coarser) and have in (want, once):
-            port_owner |= dict.fromkeys(finer, name)
-            ref_owner |= dict.fromkeys(coarser, path)
-    return Folding(port_of, ref_owner, port_owner)
+    work = _Pairing(ref, port)
+    given = {path: renamed(path, rename) for path in ref}
+    for path, name in given.items():
+        if not path or name != path:
+            work.take(path, name)
+    sides = _held(ref, port, weight_map)
+    work.by_tensors(*sides, given, returned)
+    work.by_place(given, *sides)
+    lacking = {line.path for line in weight_map if line.name and not line.paired}
+    owners: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for line in weight_map:
+        owners[line.nnx_name or line.name, str(line.at)].add(line.path)
+    alone = {path for paths in owners.values() if len(paths) == 1 for path in paths}
+    bare = frozenset(path for path, info in ref.items() if path not in alone and weight_map)
+    return Folding(work.port_of, work.turn_of, frozenset(ref.keys() - lacking), bare)
 
 
 def around(path: str, known: Collection[str]) -> str:
@@ -70,35 +86,114 @@ def around(path: str, known: Collection[str]) -> str:
     return path
 
 
-def _by_owner(modules: Mapping[str, ModuleInfo], known: Collection[str]) -> dict[str, list[str]]:
-    """Modules with tensors that are not among the `known`, by the nearest of these around them."""
-    found: dict[str, list[str]] = defaultdict(list)
-    for path, info in modules.items():
-        if path not in known and _sizes(info):
-            found[around(path, known)].append(path)
-    return found
+@dataclass(frozen=True)
+class _Held:
+    """Pieces that each module holds: by itself, and with those inside; the turn they have."""
+
+    own: Mapping[str, Ids]
+    inside: Mapping[str, Ids]
+    turn: Mapping[str, Turn]
 
 
-def _names(path: str, info: ModuleInfo) -> dict[str, int]:
-    """The sizes of a module's tensors by full name."""
-    prefix = f"{path}." if path else ""
-    return {f"{prefix}{name}": size for name, size in _own(info).items()}
+class _Pairing:
+    def __init__(self, ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo]) -> None:
+        self._ref, self._port = ref, port
+        self.port_of: dict[str, str] = {}
+        self.turn_of: dict[str, Turn] = {}
+        self._taken: dict[str, set[Turn | None]] = {}
+
+    def take(self, path: str, name: str, turn: Turn | None = None) -> bool:
+        """Pair two modules, if both are there and free."""
+        taken = self._taken.get(name, set())
+        free = path not in self.port_of and (
+            not taken if turn is None else not taken & {None, turn}
+        )
+        if not free or path not in self._ref or name not in self._port:
+            return False
+        self.port_of[path] = name
+        self._taken.setdefault(name, set()).add(turn)
+        if turn is not None:
+            self.turn_of[path] = turn
+        return True
+
+    def by_tensors(
+        self,
+        ref: _Held,
+        port: _Held,
+        given: Mapping[str, str],
+        returned: Returned | None,
+    ) -> None:
+        """Modules inside which the same is held."""
+        groups: dict[tuple[Ids, Turn | None], list[str]] = defaultdict(list)
+        places: dict[Ids, list[str]] = defaultdict(list)
+        for path, ids in ref.inside.items():
+            if ids and not self._ref[path].container:
+                groups[ids, ref.turn.get(path)].append(path)
+        for path, ids in port.inside.items():
+            places[ids].append(path)
+        for (ids, turn), paths in groups.items():
+            # of what never runs, others use the tensors
+            paths.sort(key=lambda path: returned is not None and not returned.called(path))
+            both = [(path, name) for path in paths for name in places[ids]]
+            named = [(path, name) for path, name in both if given[path] == name]
+            # what holds tensors by itself is a layer, and no container
+            layers = [(a, b) for a, b in both if ref.own[a] and ref.own[a] == port.own[b]]
+            alike = (
+                [(a, b) for a, b in both if returned and returned.same(a, b)] if both[1:] else []
+            )
+            layers.sort(key=lambda pair: (pair not in alike, pair not in named))
+            rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
+            for path, name in (*layers, *alike, *named, *rest):
+                self.take(path, name, turn)
+
+    def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:
+        """Modules of which no tensors tell, under the same name in modules that correspond."""
+        for path in self._ref:
+            outer = around(path.rpartition(".")[0], self.port_of)
+            inner = path.removeprefix(outer).lstrip(".")
+            place = self.port_of.get(outer, "")
+            for name in (f"{place}.{inner}" if place else inner, given[path]):
+                if not (ref.inside.get(path) or port.inside.get(name)):
+                    self.take(path, name, self.turn_of.get(outer))
 
 
-def _sizes_once(
-    paths: Sequence[str], ref: Mapping[str, ModuleInfo], tied: Mapping[str, str], held: set[str]
-) -> Counter[int]:
-    """Number of tensors by size in modules, each tied one once and none that is `held`."""
-    names = {name: size for path in paths for name, size in _names(path, ref[path]).items()}
-    once = {tied.get(name, name): size for name, size in names.items()}
-    return Counter(size for name, size in once.items() if name not in held)
+def _held(
+    ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo], weight_map: Sequence[Weight]
+) -> tuple[_Held, _Held]:
+    lines = [(line, *_piece(line)) for line in weight_map if line.paired]
+    turns: dict[str, set[Turn | None]] = defaultdict(set)
+    for line, _, turn in lines:
+        for path in _upwards(line.path):
+            turns[path].add(turn)
+    turn_of = {p: one for p, found in turns.items() if len(found) == 1 for one in found if one}
+    by_ref = _of_modules(ref, ((line.path, ident) for line, ident, _ in lines))
+    names = ((line.nnx_name.rpartition(".")[0], ident) for line, ident, _ in lines)
+    return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {})
 
 
-def _own(info: ModuleInfo) -> dict[str, int]:
-    own = {**info.parameters, **info.buffers}
-    return {name: size for name, size in own.items() if name not in SPARE}
+def _piece(line: Weight) -> tuple[Ident, Turn | None]:
+    """The piece of the port's leaf, but for its turn, and that."""
+    part = line.at if isinstance(line.at, TensorPart) else TensorPart((None,))
+    if part.turn is None:
+        return (line.nnx_name, str(part)), None
+    return (line.nnx_name, str(TensorPart((None, *part.spans[1:])))), (part.turn, line.nnx_shape[0])
 
 
-def _sizes(info: ModuleInfo) -> Counter[int]:
-    """Number of tensors by size in a module."""
-    return Counter(_own(info).values())
+def _of_modules(
+    paths: Collection[str], pieces: Iterable[tuple[str, Ident]]
+) -> tuple[dict[str, Ids], dict[str, Ids]]:
+    """Pieces of each module by itself, and with those of all modules inside."""
+    own: dict[str, set[Ident]] = defaultdict(set)
+    inside: dict[str, set[Ident]] = defaultdict(set)
+    for owner, ident in pieces:
+        own[owner].add(ident)
+        for path in _upwards(owner):
+            inside[path].add(ident)
+    one, other = ({path: frozenset(side[path]) for path in paths} for side in (own, inside))
+    return one, other
+
+
+def _upwards(path: str) -> list[str]:
+    """A path and all those around it."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:i]) for i in range(len(parts), -1, -1)]

@@ -192,7 +192,7 @@ def compare(small_torch, encoder):
 @pytest.mark.parametrize(
     ("restructure", "reason", "inlined"),
     [
-        (wrap, "only the port has it: counted with the module around it", 15),
+        (wrap, "", 0),
         (pool_in_block, "receives another shape (1, 3, 17, 17, 16)", 2),
         (inline, "the port does not call it: counted with the call around it", 8),
         (write_out, "the port does not call it: counted with the call around it", 4),
@@ -204,7 +204,7 @@ def test_a_correct_port_passes(restructure, reason, inlined, small_torch, encode
     report = compare(small_torch, encoder)
     assert (report.verdict, report.faults, report.notes) == ("PASS", (), ())
     assert len(report.coverage.inlined) == inlined
-    assert any(reason in why for why in report.coverage.inlined.values())
+    assert not inlined or any(reason in why for why in report.coverage.inlined.values())
     tensors = len(small_torch.encoder.state_dict())
     assert report.coverage.matched_parameters == report.coverage.parameters == tensors
 
@@ -214,7 +214,7 @@ def test_a_correct_port_without_caches_warns(small_torch, encoder):
     report = compare(small_torch, encoder)
     assert (report.verdict, report.faults) == ("WARN", ())
     (note,) = report.notes
-    assert note.startswith("only the reference returns 44 of the outputs: conv_in#1, down_blocks")
+    assert note.startswith("only the reference returns 12 of the outputs: <root>#1.conv_in, ")
     table = report.table
     assert set(table[table.verdict != "PASS"].leaf.str.split(".").str[0]) == {"1"}
 

@@ -118,30 +118,29 @@ def test_a_named_method(pair, image):
     assert report.holds
     assert set(report.table.case) == {"features"}
     idle = [path for path, why in report.coverage.declared.items() if "neither side" in why]
-    assert idle == ["blocks.0", "blocks.0.norm", "blocks.0.conv", "blocks.0.act", "head"]
+    assert idle == ["blocks.0.norm", "blocks.0.conv", "head"]
     assert report.verdict == "WARN"  # what did not run was not compared
-    assert "5 modules were called on neither side" in report.notes[0]
+    assert "3 modules were called on neither side" in report.notes[0]
 
 
 def test_rename(pair, image):
     port = renamed(pair[1], stem="first")
     report = compare(pair[0], port, (image,))
-    assert report.verdict == "FAIL"
-    assert report.coverage.unmatched == ("stem",)
-    assert report.notes[0].startswith("without a counterpart, which fails: 1 modules (stem)")
-    report = compare(pair[0], port, (image,), rename={"stem": "first"})
     assert report.verdict == "PASS"
+    assert compare(pair[0], port, (image,), rename={"stem": "first"}).verdict == "PASS"
     row = report.table[report.table.path == "stem"].iloc[0]
     assert row.nnx_path == "first"
 
 
 def test_a_leaf_that_the_port_lacks_is_a_warning_unless_ignored(pair, image):
     replaced(pair[1], "block", lambda y: (y[0], {}))
-    report = compare(*pair, (image,))
+    assert compare(*pair, (image,)).verdict == "PASS"  # inside, nothing hangs on it
+    x = np.random.default_rng(0).standard_normal((2, 8, 5, 6)).astype(np.float32)
+    blocks = pair[0].block, pair[1].block
+    report = compare(*blocks, (x,))
     assert report.verdict == "WARN"
-    rows = report.table[(report.table.path == "block") & (report.table.leaf == "1.mean")]
-    assert set(rows.verdict) == {"UNKNOWN"}
-    assert compare(*pair, (image,), ignore=["block#1.mean"]).verdict == "PASS"
+    assert set(report.table[report.table.leaf == "1.mean"].verdict) == {"UNKNOWN"}
+    assert compare(*blocks, (x,), ignore=["<root>#1.mean"]).verdict == "PASS"
 
 
 def test_explicit_arguments_are_checked(pair, image):
@@ -172,16 +171,17 @@ def test_a_layout_glob_that_matches_nothing(pair, image):
         compare(*pair, (image,), layout={"stme#x": "as_is"})
 
 
-def test_an_ambiguous_layout_asks(pair):
+def test_the_values_tell_a_layout_that_the_shape_does_not(pair):
     reference = torch_of(lambda _, x: 2 * x)
 
     port = nnx_of(lambda _, x: 2 * x)
 
     cube = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
     report = compare(reference, port, (cube,), layout={"#x": "channels_first"})
-    assert report.verdict == "UNKNOWN"
-    assert not report
+    assert report.verdict == "PASS"
     assert compare(reference, port, (cube,), layout={"*": "channels_first"}).verdict == "PASS"
+    wrong = nnx_of(lambda _, x: 2 * x.swapaxes(1, 2))  # no layout
+    assert compare(reference, wrong, (cube,)).verdict == "FAIL"
 
 
 def test_tokens_keep_their_layout():

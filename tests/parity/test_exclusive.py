@@ -143,12 +143,18 @@ def forced(reference, image, store, wanted):
 
 
 def _matches(calls):
-    from parity.align.calls import match_inputs, match_outputs
+    from parity.align.leaves import match_inputs, match_outputs
+    from parity.align.readings import Values
     from parity.core.calls import Match
 
     return [
-        Match(c, c, match_inputs(c.inputs, c.inputs), match_outputs("", c.outputs, c.outputs, {}),
-              c.parent)
+        Match(
+            c,
+            c,
+            match_inputs(c.inputs, c.inputs, Values(None)),
+            match_outputs("", c.outputs, c.outputs, {}, Values(None)),
+            c.parent,
+        )
         for c in calls
     ]  # fmt: skip
 

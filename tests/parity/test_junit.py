@@ -73,7 +73,10 @@ def test_what_has_no_counterpart_fails(report):
     changed = replace(with_verdicts(report), coverage=replace(report.coverage, unmatched=many))
     _, cases = parsed(changed)
     failure = cases["coverage"].find("failure")
-    assert failure.get("message") == "without a counterpart, which fails: 30 modules (module0)"
+    assert (
+        failure.get("message")
+        == "mapping incomplete: without a counterpart are 30 modules (module0)"
+    )
     assert "**unmatched module**: module29" in failure.text
     nothing = Report("r", (), (), Coverage(0, (), {}, (), {}, 0, 0), {}, {})
     _, cases = parsed(nothing)

@@ -69,7 +69,7 @@ def wide(report):
         inputs=("an input is zero everywhere",),
         unexercised=("a batch of one",),
         nonfinite=(NonFinite("port", "c", "a", "M", 0, "", 1, 2, 8, math.nan, 0, True),),
-        coverage=replace(report.coverage, suggestions={"a": "is it b?"}),
+        coverage=replace(report.coverage, proposal="ignore=['a']"),
         facts={**report.facts, "input": "clip", "seconds_by_stage": {"capture": 0.5}},
     )
 

@@ -123,7 +123,7 @@ def test_the_arrays(shown):
     assert load_file(files["weights.safetensors"])["linear.weight"].shape == (4, 4)
     script = files["repro.py"].read_text()
     assert "port.mixes[1](" in script
-    assert ", 0.5)" in script
+    assert ", scale=0.5)" in script
     assert "reference: it needs torch" in script
 
 

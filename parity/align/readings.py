@@ -1,0 +1,127 @@
+"""Ways to read an array of the reference in the layout of the port: by shape, then by value."""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import numpy as np
+
+from parity.capture.layout import channel_last, channel_second
+from parity.core.arrays import Array, as_read
+from parity.core.calls import Call, Leaf, Reading
+from parity.core.metrics import compare_arrays
+from parity.core.store import Buffer, Store
+
+NEAR = 1e-3
+"""Relative distance of arrays that are the same number for number, computed on another way."""
+
+SEVERAL = 8
+"""Distinct numbers that two arrays do not have in common by chance."""
+
+
+def readings(ref: Leaf, port: Leaf) -> tuple[Reading | None, ...]:
+    """Readings that give the port's shape, that in which it was recorded first."""
+    assert ref.buffer is not None
+    assert port.buffer is not None
+    return _readings(ref.buffer.shape, ref.moved, port.buffer.shape)
+
+
+@cache
+def _readings(
+    ref: tuple[int, ...], moved: bool, port: tuple[int, ...]
+) -> tuple[Reading | None, ...]:
+    found: list[Reading | None] = [None] if ref == port else []
+    if len(ref) > 2 and not (ref == port and max(ref[1:]) == 1):
+        axes = channel_second(len(ref)) if moved else channel_last(len(ref))
+        shape = tuple(ref[axis] for axis in axes)
+        found += [Reading(axes, port)] if shape == port else []
+    if not found and ref and _splits(ref, port):
+        found.append(Reading(tuple(range(len(ref))), port))
+    return tuple(found)
+
+
+def _splits(ref: tuple[int, ...], port: tuple[int, ...]) -> bool:
+    """True if the port has the last axis as several, or several as the last, or ones more."""
+    one, other = ([n for n in shape if n != 1] for shape in (ref, port))
+    few, many = sorted((one, other), key=len)
+    if np.prod(few, dtype=int) != np.prod(many, dtype=int):
+        return False
+    return one == other or few[:-1] == many[: len(few) - 1]
+
+
+def _heads(ref: Leaf, port: tuple[int, ...]) -> Iterator[Reading]:
+    """The reading of (item, head, position, size) as (item, position, head, size)."""
+    assert ref.buffer is not None
+    axes = (0, 1, 3, 2) if ref.moved else (0, 2, 1, 3)
+    if len(ref.buffer.shape) == 4 and tuple(ref.buffer.shape[axis] for axis in axes) == port:
+        yield Reading(axes, port)
+
+
+class Values:
+    """Tells by the numbers which arrays belong together, and how they are to be read.
+
+    With `heads`, positions may come before heads: inside of a model, and not at its door.
+    """
+
+    def __init__(self, store: Store | None, *, heads: bool = False) -> None:
+        self._store, self._heads = store, heads
+        self._near = cache(self._compared)
+
+    def agree(self, ref: Leaf, port: Leaf) -> bool:
+        """True if the port's array has the reference's numbers in some reading."""
+        return any(True for _ in self._agreeing(ref, port))
+
+    def choose(self, ref: Leaf, port: Leaf, fitting: Sequence[Reading | None]) -> Reading | None:
+        """The reading in which the arrays agree; the first if there is none, or only that."""
+        if len(fitting) == 1:
+            return fitting[0]
+        return next(self._agreeing(ref, port), fitting[0])
+
+    def fitting(self, ref: Leaf, port: Leaf) -> Sequence[Reading | None]:
+        """Readings that give the port's shape, and if there is none, its numbers."""
+        return readings(ref, port) or [*self._agreeing(ref, port)][:1]
+
+    def _agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
+        if ref.buffer is None or port.buffer is None:
+            return
+        for reading in (
+            *readings(ref, port),
+            *(_heads(ref, port.buffer.shape) if self._heads else ()),
+        ):
+            if self._near(ref.buffer, port.buffer, reading):
+                yield reading
+
+    def _compared(self, ref: Buffer, port: Buffer, reading: Reading | None) -> bool:
+        if reading is None and ref.digest == port.digest:
+            return True
+        if self._store is None or (ref.dtype.kind in "fcV") != (port.dtype.kind in "fcV"):
+            return False
+        one, other = as_read(self._store.get(ref), reading), self._store.get(port)
+        if ref.dtype.kind not in "fcV":
+            return bool(np.array_equal(one, other))
+        return compare_arrays(one, other).rel_l2 <= NEAR and _several(one)
+
+
+def _several(array: Array) -> bool:
+    return len(np.unique(array.reshape(-1)[:4096])) >= min(SEVERAL, array.size)
+
+
+def returns_same(ref: Call, port: Call, values: Values) -> bool:
+    """True if an array that one call returns has the numbers of one of the other's."""
+    return any(values.agree(one, other) for one in ref.outputs for other in port.outputs)
+
+
+class Returned:
+    """The first call of each module of both sides, to see which return the same."""
+
+    def __init__(self, ref: Sequence[Call], port: Sequence[Call], values: Values) -> None:
+        self._ref, self._port = ({c.path: c for c in reversed(side)} for side in (ref, port))
+        self._values = values
+
+    def called(self, path: str) -> bool:
+        """True if the reference calls the module."""
+        return path in self._ref
+
+    def same(self, path: str, name: str) -> bool:
+        """True if a module of the reference and one of the port return the same."""
+        ref, port = self._ref.get(path), self._port.get(name)
+        return bool(ref and port and returns_same(ref, port, self._values))
