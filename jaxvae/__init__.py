@@ -6,7 +6,8 @@ if TYPE_CHECKING:
     from jaxvae.io.diffusers_folder import WeightsError
     from jaxvae.io.sharded_checkpoint import save_checkpoint
     from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
+    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+    from jaxvae.models.config import ConfigError
     from jaxvae.models.latents import scale_latents, unscale_latents
     from jaxvae.models.loading import load_checkpoint
     from jaxvae.models.posterior import DiagonalGaussian
@@ -29,7 +30,8 @@ _HOMES = {
     "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
     "DiagonalGaussian": "models.posterior",
     "WeightsError": "io.diffusers_folder",
-    **dict.fromkeys(("CogVideoXVAEConfig", "ConfigError"), "models.cogvideox.config"),
+    "CogVideoXVAEConfig": "models.cogvideox.config",
+    "ConfigError": "models.config",
     "load_checkpoint": "models.loading",
     "save_checkpoint": "io.sharded_checkpoint",
     **dict.fromkeys(("scale_latents", "unscale_latents"), "models.latents"),

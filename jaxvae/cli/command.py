@@ -13,7 +13,7 @@ from jaxvae.cli.reconstruct import reconstruct
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import printable
 from jaxvae.io.video import VideoError
-from jaxvae.models.cogvideox.config import ConfigError
+from jaxvae.models.config import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -23,7 +23,7 @@ import parity
 from jaxvae.cli import main as jaxvae_main
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.video import VideoError
-from jaxvae.models.cogvideox.config import ConfigError
+from jaxvae.models.config import ConfigError
 from parity.capture.hooks_nnx import STAMP
 from parity.cli import main as parity_main
 from parity.core.exceptions import InputError

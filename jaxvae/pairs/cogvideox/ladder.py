@@ -8,7 +8,8 @@ from typing import Any
 
 import jax
 
-from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig, ConfigError
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK, CogVideoXVAEConfig
+from jaxvae.models.config import ConfigError
 from parity import InputError, Rung
 
 SMALL = CogVideoXVAEConfig(

@@ -10,7 +10,8 @@ from typing import Any
 from jaxvae.io.diffusers_folder import WeightsError, split_source
 from jaxvae.io.weights import refuse_nonfinite
 from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
+from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+from jaxvae.models.config import ConfigError
 from jaxvae.pairs.cogvideox.ladder import (
     DECLARED,
     RUNGS,
