@@ -5,6 +5,7 @@ gives otherwise than they are by default are left out: a time embedding, an outp
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Unpack
 
 from flax import nnx
@@ -179,8 +180,9 @@ class AttnUpDecoderBlock2D(UpDecoderBlock2D):
 def _resnets(
     channels: Sequence[int], resnet: tuple[float, int, float, str], build: Build
 ) -> nnx.List[ResnetBlock2D]:
-    pairs = zip(channels, channels[1:], strict=False)
-    return nnx.List(ResnetBlock2D(before, after, *resnet, **build) for before, after in pairs)
+    return nnx.List(
+        ResnetBlock2D(before, after, *resnet, **build) for before, after in pairwise(channels)
+    )
 
 
 def _attentions(channels: int, count: int, **options: Any) -> nnx.List[Attention]:

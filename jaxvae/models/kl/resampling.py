@@ -21,9 +21,7 @@ class Downsample2D(Module):
     the bottom and one column at the right, then a convolution with stride 2: 17 -> 8 -> 4 -> 2.
     """
 
-    def __init__(
-        self, channels: int, out_channels: int, padding: int = 1, **build: Unpack[Build]
-    ):
+    def __init__(self, channels: int, out_channels: int, padding: int = 1, **build: Unpack[Build]):
         self.padding = padding
         self.conv = Conv2d(channels, out_channels, 3, stride=2, padding=padding, **build)
 
