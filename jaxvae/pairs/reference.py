@@ -162,9 +162,15 @@ class Noise:
 
 
 def synthetic(
-    torch_module: Any, seed: int, noises: Sequence[Noise], call: Callable[..., Any] = call
+    torch_module: Any,
+    seed: int,
+    noises: Sequence[Noise],
+    call: Callable[..., Any] = call,
+    call_torch: Callable[..., Any] | None = None,
 ) -> tuple[Case, ...]:
     """Return each noise for each distinct module; `call` calls one of either side.
+
+    Where the reference wants other arguments `call_torch` calls its modules.
 
     Two modules are alike if class, settings and inner structure are. A module gets the shapes that
     it sees when a noise goes through the whole: the whole's operations are compiled anyway, and
@@ -183,18 +189,20 @@ def synthetic(
                 seen.add(signature)
                 given = enumerate(shapes[path])
                 args = tuple(normal(shape, seed + i, noise.mean) for i, shape in given)
-                made.append(_case(path, noise, args, call))
+                made.append(_case(path, noise, args, (call_torch or call, call)))
     return tuple(made)
 
 
-def _case(path: str, noise: Noise, args: tuple[Any, ...], call: Callable[..., Any]) -> Case:
+def _case(
+    path: str, noise: Noise, args: tuple[Any, ...], calls: tuple[Callable[..., Any], ...]
+) -> Case:
     large = noise.mean != 0.0
     return Case(
         f"{'call' if path else 'forward'}/{noise.name}",
         args,
         path=path,
-        torch=call if path else forward_torch,
-        nnx=call if path else forward_nnx,
+        torch=calls[0] if path else forward_torch,
+        nnx=calls[1] if path else forward_nnx,
         depth=0,
         floor=large or not path,
         r_limit=R_LIMIT if large else None,

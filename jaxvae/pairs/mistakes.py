@@ -1,0 +1,177 @@
+"""Known mistakes that all autoencoders can have: norms, activations, shortcuts, inputs and outputs.
+
+Each is a function `(module, right, *args)`, where `right` is the method as it was.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from jaxvae.models.posterior import DiagonalGaussian
+from parity import Mistake, behaviour
+
+Right = Callable[..., Any]
+
+
+def wrong(
+    name: str,
+    causes: tuple[str, ...],
+    kinds: tuple[str, ...],
+    call: Callable[..., Any],
+    where: Callable[[Any], bool] = lambda module: True,
+    method: str = "__call__",
+) -> Mistake:
+    """Return a mistake of these classes, in modules that `where` chooses, by one method."""
+    cases = "*" if method == "__call__" else f"{method}/*"
+    return behaviour(name, causes, call, kinds, where, method, cases)
+
+
+def _normalised(x: Array, axes: tuple[int, ...], eps: float, spare: int = 0) -> Array:
+    count = 1
+    for axis in axes:
+        count *= x.shape[axis]
+    x = x - jnp.mean(x, axes, keepdims=True)
+    variance = jnp.sum(x * x, axes, keepdims=True) / (count - spare)
+    return x * lax.rsqrt(variance + eps)
+
+
+def _group(rank: int) -> tuple[int, ...]:
+    """The axes of a group's statistics in (b, *positions, groups, channels)."""
+    return (*range(1, rank - 2), rank - 1)
+
+
+def norm(
+    axes: Callable[[int], tuple[int, ...]] = _group,
+    eps: float | None = None,
+    spare: int = 0,
+    affine: bool = True,
+    interleaved: bool = False,
+) -> Callable[..., Any]:
+    """Return a group norm over other axes of that rank, or with another setting."""
+
+    def mistaken(module: Any, right: Right, x: Array) -> Any:
+        parts = (-1, module.num_groups) if interleaved else (module.num_groups, -1)
+        grouped = x.reshape(*x.shape[:-1], *parts)
+        over = axes(grouped.ndim)
+        normed = _normalised(grouped, over, eps or module.eps, spare).reshape(x.shape)
+        if not affine:
+            return normed
+        row = (1,) * (x.ndim - 1) + (-1,)
+        return normed * module.scale[...].reshape(row) + module.bias[...].reshape(row)
+
+    return mistaken
+
+
+def _norm_scaled_from_one(module: Any, right: Right, x: Array) -> Any:
+    return right(x) + norm(affine=False)(module, right, x)
+
+
+_NORM = ("GroupNorm",)
+
+NORMS = (
+    wrong("norm: PyTorch's default epsilon", ("epsilon",), _NORM, norm(eps=1e-5)),
+    wrong("norm: epsilon of 1e-3", ("epsilon",), _NORM, norm(eps=1e-3)),
+    wrong(
+        "norm: statistics of each position",
+        ("norm_axes",),
+        _NORM,
+        norm(lambda rank: (rank - 1,)),
+    ),
+    wrong(
+        "norm: groups interleaved",
+        ("norm_axes",),
+        _NORM,
+        norm(lambda rank: tuple(range(1, rank - 1)), interleaved=True),
+        lambda module: module.num_groups > 1,
+    ),
+    wrong("norm: variance over n - 1", ("norm_variance",), _NORM, norm(spare=1)),
+    wrong("norm: no scale and bias", ("scale_or_offset",), _NORM, norm(affine=False)),
+    wrong("norm: scale counted from one", ("scale_or_offset",), _NORM, _norm_scaled_from_one),
+)
+
+
+def _other(function: Callable[[Array], Array]) -> Callable[..., Any]:
+    return lambda module, right, x: function(x)
+
+
+ACTIVATIONS = tuple(
+    wrong(f"activation: {name}", ("activation",), ("SiLU",), _other(function))
+    for name, function in (
+        ("GELU", jax.nn.gelu),
+        ("ReLU", jax.nn.relu),
+        ("none", lambda x: x),
+    )
+)
+
+
+def shortcuts(kinds: tuple[str, ...], residual: Callable[..., Any]) -> tuple[Mistake, ...]:
+    """Return mistakes of resnets; `residual(combine)` is one that combines both paths otherwise."""
+    return (
+        wrong("resnet: no shortcut", ("glue",), kinds, residual(lambda x, shortcut: x)),
+        wrong(
+            "resnet: shortcut subtracted",
+            ("glue",),
+            kinds,
+            residual(lambda x, shortcut: x - shortcut),
+        ),
+        wrong(
+            "resnet: shortcut divided by sqrt(2)",
+            ("scale_or_offset",),
+            kinds,
+            residual(lambda x, shortcut: (x + shortcut) / 2**0.5),
+        ),
+    )
+
+
+def _moments_exchanged(module: Any, right: Right, x: Array, **options: Any) -> Any:
+    moments = right(x, **options).parameters
+    mean, logvar = jnp.split(moments, 2, axis=-1)
+    return DiagonalGaussian(jnp.concatenate([logvar, mean], axis=-1))
+
+
+def given(change: Callable[[Array], Array]) -> Callable[..., Any]:
+    """Return a method that gets something else than it is given."""
+    return lambda module, right, x, **options: right(change(x), **options)
+
+
+def _scaled_twice(module: Any, right: Right, z: Array, **options: Any) -> Any:
+    return right(z / module.config.scaling_factor, **options)
+
+
+def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
+    return jnp.clip(right(z, **options), 0, 1)
+
+
+def ends(model: str) -> tuple[Mistake, ...]:
+    """Return mistakes in what this class is given, or returns."""
+    kinds, change = (model,), given(lambda x: (x + 1) / 2)
+    backwards = given(lambda x: x[..., ::-1])
+    return (
+        wrong(
+            "encode: halves of the moments exchanged",
+            ("reshape_order",),
+            kinds,
+            _moments_exchanged,
+            method="encode",
+        ),
+        wrong("encode: values from 0 to 1", ("scale_or_offset",), kinds, change, method="encode"),
+        wrong(
+            "encode: colours in opposite order",
+            ("reshape_order",),
+            kinds,
+            backwards,
+            method="encode",
+        ),
+        wrong(
+            "decode: latents scaled twice",
+            ("scale_or_offset",),
+            kinds,
+            _scaled_twice,
+            method="decode",
+        ),
+        wrong("decode: clipped to [0, 1]", ("clamp",), kinds, _clipped, method="decode"),
+    )
