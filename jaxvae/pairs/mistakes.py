@@ -17,17 +17,21 @@ from parity import Mistake, behaviour
 Right = Callable[..., Any]
 
 
-def wrong(
-    name: str,
-    causes: tuple[str, ...],
+def made(
     kinds: tuple[str, ...],
-    call: Callable[..., Any],
+    *rows: tuple[str, str, Callable[..., Any]],
     where: Callable[[Any], bool] = lambda module: True,
     method: str = "__call__",
-) -> Mistake:
-    """Return a mistake of these classes, in modules that `where` chooses, by one method."""
+) -> tuple[Mistake, ...]:
+    """Return mistakes of these classes, in modules that `where` chooses, by one method.
+
+    A row is a name, causes (words, any of which is right), and what the mistaken module does.
+    """
     cases = "*" if method == "__call__" else f"{method}/*"
-    return behaviour(name, causes, call, kinds, where, method, cases)
+    return tuple(
+        behaviour(name, causes.split(), call, kinds, where, method, cases)
+        for name, causes, call in rows
+    )
 
 
 def _normalised(x: Array, axes: tuple[int, ...], eps: float, spare: int = 0) -> Array:
@@ -42,6 +46,10 @@ def _normalised(x: Array, axes: tuple[int, ...], eps: float, spare: int = 0) -> 
 def _group(rank: int) -> tuple[int, ...]:
     """The axes of a group's statistics in (b, *positions, groups, channels)."""
     return (*range(1, rank - 2), rank - 1)
+
+
+def _but_groups(rank: int) -> tuple[int, ...]:
+    return tuple(range(1, rank - 1))
 
 
 def norm(
@@ -70,27 +78,16 @@ def _norm_scaled_from_one(module: Any, right: Right, x: Array) -> Any:
     return right(x) + norm(affine=False)(module, right, x)
 
 
-_NORM = ("GroupNorm",)
-
-NORMS = (
-    wrong("norm: PyTorch's default epsilon", ("epsilon",), _NORM, norm(eps=1e-5)),
-    wrong("norm: epsilon of 1e-3", ("epsilon",), _NORM, norm(eps=1e-3)),
-    wrong(
-        "norm: statistics of each position",
-        ("norm_axes",),
-        _NORM,
-        norm(lambda rank: (rank - 1,)),
-    ),
-    wrong(
-        "norm: groups interleaved",
-        ("norm_axes",),
-        _NORM,
-        norm(lambda rank: tuple(range(1, rank - 1)), interleaved=True),
-        lambda module: module.num_groups > 1,
-    ),
-    wrong("norm: variance over n - 1", ("norm_variance",), _NORM, norm(spare=1)),
-    wrong("norm: no scale and bias", ("scale_or_offset",), _NORM, norm(affine=False)),
-    wrong("norm: scale counted from one", ("scale_or_offset",), _NORM, _norm_scaled_from_one),
+NORMS = made(
+    ("GroupNorm",),
+    ("norm: PyTorch's default epsilon", "epsilon", norm(eps=1e-5)),
+    ("norm: epsilon of 1e-3", "epsilon", norm(eps=1e-3)),
+    ("norm: statistics of each position", "norm_axes", norm(lambda rank: (rank - 1,))),
+    ("norm: groups interleaved", "norm_axes", norm(_but_groups, interleaved=True)),
+    ("norm: variance over n - 1", "norm_variance", norm(spare=1)),
+    ("norm: no scale and bias", "scale_or_offset", norm(affine=False)),
+    ("norm: scale counted from one", "scale_or_offset", _norm_scaled_from_one),
+    where=lambda module: module.num_groups > 1,
 )
 
 
@@ -98,32 +95,22 @@ def _other(function: Callable[[Array], Array]) -> Callable[..., Any]:
     return lambda module, right, x: function(x)
 
 
-ACTIVATIONS = tuple(
-    wrong(f"activation: {name}", ("activation",), ("SiLU",), _other(function))
-    for name, function in (
-        ("GELU", jax.nn.gelu),
-        ("ReLU", jax.nn.relu),
-        ("none", lambda x: x),
-    )
+ACTIVATIONS = made(
+    ("SiLU",),
+    ("activation: GELU", "activation", _other(jax.nn.gelu)),
+    ("activation: ReLU", "activation", _other(jax.nn.relu)),
+    ("activation: none", "activation", _other(lambda x: x)),
 )
 
 
 def shortcuts(kinds: tuple[str, ...], residual: Callable[..., Any]) -> tuple[Mistake, ...]:
     """Return mistakes of resnets; `residual(combine)` is one that combines both paths otherwise."""
-    return (
-        wrong("resnet: no shortcut", ("glue",), kinds, residual(lambda x, shortcut: x)),
-        wrong(
-            "resnet: shortcut subtracted",
-            ("glue",),
-            kinds,
-            residual(lambda x, shortcut: x - shortcut),
-        ),
-        wrong(
-            "resnet: shortcut divided by sqrt(2)",
-            ("scale_or_offset",),
-            kinds,
-            residual(lambda x, shortcut: (x + shortcut) / 2**0.5),
-        ),
+    halved = residual(lambda x, shortcut: (x + shortcut) / 2**0.5)
+    return made(
+        kinds,
+        ("resnet: no shortcut", "glue", residual(lambda x, shortcut: x)),
+        ("resnet: shortcut subtracted", "glue", residual(lambda x, shortcut: x - shortcut)),
+        ("resnet: shortcut divided by sqrt(2)", "scale_or_offset", halved),
     )
 
 
@@ -148,30 +135,17 @@ def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
 
 def ends(model: str) -> tuple[Mistake, ...]:
     """Return mistakes in what this class is given, or returns."""
-    kinds, change = (model,), given(lambda x: (x + 1) / 2)
-    backwards = given(lambda x: x[..., ::-1])
-    return (
-        wrong(
-            "encode: halves of the moments exchanged",
-            ("reshape_order",),
-            kinds,
-            _moments_exchanged,
-            method="encode",
-        ),
-        wrong("encode: values from 0 to 1", ("scale_or_offset",), kinds, change, method="encode"),
-        wrong(
-            "encode: colours in opposite order",
-            ("reshape_order",),
-            kinds,
-            backwards,
-            method="encode",
-        ),
-        wrong(
-            "decode: latents scaled twice",
-            ("scale_or_offset",),
-            kinds,
-            _scaled_twice,
-            method="decode",
-        ),
-        wrong("decode: clipped to [0, 1]", ("clamp",), kinds, _clipped, method="decode"),
+    encoded = made(
+        (model,),
+        ("encode: halves of the moments exchanged", "reshape_order", _moments_exchanged),
+        ("encode: values from 0 to 1", "scale_or_offset", given(lambda x: (x + 1) / 2)),
+        ("encode: colours in opposite order", "reshape_order", given(lambda x: x[..., ::-1])),
+        method="encode",
     )
+    decoded = made(
+        (model,),
+        ("decode: latents scaled twice", "scale_or_offset", _scaled_twice),
+        ("decode: clipped to [0, 1]", "clamp", _clipped),
+        method="decode",
+    )
+    return encoded + decoded

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
-from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, Right, ends, norm, shortcuts, wrong
+from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, Right, ends, made, norm, shortcuts
 from parity import Mistake
 
 
@@ -195,81 +195,60 @@ def _smoothly(x: Array) -> Any:
 
 
 _compresses, _looks_back = attrgetter("compress_time"), attrgetter("time_pad")
-CAUSAL, NORM, SPATIAL = ("CausalConv3d",), ("GroupNorm",), ("SpatialNorm3D",)
-RESNET, DOWN, UP = ("ResnetBlock3D",), ("Downsample3D",), ("Upsample3D",)
+_EACH_FRAME = norm(lambda rank: (*range(2, rank - 2), rank - 1))
+_TILED = _upsampled(lambda x: jnp.tile(x, (1, 1, 2, 2, 1)))
+_SHIFT_AS_SCALE = _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale)
+_NOT_NORMALISED = _spatial(combine=lambda normed, scale, shift, f: f * scale + shift)
+_AS_ONE = _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4]))
 
 MISTAKES: tuple[Mistake, ...] = (
-    wrong("causal: zeros in front", ("padding",), CAUSAL, _zeros_in_front, _looks_back),
-    wrong("causal: padded behind", ("causal_side",), CAUSAL, _padded_behind, _looks_back),
-    wrong(
-        "causal: padded on both sides", ("causal_side",), CAUSAL, _padded_on_both_sides, _looks_back
+    *made(
+        ("CausalConv3d",),
+        ("causal: zeros in front", "padding", _zeros_in_front),
+        ("causal: padded behind", "causal_side", _padded_behind),
+        ("causal: padded on both sides", "causal_side", _padded_on_both_sides),
+        ("causal: edge instead of zeros", "padding", _edge_in_space),
+        ("causal: cache dropped", "cache", _no_cache),
+        ("causal: cache in opposite order", "cache", _cache_in_opposite_order),
+        ("causal: cache one frame early", "cache", _cache_one_frame_early),
+        ("causal: cache of the first frame", "cache", _stale_cache),
+        where=_looks_back,
     ),
-    wrong("causal: edge instead of zeros", ("padding",), CAUSAL, _edge_in_space, _looks_back),
-    wrong("causal: cache dropped", ("cache",), CAUSAL, _no_cache, _looks_back),
-    wrong(
-        "causal: cache in opposite order", ("cache",), CAUSAL, _cache_in_opposite_order, _looks_back
-    ),
-    wrong("causal: cache one frame early", ("cache",), CAUSAL, _cache_one_frame_early, _looks_back),
-    wrong("causal: cache of the first frame", ("cache",), CAUSAL, _stale_cache, _looks_back),
     *NORMS,
-    wrong(
-        "norm: statistics of each frame",
-        ("norm_axes",),
-        NORM,
-        norm(lambda rank: (*range(2, rank - 2), rank - 1)),
-    ),
-    wrong(
-        "spatial norm: first frame not apart",
-        ("resize", "glue"),
-        SPATIAL,
-        _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4])),
-    ),
-    wrong("spatial norm: resized smoothly", ("resize",), SPATIAL, _spatial(_resized_smoothly)),
-    wrong(
-        "spatial norm: scale and shift exchanged",
-        ("glue",),
-        SPATIAL,
-        _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale),
-    ),
-    wrong(
-        "spatial norm: not normalised",
-        ("glue",),
-        SPATIAL,
-        _spatial(combine=lambda normed, scale, shift, f: f * scale + shift),
+    *made(("GroupNorm",), ("norm: statistics of each frame", "norm_axes", _EACH_FRAME)),
+    *made(
+        ("SpatialNorm3D",),
+        ("spatial norm: first frame not apart", "resize glue", _AS_ONE),
+        ("spatial norm: resized smoothly", "resize", _spatial(_resized_smoothly)),
+        ("spatial norm: scale and shift exchanged", "glue", _SHIFT_AS_SCALE),
+        ("spatial norm: not normalised", "glue", _NOT_NORMALISED),
     ),
     *ACTIVATIONS,
-    *shortcuts(RESNET, _residual),
-    wrong(
-        "down: pooled without the transpose",
-        ("reshape_order",),
-        DOWN,
-        _pooled_without_transpose,
-        _compresses,
+    *shortcuts(("ResnetBlock3D",), _residual),
+    *made(
+        ("Downsample3D",),
+        ("down: pooled without the transpose", "reshape_order", _pooled_without_transpose),
+        ("down: every second frame", "pooling", _pooled(lambda x: x[:, :, 0])),
+        ("down: maximum of pairs", "pooling", _pooled(lambda x: jnp.max(x, 2))),
+        ("down: sum of pairs", "pooling scale_or_offset", _pooled(lambda x: jnp.sum(x, 2))),
+        ("down: last frame apart", "pooling glue", _last_frame_apart),
+        where=_compresses,
     ),
-    wrong(
-        "down: every second frame", ("pooling",), DOWN, _pooled(lambda x: x[:, :, 0]), _compresses
+    *made(
+        ("Downsample3D",),
+        ("down: padded in front", "padding", _padded_down(((1, 0), (1, 0)))),
+        ("down: padded on both sides", "padding", _padded_down(((1, 1), (1, 1)))),
+        ("down: edge instead of zeros", "padding", _padded_down(END, "edge")),
     ),
-    wrong(
-        "down: maximum of pairs", ("pooling",), DOWN, _pooled(lambda x: jnp.max(x, 2)), _compresses
+    *made(
+        ("Upsample3D",),
+        ("up: first frame not apart", "resize glue", _upsampled_as_one),
+        where=_compresses,
     ),
-    wrong(
-        "down: sum of pairs",
-        ("pooling", "scale_or_offset"),
-        DOWN,
-        _pooled(lambda x: jnp.sum(x, 2)),
-        _compresses,
-    ),
-    wrong("down: last frame apart", ("pooling", "glue"), DOWN, _last_frame_apart, _compresses),
-    wrong("down: padded in front", ("padding",), DOWN, _padded_down(((1, 0), (1, 0)))),
-    wrong("down: padded on both sides", ("padding",), DOWN, _padded_down(((1, 1), (1, 1)))),
-    wrong("down: edge instead of zeros", ("padding",), DOWN, _padded_down(END, "edge")),
-    wrong("up: first frame not apart", ("resize", "glue"), UP, _upsampled_as_one, _compresses),
-    wrong("up: resized smoothly", ("resize",), UP, _upsampled(_smoothly)),
-    wrong(
-        "up: tiled",
-        ("reshape_order", "resize"),
-        UP,
-        _upsampled(lambda x: jnp.tile(x, (1, 1, 2, 2, 1))),
+    *made(
+        ("Upsample3D",),
+        ("up: resized smoothly", "resize", _upsampled(_smoothly)),
+        ("up: tiled", "reshape_order resize", _TILED),
     ),
     *ends("AutoencoderKLCogVideoX"),
 )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, Right, ends, shortcuts, wrong
+from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, Right, ends, made, shortcuts
 from parity import Mistake
 
 Weigh = Callable[[Array, Array], Array]
@@ -35,8 +35,7 @@ def _attention(
         flat = flatten(x).reshape(batch, height * width, channels)
         normed = module.group_norm(flat) if norm else flat
         projected = [step(normed) for step in (module.to_q, module.to_k, module.to_v)]
-        parts = [one.reshape(*flat.shape[:2], module.heads, -1) for one in projected]
-        query, key, value = (parts[i] for i in order)
+        query, key, value = (projected[i][:, :, None] for i in order)
         weights = weigh(query, key)
         found = jnp.einsum("bhqk,bkhd->bqhd", weights, value, precision="highest")
         found = module.to_out[1](module.to_out[0](found.reshape(flat.shape))).reshape(x.shape)
@@ -91,38 +90,35 @@ def _no_attention(module: Any, right: Right, x: Array) -> Any:
     return x
 
 
-_ATTENTION, _RESNET = ("Attention",), ("ResnetBlock2D",)
-_DOWN, _UP = ("Downsample2D",), ("Upsample2D",)
+_COLUMNS_FIRST = _attention(flatten=lambda x: x.swapaxes(1, 2))
 _END = ((0, 1), (0, 1))
-_LOCAL = ("glue",)
 
 MISTAKES: tuple[Mistake, ...] = (
-    wrong("attention: scores not scaled", _LOCAL, _ATTENTION, _attention(_unscaled)),
-    wrong("attention: softmax over the queries", _LOCAL, _ATTENTION, _attention(_over_queries)),
-    wrong("attention: all positions alike", _LOCAL, _ATTENTION, _attention(_uniform)),
-    wrong("attention: earlier positions only", _LOCAL, _ATTENTION, _attention(_causal)),
-    wrong("attention: key and value exchanged", _LOCAL, _ATTENTION, _attention(order=(0, 2, 1))),
-    wrong("attention: no norm", _LOCAL, _ATTENTION, _attention(norm=False)),
-    wrong("attention: no shortcut", _LOCAL, _ATTENTION, _attention(shortcut=False)),
-    wrong(
-        "attention: columns before rows",
-        ("reshape_order", "glue"),
-        _ATTENTION,
-        _attention(flatten=lambda x: x.swapaxes(1, 2)),
+    *made(
+        ("Attention",),
+        ("attention: scores not scaled", "glue", _attention(_unscaled)),
+        ("attention: softmax over the queries", "glue", _attention(_over_queries)),
+        ("attention: all positions alike", "glue", _attention(_uniform)),
+        ("attention: earlier positions only", "glue", _attention(_causal)),
+        ("attention: key and value exchanged", "glue", _attention(order=(0, 2, 1))),
+        ("attention: no norm", "glue", _attention(norm=False)),
+        ("attention: no shortcut", "glue", _attention(shortcut=False)),
+        ("attention: columns before rows", "reshape_order glue", _COLUMNS_FIRST),
     ),
-    wrong("mid block: no attention", _LOCAL, ("UNetMidBlock2D",), _no_attention),
+    *made(("UNetMidBlock2D",), ("mid block: no attention", "glue", _no_attention)),
     *NORMS,
     *ACTIVATIONS,
-    *shortcuts(_RESNET, _residual),
-    wrong("down: padded in front", ("padding",), _DOWN, _padded_down(((1, 0), (1, 0)))),
-    wrong("down: padded on both sides", ("padding",), _DOWN, _padded_down(((1, 1), (1, 1)))),
-    wrong("down: edge instead of zeros", ("padding",), _DOWN, _padded_down(_END, "edge")),
-    wrong("up: resized smoothly", ("resize",), _UP, _upsampled(_smoothly)),
-    wrong(
-        "up: tiled",
-        ("reshape_order", "resize"),
-        _UP,
-        _upsampled(lambda x: jnp.tile(x, (1, 2, 2, 1))),
+    *shortcuts(("ResnetBlock2D",), _residual),
+    *made(
+        ("Downsample2D",),
+        ("down: padded in front", "padding", _padded_down(((1, 0), (1, 0)))),
+        ("down: padded on both sides", "padding", _padded_down(((1, 1), (1, 1)))),
+        ("down: edge instead of zeros", "padding", _padded_down(_END, "edge")),
+    ),
+    *made(
+        ("Upsample2D",),
+        ("up: resized smoothly", "resize", _upsampled(_smoothly)),
+        ("up: tiled", "reshape_order resize", _upsampled(lambda x: jnp.tile(x, (1, 2, 2, 1)))),
     ),
     *ends("AutoencoderKL"),
 )
