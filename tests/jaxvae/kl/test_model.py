@@ -207,15 +207,15 @@ def test_gradients_with_and_without_checkpointing(bridge, kl):
     with torch.enable_grad():
         y = theirs.decode(theirs.encode(tensor).latent_dist.mode()).sample
         (y * bridge.first(weights)).sum().backward()
-    ours, size = bridge.clone(kl.ours), []
+    ours, kept = bridge.clone(kl.ours), []
     gradient = jax.jit(jax.grad(value, argnums=(0, 1)))
     for enable in (False, True):
         if enable:
             ours.enable_gradient_checkpointing()
             assert ours.is_gradient_checkpointing
-        program = gradient.lower(ours, x, weights).compile()
-        size.append(program.memory_analysis().temp_size_in_bytes)
-        parameters, back = program(ours, x, weights)
+        back_of = jax.eval_shape(lambda x: jax.vjp(lambda x: value(ours, x, weights), x)[1], x)
+        kept.append(sum(leaf.size for leaf in jax.tree.leaves(back_of)))
+        parameters, back = gradient(ours, x, weights)
         assert bridge.error(back, bridge.last(tensor.grad)) < 2e-5
         found = Objective.by_name(parameters)
         for name, parameter in theirs.named_parameters():
@@ -226,7 +226,7 @@ def test_gradients_with_and_without_checkpointing(bridge, kl):
                 assert np.abs(found[name]).max() < 1e-4 * np.abs(weight).max()
                 continue
             assert bridge.error(found[name], np.asarray(expected)) < 5e-5, name
-    assert size[0] > 1.2 * size[1]
+    assert kept[0] > 2 * kept[1]  # what is asked for: XLA's CPU backend keeps all the same
 
 
 OVER_DEVICES = """
