@@ -28,8 +28,9 @@ baseline: setup
 	$(BIN)/parity run cogvideox --config small --out reports/baseline --quiet
 	$(BIN)/parity run kl --config small --out reports/baseline/kl --quiet
 
+# A process for each core, a file after the other in each: what the tests of a file share is made once.
 test: setup
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses logical --maxprocesses 8 --dist loadfile $(ARGS)
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)

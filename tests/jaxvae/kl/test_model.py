@@ -155,13 +155,13 @@ def test_a_tile_is_of_the_sample_size(make_kl):
     """Of a height and a width diffusers takes both for one number, and fails at the first tile."""
     assert make_kl(sample_size=(24, 16)).ours.tile_plan() == ((24, 24), (0.25, 0.25))
     vae = make_kl().ours
-    set_tiles(vae, True, None)
+    set_tiles(vae, None)
     assert (vae.use_tiling, vae.tile_sample_min_size, vae.tile_latent_min_size) == (True, 16, 4)
-    set_tiles(vae, False, (12, 12))
+    set_tiles(vae, (12, 12))
     assert (vae.tile_sample_min_size, vae.tile_latent_min_size) == (12, 3)
     assert vae.tile_overlap_factor == pytest.approx(1 / 3)  # a whole latent
     with pytest.raises(UsageError, match="expected squares"):
-        set_tiles(vae, False, (12, 16))
+        set_tiles(vae, (12, 16))
 
 
 def test_a_picture_on_the_command_line(kl, folder, tmp_path):
