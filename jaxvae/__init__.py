@@ -1,4 +1,4 @@
-"""A Flax NNX port of the CogVideoX video VAE."""
+"""Flax NNX ports of diffusers' autoencoders of images and videos."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -6,19 +6,25 @@ if TYPE_CHECKING:
     from jaxvae.io.diffusers_folder import WeightsError
     from jaxvae.io.sharded_checkpoint import save_checkpoint
     from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig, ConfigError
+    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+    from jaxvae.models.config import ConfigError
+    from jaxvae.models.kl.autoencoder import AutoencoderKL
+    from jaxvae.models.kl.config import KLVAEConfig
     from jaxvae.models.latents import scale_latents, unscale_latents
-    from jaxvae.models.loading import load_checkpoint
+    from jaxvae.models.loading import from_pretrained, load_checkpoint
     from jaxvae.models.posterior import DiagonalGaussian
 
     __version__: str
 
 __all__ = [
+    "AutoencoderKL",
     "AutoencoderKLCogVideoX",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
+    "KLVAEConfig",
     "WeightsError",
+    "from_pretrained",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",
@@ -26,11 +32,14 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AutoencoderKL": "models.kl.autoencoder",
     "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
     "DiagonalGaussian": "models.posterior",
     "WeightsError": "io.diffusers_folder",
-    **dict.fromkeys(("CogVideoXVAEConfig", "ConfigError"), "models.cogvideox.config"),
-    "load_checkpoint": "models.loading",
+    "CogVideoXVAEConfig": "models.cogvideox.config",
+    "ConfigError": "models.config",
+    "KLVAEConfig": "models.kl.config",
+    **dict.fromkeys(("from_pretrained", "load_checkpoint"), "models.loading"),
     "save_checkpoint": "io.sharded_checkpoint",
     **dict.fromkeys(("scale_latents", "unscale_latents"), "models.latents"),
 }

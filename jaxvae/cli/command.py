@@ -13,13 +13,13 @@ from jaxvae.cli.reconstruct import reconstruct
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import printable
 from jaxvae.io.video import VideoError
-from jaxvae.models.cogvideox.config import ConfigError
+from jaxvae.models.config import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="jaxvae", prog_name="jaxvae")
 def cli() -> None:
-    """The CogVideoX video autoencoder in JAX."""
+    """Autoencoders of images and videos in JAX."""
 
 
 for command in (reconstruct, encode, decode, convert):

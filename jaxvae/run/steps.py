@@ -79,10 +79,6 @@ class Coder:
         return any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-Plan = tuple[Coder, Windows, list[Bounds]]
-"""What runs, on which windows, in which chunks of frames."""
-
-
 def run_windows(
     coder: Coder, x: Video, windows: Windows, bounds: list[Bounds], at_once: int = 1
 ) -> Output:

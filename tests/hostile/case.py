@@ -21,7 +21,7 @@ from flax import nnx
 import parity
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.video import VideoError
-from jaxvae.models.cogvideox.config import ConfigError
+from jaxvae.models.config import ConfigError
 from parity.capture.hooks_nnx import STAMP
 from parity.core.exceptions import InputError
 from tests.commands import here

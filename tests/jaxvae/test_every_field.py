@@ -11,7 +11,8 @@ import pytest
 from diffusers.models.activations import ACT2CLS
 
 from jaxvae import CogVideoXVAEConfig
-from jaxvae.models.cogvideox.config import ACTIVATIONS, DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.cogvideox.config import DOWN_BLOCK, UP_BLOCK
+from jaxvae.models.config import ACTIVATIONS
 
 LIMIT = 2e-5  # relative to the largest value
 

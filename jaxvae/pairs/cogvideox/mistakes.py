@@ -4,7 +4,6 @@ Each is a function `(module, right, *args)`, where `right` is the method as it w
 by an earlier port or are easily made: see the names.
 """
 
-import math
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
@@ -12,12 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
-from jaxvae.models.posterior import DiagonalGaussian
-from parity import Mistake, behaviour
+from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, ends, made, norm, shortcuts
+from parity import Mistake
 
 Wrong = Callable[..., Any]
 Change = Callable[[Array], Any]
@@ -62,28 +60,6 @@ def _edge_in_space(conv: Any, x: Array) -> Any:
     return output[:, *(slice(n, -n or None) for n, _ in pads)]
 
 
-def _norm(
-    axes: tuple[int, ...] = (1, 2, 3, 5),
-    eps: float | None = None,
-    spare: int = 0,
-    affine: Callable[[Array, Array, Array], Array] = lambda x, scale, bias: x * scale + bias,
-    interleaved: bool = False,
-) -> Wrong:
-    """A norm over other axes of (b, t, h, w, groups, channels), or with another setting."""
-
-    def wrong(module: Any, right: Wrong, x: Array) -> Any:
-        parts = (-1, module.num_groups) if interleaved else (module.num_groups, -1)
-        grouped = x.reshape(*x.shape[:-1], *parts)
-        grouped = grouped - jnp.mean(grouped, axes, keepdims=True)
-        count = math.prod(grouped.shape[axis] for axis in axes) - spare
-        variance = jnp.sum(grouped * grouped, axes, keepdims=True) / count
-        normed = grouped * lax.rsqrt(variance + (eps or module.eps))
-        scale, bias = (p[...].reshape(*[1] * (x.ndim - 1), -1) for p in (module.scale, module.bias))
-        return affine(normed.reshape(x.shape), scale, bias)
-
-    return wrong
-
-
 def _apart(x: Array) -> bool:
     return x.shape[1] > 1 and x.shape[1] % 2 == 1
 
@@ -116,10 +92,6 @@ def _spatial(
         return output, {"conv_y": one, "conv_b": other}
 
     return wrong
-
-
-def _activation(function: Change) -> Wrong:
-    return lambda module, right, x: function(x)
 
 
 def _residual(combine: Callable[[Array, Array], Array]) -> Wrong:
@@ -187,37 +159,12 @@ def _enlarged_smoothly(x: Array, size: tuple[int, int, int]) -> Any:
     return jax.image.resize(_longer(x, size), (len(x), *size, x.shape[-1]), "linear")
 
 
-def _exchanged(module: Any, right: Wrong, x: Array, **options: Any) -> Any:
-    mean, logvar = jnp.split(right(x, **options).parameters, 2, axis=-1)
-    return DiagonalGaussian(jnp.concatenate([logvar, mean], axis=-1))
-
-
-def _given(change: Change) -> Wrong:
-    return lambda module, right, x, **options: right(change(x), **options)
-
-
-def _scaled_twice(module: Any, right: Wrong, z: Array, **options: Any) -> Any:
-    return right(z / module.config.scaling_factor, **options)
-
-
-def _clipped(module: Any, right: Wrong, z: Array, **options: Any) -> Any:
-    return jnp.clip(right(z, **options), 0, 1)
-
-
-def _any(module: Any) -> bool:
-    return True
-
-
 _PARTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "causal": ("CausalConv3d", attrgetter("time_pad")),
-    "norm": ("GroupNorm", lambda norm: norm.num_groups > 1),
-    "spatial norm": ("SpatialNorm3D", _any),
-    "activation": ("SiLU", _any),
-    "resnet": ("ResnetBlock3D", _any),
+    "norm": ("GroupNorm", lambda norm: True),
+    "spatial norm": ("SpatialNorm3D", lambda norm: True),
     "down": ("Downsample3D", attrgetter("compress_time")),
     "up": ("Upsample3D", attrgetter("compress_time")),
-    "encode": ("AutoencoderKLCogVideoX", _any),
-    "decode": ("AutoencoderKLCogVideoX", _any),
 }
 """By the first word of a mistake, the class that it is made in, and in which modules of it."""
 
@@ -230,16 +177,9 @@ _KNOWN: dict[str, tuple[str, Wrong]] = {
     "causal: cache in opposite order": ("cache", _causal(lambda past, _, x: [past[:, ::-1], x])),
     "causal: cache one frame early": ("cache", _causal(kept=lambda x, n: x[:, -n - 1 : -1])),
     "causal: cache of the first frame": ("cache", _causal(kept=_first_frame)),
-    "norm: PyTorch's default epsilon": ("epsilon", _norm(eps=1e-5)),
-    "norm: epsilon of 1e-3": ("epsilon", _norm(eps=1e-3)),
-    "norm: statistics of each frame": ("norm_axes", _norm(axes=(2, 3, 5))),
-    "norm: statistics of each position": ("norm_axes", _norm(axes=(5,))),
-    "norm: groups interleaved": ("norm_axes", _norm(axes=(1, 2, 3, 4), interleaved=True)),
-    "norm: variance over n - 1": ("norm_variance", _norm(spare=1)),
-    "norm: no scale and bias": ("scale_or_offset", _norm(affine=lambda x, scale, bias: x)),
-    "norm: scale counted from one": (
-        "scale_or_offset",
-        _norm(affine=lambda x, s, b: x * s + x + b),
+    "norm: statistics of each frame": (
+        "norm_axes",
+        norm(lambda rank: (*range(2, rank - 2), rank - 1)),
     ),
     "spatial norm: first frame not apart": (
         "resize glue",
@@ -253,15 +193,6 @@ _KNOWN: dict[str, tuple[str, Wrong]] = {
     "spatial norm: not normalised": (
         "glue",
         _spatial(combine=lambda normed, scale, shift, f: f * scale + shift),
-    ),
-    "activation: GELU": ("activation", _activation(jax.nn.gelu)),
-    "activation: ReLU": ("activation", _activation(jax.nn.relu)),
-    "activation: none": ("activation", _activation(lambda x: x)),
-    "resnet: no shortcut": ("glue", _residual(lambda x, shortcut: x)),
-    "resnet: shortcut subtracted": ("glue", _residual(lambda x, shortcut: x - shortcut)),
-    "resnet: shortcut divided by sqrt(2)": (
-        "scale_or_offset",
-        _residual(lambda x, shortcut: (x + shortcut) / 2**0.5),
     ),
     "down: pooled without the transpose": ("reshape_order", _down(_pooled_without_transpose)),
     "down: every second frame": ("pooling", _down(partial(_pooled, mean=lambda x: x[:, :, 0]))),
@@ -280,20 +211,19 @@ _KNOWN: dict[str, tuple[str, Wrong]] = {
         "reshape_order resize",
         _up(lambda x, size: jnp.tile(_longer(x, size), (1, 1, 2, 2, 1))),
     ),
-    "encode: halves of the moments exchanged": ("reshape_order", _exchanged),
-    "encode: video from 0 to 1": ("scale_or_offset", _given(lambda x: (x + 1) / 2)),
-    "encode: colours in opposite order": ("reshape_order", _given(lambda x: x[..., ::-1])),
-    "decode: latents scaled twice": ("scale_or_offset", _scaled_twice),
-    "decode: clipped to [0, 1]": ("clamp", _clipped),
 }
 
 
-def _mistake(name: str, causes: str, wrong: Wrong) -> Mistake:
-    part = name.partition(":")[0]
-    kind, where = _PARTS[part]
-    method, cases = (part, f"{part}/*") if part in ("encode", "decode") else ("__call__", "*")
-    return behaviour(name, causes.split(), wrong, (kind,), where, method, cases)
+def _mistakes(name: str, causes: str, wrong: Wrong) -> tuple[Mistake, ...]:
+    kind, where = _PARTS[name.partition(":")[0]]
+    return made((kind,), (name, causes, wrong), where=where)
 
 
-MISTAKES = tuple(_mistake(name, *known) for name, known in _KNOWN.items())
-"""In the order of the model's parts."""
+MISTAKES = (
+    *(mistake for name, known in _KNOWN.items() for mistake in _mistakes(name, *known)),
+    *NORMS,
+    *ACTIVATIONS,
+    *shortcuts(("ResnetBlock3D",), _residual),
+    *ends("AutoencoderKLCogVideoX"),
+)
+"""Those of this model's own parts first."""
