@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from parity.core.arrays import Array
+from parity.core.arrays import Array, as_read
 from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.store import Store
 from parity.force.common import Sides
@@ -55,4 +55,4 @@ class Traced:
 
 def placed(array: Array, leaf: LeafMatch) -> Array:
     """The reference's array in the layout in which the port's is expected."""
-    return np.moveaxis(array, 1, -1) if leaf.ref.moved and not leaf.undo else array
+    return as_read(np.moveaxis(array, 1, -1) if leaf.ref.moved else array, leaf.reading)
