@@ -155,7 +155,9 @@ class Windows:
                 row.append(tile)
             bands.append(join([self._crop(tile) for tile in row], _WIDTH))
             above = row
-        return join(bands, _HEIGHT)[:, :, : self.rows.size, : self.columns.size]
+        joined = join(bands, _HEIGHT)
+        height, width = self.rows.size, self.columns.size
+        return joined if height is None and width is None else joined[:, :, :height, :width]
 
     def _crop(self, tile: Tile) -> Tile:
         height, width = self.rows.limit, self.columns.limit
