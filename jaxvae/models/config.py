@@ -122,7 +122,7 @@ class VAEConfig:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Return the content of a `config.json`; raise ConfigError, which names it, for another file."""
+    """Return the content of a `config.json`; every ConfigError names the file."""
     file = Path(path)
     try:
         if file.exists() and not file.is_file():

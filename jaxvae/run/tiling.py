@@ -111,6 +111,20 @@ def plan_stride(
     return Axis(tiles, output_tile[0] - output_tile[1], output_tile[1], output_size)
 
 
+def plan_tiles(
+    size: tuple[int, int],
+    tile: tuple[int, int],
+    output_tile: tuple[int, int],
+    factors: tuple[float, float],
+    smallest: int = 1,
+) -> tuple[Axis, Axis] | None:
+    """Return what `plan_axis` makes of height and width; None if both fit into one tile."""
+    if size[0] <= tile[0] and size[1] <= tile[1]:
+        return None
+    height, width = zip(size, tile, output_tile, factors, strict=True)
+    return plan_axis("height", *height, smallest), plan_axis("width", *width, smallest)
+
+
 class Window(NamedTuple):
     """A part of a video, through all its frames: samples, rows and columns, (start, end) each."""
 
