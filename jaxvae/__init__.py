@@ -11,14 +11,18 @@ if TYPE_CHECKING:
     from jaxvae.models.latents import scale_latents, unscale_latents
     from jaxvae.models.loading import load_checkpoint
     from jaxvae.models.posterior import DiagonalGaussian
+    from jaxvae.models.wan.autoencoder import AutoencoderKLWan
+    from jaxvae.models.wan.config import WanVAEConfig
 
     __version__: str
 
 __all__ = [
     "AutoencoderKLCogVideoX",
+    "AutoencoderKLWan",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
+    "WanVAEConfig",
     "WeightsError",
     "load_checkpoint",
     "save_checkpoint",
@@ -28,6 +32,8 @@ __all__ = [
 
 _HOMES = {
     "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
+    "AutoencoderKLWan": "models.wan.autoencoder",
+    "WanVAEConfig": "models.wan.config",
     "DiagonalGaussian": "models.posterior",
     "WeightsError": "io.diffusers_folder",
     "CogVideoXVAEConfig": "models.cogvideox.config",

@@ -98,7 +98,9 @@ def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] |
     """Return torch name -> (parameter, torch axes in our order or None) for every parameter."""
     slots = {}
     for path, module in nnx.iter_modules(model):
-        known = next((_PARAMETERS[kind] for kind in type(module).__mro__ if kind in _PARAMETERS), ())
+        known = next(
+            (_PARAMETERS[kind] for kind in type(module).__mro__ if kind in _PARAMETERS), ()
+        )
         for name, torch_name, axes in known:
             param = getattr(module, name)
             order = (*range(1, param.ndim), 0) if axes == _CHANNELS_LAST else axes

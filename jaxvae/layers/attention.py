@@ -19,7 +19,15 @@ def attend(
 ) -> Float[Array, "b n heads d"]:
     """temporary"""
     wide = wide_dtype(query.dtype)
-    scores = jnp.einsum("bnhd,bmhd->bhnm", query, key, precision=precision, preferred_element_type=wide)
+    scores = jnp.einsum(
+        "bnhd,bmhd->bhnm", query, key, precision=precision, preferred_element_type=wide
+    )
     weights = jax.nn.softmax(scores * query.shape[-1] ** -0.5, axis=-1)
-    out = jnp.einsum("bhnm,bmhd->bnhd", weights, value.astype(wide), precision=precision, preferred_element_type=wide)
+    out = jnp.einsum(
+        "bhnm,bmhd->bnhd",
+        weights,
+        value.astype(wide),
+        precision=precision,
+        preferred_element_type=wide,
+    )
     return narrow(out, query.dtype)

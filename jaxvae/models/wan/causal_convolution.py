@@ -41,9 +41,7 @@ class CausalConv3d(Conv3d):
         space = (0, height, width)
         super().__init__(in_channels, out_channels, kernel_size, stride, space, **build)
 
-    def __call__(
-        self, x: Video, cache_x: Past = None
-    ) -> Float[Array, "b t2 h2 w2 dout"]:
+    def __call__(self, x: Video, cache_x: Past = None) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve; `cache_x` are the frames before `x`, as `last_frames` gives them."""
         if self.time_pad:
             x, _ = _prepend(x, cache_x, self.time_pad)
@@ -51,9 +49,7 @@ class CausalConv3d(Conv3d):
 
 
 @partial(jax.jit, static_argnames="count")
-def last_frames(
-    x: Video, cache_x: Past, count: int = CACHE_T
-) -> Float[Array, "b past h w c"]:
+def last_frames(x: Video, cache_x: Past, count: int = CACHE_T) -> Float[Array, "b past h w c"]:
     """Return the last `count` frames of what came up to now: the cache for the next chunk.
 
     The source keeps a single frame after a first chunk that has no more. Here zeros stand before

@@ -25,6 +25,7 @@ LATENTS_STD = (
 
 _MOST_LAYERS = 100
 
+
 @dataclass(frozen=True)
 class WanVAEConfig(VAEConfig):
     """Fields and defaults as in diffusers; sequences are tuples, so a config is hashable.
@@ -93,11 +94,15 @@ class WanVAEConfig(VAEConfig):
     def tile_ratio(self) -> int:
         """Pixels of a tile by its latents.
 
-        Raises ValueError if `scale_factor_spatial` does not say it, where diffusers fails.
+        Raises ValueError where diffusers fails: for none, and one that patches do not divide.
         """
-        if self.scale_factor_spatial is None:
-            raise ValueError("tiling: expected scale_factor_spatial in the config, found null")
-        return self.scale_factor_spatial
+        ratio = self.scale_factor_spatial
+        if ratio is None or ratio % self.patch:
+            raise ValueError(
+                "tiling: expected a scale_factor_spatial in the config that is a multiple of"
+                f" patch_size ({self.patch}), found {ratio}"
+            )
+        return ratio
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to."""
