@@ -27,7 +27,7 @@ def chunk_bounds(frames: int, size: int) -> list[Bounds]:
 
 
 def first_alone(frames: int, size: int) -> list[Bounds]:
-    """Split `frames` into the first one and (start, end) chunks of `size`; the remainder is left out.
+    """Split `frames` into the first one and (start, end) chunks of `size`; a remainder is left out.
 
     49 frames by 4 are 1 + 12 * 4, and so are 50: where all is causal in time, a chunk that is not
     full would be another function.

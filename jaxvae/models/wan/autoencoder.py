@@ -73,19 +73,22 @@ class AutoencoderKLWan(Switches, Autoencoder):
     def coder(self, direction: Direction, compiled: bool = True) -> Coder:
         """Return what runs on one chunk; see `make_coder`."""
         if direction == "encode":
-            parts = (self.encoder, self.quant_conv)
-            return self.make_coder(encode_chunk, parts, 4 * self._joined, compiled)
-        parts = (self.decoder, self.post_quant_conv)
-        return self.make_coder(decode_chunk, parts, self._joined, compiled)
+            return self.make_coder(encode_chunk, (self.encoder,), 4 * self._joined, compiled)
+        return self.make_coder(decode_chunk, (self.decoder,), self._joined, compiled)
 
     def prepare(self, direction: Direction, x: Video) -> Video:
-        """Return a video in patches, and a latent as it is."""
-        return patchify(x, self.config.patch) if direction == "encode" else x
+        """Return a video in patches, and what the decoder takes of a latent."""
+        encodes = direction == "encode"
+        return patchify(x, self.config.patch) if encodes else self.post_quant_conv(x)
 
     def finish(self, direction: Direction, x: Video) -> Video:
-        """Return moments as they are, and a video of pixels in [-1, 1]."""
+        """Return the moments, and a video of pixels in [-1, 1].
+
+        The source calls `quant_conv` here or, with tiles, before these are blended, which is the
+        same up to rounding: weights of a blend add up to 1.
+        """
         if direction == "encode":
-            return x
+            return self.quant_conv(x)
         return clamp(unpatchify(x, self.config.patch), -1.0, 1.0)
 
     @property

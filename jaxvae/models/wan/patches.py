@@ -30,7 +30,7 @@ def patchify(x: Video, patch_size: int) -> Video:
 @partial(jax.jit, static_argnums=1)
 def unpatchify(x: Video, patch_size: int) -> Video:
     """Undo `patchify`."""
-    batch, frames, height, width, channels = x.shape
+    batch, frames, height, width, _ = x.shape
     x = x.reshape(batch, frames, height, width, -1, patch_size, patch_size)
     x = x.transpose(0, 1, 2, 6, 3, 5, 4)
     return x.reshape(batch, frames, height * patch_size, width * patch_size, -1)
