@@ -1,4 +1,4 @@
-"""A Flax NNX port of the CogVideoX video VAE."""
+"""Flax NNX ports of diffusers' autoencoders of images and videos."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -8,8 +8,10 @@ if TYPE_CHECKING:
     from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
     from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
     from jaxvae.models.config import ConfigError
+    from jaxvae.models.kl.autoencoder import AutoencoderKL
+    from jaxvae.models.kl.config import KLVAEConfig
     from jaxvae.models.latents import scale_latents, unscale_latents
-    from jaxvae.models.loading import load_checkpoint
+    from jaxvae.models.loading import from_pretrained, load_checkpoint
     from jaxvae.models.posterior import DiagonalGaussian
     from jaxvae.models.wan.autoencoder import AutoencoderKLWan
     from jaxvae.models.wan.config import WanVAEConfig
@@ -17,13 +19,16 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "AutoencoderKL",
     "AutoencoderKLCogVideoX",
     "AutoencoderKLWan",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
+    "KLVAEConfig",
     "WanVAEConfig",
     "WeightsError",
+    "from_pretrained",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",
@@ -31,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AutoencoderKL": "models.kl.autoencoder",
     "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
     "AutoencoderKLWan": "models.wan.autoencoder",
     "WanVAEConfig": "models.wan.config",
@@ -38,7 +44,8 @@ _HOMES = {
     "WeightsError": "io.diffusers_folder",
     "CogVideoXVAEConfig": "models.cogvideox.config",
     "ConfigError": "models.config",
-    "load_checkpoint": "models.loading",
+    "KLVAEConfig": "models.kl.config",
+    **dict.fromkeys(("from_pretrained", "load_checkpoint"), "models.loading"),
     "save_checkpoint": "io.sharded_checkpoint",
     **dict.fromkeys(("scale_latents", "unscale_latents"), "models.latents"),
 }

@@ -38,8 +38,9 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
     folder = Path(path).absolute()
     if folder.exists():
         raise WeightsError(f"{folder}: expected a new folder, found one; choose another name")
+    named = {**model.config.to_dict(), "_class_name": model.config.class_name}
     items = ocp.args.Composite(
-        config=ocp.args.JsonSave(model.config.to_dict()),
+        config=ocp.args.JsonSave(named),
         parameters=ocp.args.StandardSave(
             {name: param[...] for name, param in _parameters(model).items()}
         ),
@@ -52,16 +53,16 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
 
 
 def restore(
-    model_class: type[Model],
+    class_of: Callable[[Mapping[str, Any]], type[Model]],
     path: str | Path,
     placement: Placement | None,
     dtype: DTypeLike,
     precision: Precision,
     param_dtype: DTypeLike | None,
 ) -> Model:
-    """Return a model of this class from a checkpoint, its parameters placed as asked for.
+    """Return the model of a checkpoint, its parameters placed as asked for.
 
-    See `models/loading.py`.
+    `class_of` tells its class by its configuration. See `models/loading.py`.
     """
     import orbax.checkpoint as ocp
 
@@ -71,6 +72,7 @@ def restore(
     with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
         with _explained(folder):
             saved = checkpointer.restore(folder, ocp.args.Composite(config=ocp.args.JsonRestore()))
+            model_class = class_of(saved["config"])
             config = model_class.config_class.from_dict(saved["config"])
             found = ocp.StandardCheckpointHandler().metadata(folder / "parameters").tree
         model = model_class.without_values(config, dtype, precision, param_dtype)

@@ -21,6 +21,9 @@ from jaxvae.layers.norms import GroupNorm, RMSNorm
 _COMPILED_PREFIX = "_orig_mod."  # what torch.compile puts before every name
 _SHOWN = 8
 
+# What the parts of an attention were called once; files of that time are still about.
+_OLD_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
+
 _CHANNELS_LAST = "channels last"
 # Per type: our name, torch's name, and the torch axes in our order (None: as it is).
 _PARAMETERS: dict[type, tuple[tuple[str, str, tuple[int, ...] | str | None], ...]] = {
@@ -42,6 +45,8 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
     unexpected = []
     for given in tensors:
         name = given.removeprefix(_COMPILED_PREFIX)
+        if name not in slots:
+            name = _renamed(name)
         if name in slots and name not in names:
             names[name] = given
         else:
@@ -134,6 +139,15 @@ def torch_shape(shape: tuple[int, ...], axes: tuple[int, ...] | None) -> tuple[i
     if axes is None:
         return shape
     return tuple(shape[axes.index(i)] for i in range(len(axes)))
+
+
+def _renamed(name: str) -> str:
+    """Return today's name of a tensor.
+
+    Source: diffusers 0.42.1, `ModelMixin._fix_state_dict_keys_on_load`.
+    """
+    *path, owner, parameter = ["", *name.split(".")]
+    return ".".join([*path, _OLD_NAMES.get(owner, owner), parameter]).removeprefix(".")
 
 
 def _listed(what: str, names: list[str]) -> str:

@@ -209,7 +209,7 @@ class Conv2d(Module):
 class Linear(Module):
     """Dense layer over the last axis.
 
-    Source: torch 2.13, `nn.Linear`, as `temb_proj` uses it.
+    Source: torch 2.13, `nn.Linear`.
     """
 
     def __init__(self, in_features: int, out_features: int, **build: Unpack[Build]):
@@ -217,16 +217,17 @@ class Linear(Module):
         self.bias = _uniform_param((out_features,), in_features, build)
         self.precision = as_precision(build["precision"])
 
-    def __call__(self, input: Float[Array, "b din"]) -> Float[Array, "b dout"]:
+    def __call__(self, input: Float[Array, "*b din"]) -> Float[Array, "*b dout"]:
         """Multiply by the kernel and add the bias."""
         kernel, bias = self.kernel[...], self.bias[...]
-        output: Array = _linear(input, kernel, bias, self.precision)
+        output: Array = linear(input, kernel, bias, self.precision)
         return output
 
 
 @partial(jax.jit, static_argnums=3)
-def _linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> Array:
+def linear(x: Array, kernel: Array, bias: Array, precision: lax.Precision) -> Array:
+    """Multiply the last axis by a kernel (in, out) and add the bias."""
     kernel, bias = kernel.astype(x.dtype), bias.astype(x.dtype)
     wide = wide_dtype(x.dtype)
     product = jnp.matmul(x, kernel, precision=precision, preferred_element_type=wide)
-    return narrow(product + widen(bias).reshape(1, -1), x.dtype)
+    return narrow(product + widen(bias).reshape((1,) * (x.ndim - 1) + (-1,)), x.dtype)

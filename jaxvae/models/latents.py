@@ -1,6 +1,7 @@
 """Latents between the autoencoder and a diffusion model, as the pipelines of diffusers scale them.
 
-Source: diffusers 0.42.1, `pipelines/cogvideo`. The autoencoder itself never scales.
+Source: diffusers 0.42.1, `pipelines/cogvideo`, and `stable_diffusion`, `stable_diffusion_xl` and
+`flux` for images. The autoencoder itself never scales.
 """
 
 import jax.numpy as jnp
@@ -9,14 +10,16 @@ from jaxtyping import Array, Float
 
 from jaxvae.layers.rounding import add, narrow, wide_dtype, widen
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+from jaxvae.models.kl.config import KLVAEConfig
 
-Latent = Float[Array, "b t h w c"]
+Latent = Float[Array, "b *positions c"]
+Config = CogVideoXVAEConfig | KLVAEConfig
 
 
-def scale_latents(latents: Latent, config: CogVideoXVAEConfig) -> Latent:
+def scale_latents(latents: Latent, config: Config) -> Latent:
     """Return what a diffusion model gets, from what `encode` gave: latents * scaling_factor.
 
-    With `invert_scale_latents` they are divided instead.
+    With CogVideoX's `invert_scale_latents` they are divided instead.
 
     Source: the image latents of `CogVideoXImageToVideoPipeline`. Quirks of the source, kept:
     - `unscale_latents` divides in either case, so that with `invert_scale_latents` it does not
@@ -35,11 +38,12 @@ def scale_latents(latents: Latent, config: CogVideoXVAEConfig) -> Latent:
     factor = config.scaling_factor
     if shift is not None:
         latents = add(latents, -shift)
-    latents = _times(latents, 1 / factor if config.invert_scale_latents else factor)
+    inverted = isinstance(config, CogVideoXVAEConfig) and config.invert_scale_latents
+    latents = _times(latents, 1 / factor if inverted else factor)
     return latents if std is None else _divided(latents, std)
 
 
-def unscale_latents(latents: Latent, config: CogVideoXVAEConfig) -> Latent:
+def unscale_latents(latents: Latent, config: Config) -> Latent:
     """Return what `decode` takes, from what a diffusion model gave: latents / scaling_factor.
 
     Source: `CogVideoXPipeline.decode_latents`; for the fields that no CogVideoX pipeline reads,
@@ -49,15 +53,15 @@ def unscale_latents(latents: Latent, config: CogVideoXVAEConfig) -> Latent:
     shift, std = _moments(latents, config)
     if std is not None:
         latents = _times(latents, std)
-    if shift is None:
-        # The source multiplies by the rounded reciprocal here, and divides below.
+    if shift is None and isinstance(config, CogVideoXVAEConfig):
+        # Its pipelines multiply by the rounded reciprocal, and those of the others divide.
         return _times(latents, 1 / config.scaling_factor)
-    total: Latent = add(_divided(latents, config.scaling_factor), shift)
-    return total
+    latents = _divided(latents, config.scaling_factor)
+    return latents if shift is None else add(latents, shift)
 
 
 def _moments(
-    latents: Latent, config: CogVideoXVAEConfig
+    latents: Latent, config: Config
 ) -> tuple[Float[Array, "..."] | None, Float[Array, "..."] | None]:
     """Return what is subtracted and what is divided by, ready to broadcast."""
     channels = latents.shape[-1] if latents.ndim else 0

@@ -13,11 +13,11 @@ from jaxtyping import Array, Float, Key
 
 from jaxvae.layers.rounding import clamp, rounded
 
-Latent = Float[Array, "b t h w c"]
+Latent = Float[Array, "b *positions c"]
 
-# Frames, height and channels. PyTorch sums dimensions 1, 2 and 3 of (b, c, t, h, w), which it wrote
-# for images, so that the width stays in the result; here the same axes are named in our layout.
-_SUMMED = (1, 2, 4)
+# Of images all but the batch; of videos the width is left, since PyTorch sums dimensions 1, 2 and 3
+# of (b, c, t, h, w) too. Here the same axes are named in our layout.
+_SUMMED = (1, 2, -1)
 
 
 @partial(
@@ -30,7 +30,7 @@ class DiagonalGaussian:
     The log variance is clamped to [-30, 20]. `deterministic` makes std and var zero.
     """
 
-    parameters: Float[Array, "b t h w two_c"]
+    parameters: Float[Array, "b *positions two_c"]
     deterministic: bool = False
 
     @property
@@ -85,10 +85,10 @@ class DiagonalGaussian:
         return rounded(jnp.add, mean, product)
 
     def kl(self, other: "DiagonalGaussian | None" = None) -> Float[Array, "..."]:
-        """Return the divergence from `other` or N(0, 1), summed over frames, height and channels.
+        """Return the divergence from `other` or N(0, 1), summed over an image: (b,).
 
-        The width is left over, as in PyTorch: (b, t, h, w, c) gives (b, w). A deterministic
-        distribution gives [0.].
+        Of a video the width is left over, as in PyTorch: (b, t, h, w, c) gives (b, w). A
+        deterministic distribution gives [0.].
         """
         if self.deterministic:
             return jnp.zeros((1,))
@@ -114,7 +114,7 @@ class DiagonalGaussian:
         return _half_sum(rounded(jnp.add, constant, rounded(jnp.divide, distance, self.var)))
 
 
-def _half_sum(terms: Latent) -> Float[Array, "b w"]:
+def _half_sum(terms: Latent) -> Float[Array, "b *w"]:
     # Half of a rounded number is exact.
     return rounded(lambda x: 0.5 * jnp.sum(x, axis=_SUMMED), terms)
 
