@@ -12,7 +12,6 @@ from jaxtyping import Array, Float
 from jaxvae.layers.rounding import narrow, rounded, widen
 from jaxvae.layers.scopes import Module
 
-
 _SHORTEST = 1e-12
 """Length that a position counts with at least, as in `torch.nn.functional.normalize`."""
 

@@ -48,7 +48,7 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
         return channels
 
     def bounds(self, direction: Direction, frames: int) -> list[Bounds]:
-        """Return the chunks of so many frames of a video, or of a latent; the last may be left out."""
+        """Return the chunks of so many frames of a video, or of a latent; some may be left out."""
         raise NotImplementedError
 
     def coder(self, direction: Direction, compiled: bool = True) -> Coder:
