@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 ARGS ?=
+PAIR ?= cogvideox
 
 .PHONY: setup report baseline test test-slow docs-figures bench bench-gpu tpu-aot lint format clean
 
@@ -20,11 +21,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 report: setup
-	$(BIN)/parity run cogvideox $(ARGS)
+	$(BIN)/parity run $(PAIR) $(ARGS)
 
 # What `pytest -m parity` holds the ladder to: made anew, and committed, where it may change.
 baseline: setup
 	$(BIN)/parity run cogvideox --config small --out reports/baseline --quiet
+	$(BIN)/parity run kl --config small --out reports/baseline/kl --quiet
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)

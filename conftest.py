@@ -36,6 +36,6 @@ def small_torch():
 @pytest.fixture(scope="session")
 def small_nnx(small_torch):
     """The port with the same weights."""
-    from jaxvae.pairs.cogvideox.pair import make_nnx
+    from jaxvae.pairs.cogvideox.pair import PAIR
 
-    return make_nnx({"weights": None, "config": "small"}, small_torch)
+    return PAIR.make_nnx({"weights": None, "config": "small"}, small_torch)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from jaxvae.pairs.cogvideox.pair import make_nnx
+from jaxvae.pairs.cogvideox.pair import PAIR
 from jaxvae.pairs.cogvideox.reference import make_torch
 from jaxvae.pairs.inputs import load_clip
 from parity.core.limits import r_limit
@@ -63,7 +63,7 @@ def test_encode_and_decode(table):
 def outputs_alone():
     """What both sides and PyTorch in float64 return for the clip: port, reference, exact."""
     reference = make_torch(None, None, 0)
-    port = make_nnx({"weights": None, "config": None}, reference)
+    port = PAIR.make_nnx({"weights": None, "config": None}, reference)
     sample = torch.from_numpy(load_clip(None, 17, (64, 64), 0).frames)
 
     def last(tensor):

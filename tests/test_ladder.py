@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from jaxvae.pairs.cogvideox.ladder import R_LIMIT, RUNGS
+from jaxvae.pairs.cogvideox.ladder import RUNGS
 from jaxvae.pairs.cogvideox.pair import PAIR
+from jaxvae.pairs.port import R_LIMIT
 from parity.core.limits import r_limit
 from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair

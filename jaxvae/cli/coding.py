@@ -13,11 +13,11 @@ from jaxvae.io.video import Video, from_pixels
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.autoencoder import Autoencoder
 
 
 def encoded(
-    model: "AutoencoderKLCogVideoX", clip: Video, bars: "Progress", *, mean: bool = False
+    model: "Autoencoder", clip: Video, bars: "Progress", *, mean: bool = False
 ) -> Float[Array, "1 t h w moments"]:
     """Mean and log-variance of a video's latent, one behind the other along the channels.
 
@@ -36,7 +36,7 @@ def encoded(
 
 
 def decoded(
-    model: "AutoencoderKLCogVideoX", latent: ArrayLike, frames: int, bars: "Progress"
+    model: "Autoencoder", latent: ArrayLike, frames: int, bars: "Progress"
 ) -> Iterator[Float[np.ndarray, "t h w 3"]]:
     """The frames of a latent (1, t, h, w, c), some at a time."""
     bar = bars.add_task("decoding", total=frames)

@@ -19,7 +19,7 @@ from jaxvae.models.config import ConfigError
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="jaxvae", prog_name="jaxvae")
 def cli() -> None:
-    """The CogVideoX video autoencoder in JAX."""
+    """Autoencoders of images and videos in JAX."""
 
 
 for command in (reconstruct, encode, decode, convert):

@@ -15,7 +15,7 @@ from jaxvae.io.video import Video, find_video, size_of
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
+    from jaxvae.models.autoencoder import Autoencoder
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -102,19 +102,18 @@ def load(
     precision: Any = "highest",
     param_dtype: str | None = None,
     finite: bool = True,
-) -> "AutoencoderKLCogVideoX":
+) -> "Autoencoder":
     """Return the model of a folder or a repository.
 
     Raises WeightsError if it cannot be read, or with `finite` has values that are not.
     """
     from jaxvae.io.weights import refuse_nonfinite
-    from jaxvae.models.cogvideox.autoencoder import AutoencoderKLCogVideoX
-    from jaxvae.models.loading import load_checkpoint
+    from jaxvae.models.loading import from_pretrained, load_checkpoint
 
     if (Path(weights) / SHARDED_NAME).exists():
         model = load_checkpoint(weights, None, dtype, precision, param_dtype)
     else:
-        model = AutoencoderKLCogVideoX.from_pretrained(
+        model = from_pretrained(
             *split_source(weights), dtype, precision, revision, local_files_only, param_dtype
         )
     if finite:
@@ -122,16 +121,14 @@ def load(
     return model
 
 
-def load_tiled(
-    *, tiling: bool, tile: tuple[int, int] | None, **model: Any
-) -> "AutoencoderKLCogVideoX":
+def load_tiled(*, tiling: bool, tile: tuple[int, int] | None, **model: Any) -> "Autoencoder":
     """Return what `load` returns, with tiling on where it was asked for."""
     vae = load(**model)
     set_tiles(vae, tiling, tile)
     return vae
 
 
-def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, int] | None) -> None:
+def set_tiles(model: "Autoencoder", tiling: bool, tile: tuple[int, int] | None) -> None:
     """Switch tiling on where it was asked for.
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
@@ -141,19 +138,22 @@ def set_tiles(model: "AutoencoderKLCogVideoX", tiling: bool, tile: tuple[int, in
     if tile is None and not tiling:
         return
     step = model.config.spatial_ratio
-    sizes = tile or (model.tile_sample_min_height, model.tile_sample_min_width)
-    parts = (model.tile_overlap_factor_height, model.tile_overlap_factor_width)
+    sizes, parts = model.tile_plan()
+    sizes = tile or sizes
     if any(size % step or size < 2 * step for size in sizes):
         raise click.UsageError(f"tiles of {_x(sizes)}: expected multiples of {step}, at least two")
-    overlaps = (
+    height, width = (
         min(max(round(size // step * part), 1), size // step - 1) * step / size
         for size, part in zip(sizes, parts, strict=True)
     )
-    model.enable_tiling(*sizes, *overlaps)
+    try:
+        model.set_tiles(sizes, (height, width))
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
 
 
 def clip_of(
-    model: "AutoencoderKLCogVideoX",
+    model: "Autoencoder",
     path: Path,
     first: int,
     frames: int | None,

@@ -1,4 +1,4 @@
-"""`jaxvae reconstruct`: a video through the autoencoder and back."""
+"""`jaxvae reconstruct`: a video or an image through the autoencoder and back."""
 
 import time
 from dataclasses import replace
@@ -22,7 +22,7 @@ from jaxvae.io.video import Writer, check_output, to_pixels
 
 if TYPE_CHECKING:
     from jaxvae.io.video import Frames
-    from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
+    from jaxvae.models.latents import Config
 
 
 @click.command()
@@ -48,7 +48,7 @@ def reconstruct(
     as_json: bool,
     **model: Any,
 ) -> None:
-    """Encode the video SOURCE, decode the mean of its latent, and write that to TARGET.
+    """Encode the video or image SOURCE, decode the mean of its latent, and write that to TARGET.
 
     Frames that the model would not give back one for one are left out at the end. PSNR and SSIM are
     those of the 8-bit frames before TARGET is coded. Sound is not copied. Of the video
@@ -104,10 +104,10 @@ def _check_picture(source: Path, picture: Path) -> None:
     refuse_source(source, picture)
 
 
-def returned(frames: int, config: "CogVideoXVAEConfig") -> int:
+def returned(frames: int, config: "Config") -> int:
     """The largest number of frames, up to `frames`, that come back as that many."""
-    ratio = 2**config.time_levels
-    fitting = (n for n in range(frames, 0, -1) if n == config.video_frames((n - 1) // ratio + 1))
+    known = config.latent_frames, config.video_frames
+    fitting = (n for n in range(frames, 0, -1) if n == known[1](known[0](n)))
     return next(fitting, 1)
 
 

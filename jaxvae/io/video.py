@@ -1,10 +1,14 @@
-"""Videos in files: frames come and go a few at a time, so that a long one needs no memory."""
+"""Videos in files: frames come and go a few at a time, so that a long one needs no memory.
+
+An image is a video of one frame.
+"""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,6 +21,9 @@ from jaxvae.io.messages import first_line
 
 CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
 """The codec that a file of each kind is written with; `.npy` holds the frames as they are."""
+
+IMAGES = {".png": {}, ".jpg": {"quality": 95}, ".jpeg": {"quality": 95}}
+"""How an image of each kind is written."""
 
 QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
 """Coding that is hardly visible: what is seen is the autoencoder's."""
@@ -162,13 +169,15 @@ def _rate(path: Path) -> Fraction:
 
 def check_output(path: Path) -> None:
     """Raise VideoError, before anything is computed, for what `Writer` could not write."""
-    known = [*CODECS, ".npy"]
+    known = [*CODECS, *IMAGES, ".npy"]
     if path.suffix not in known:
         raise VideoError(f"{path}: cannot be written; expected one of {', '.join(known)}")
     if not path.parent.is_dir():
         raise VideoError(f"{path}: no such folder; make {path.parent} first")
-    if path.suffix != ".npy":
+    if path.suffix in CODECS:
         _av(path)
+    elif path.suffix in IMAGES:
+        _imageio(path)
 
 
 class Writer:
@@ -190,6 +199,13 @@ class Writer:
         return self
 
     def _open(self) -> None:
+        if self._path.suffix in IMAGES:
+            if self._frames > 1:
+                raise VideoError(
+                    f"{self._path}: an image cannot hold {self._frames} frames; name a video, or"
+                    " ask for one frame"
+                )
+            return
         if self._path.suffix == ".npy":
             shape = (self._frames, *self._size, 3)
             self._array = np.lib.format.open_memmap(self._partial, "w+", np.uint8, shape)
@@ -206,7 +222,9 @@ class Writer:
     def write(self, frames: Frames) -> None:
         """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""
         with self._refusing():
-            if self._path.suffix == ".npy":
+            if self._path.suffix in IMAGES:
+                _imageio(self._path).imwrite(self._partial, frames[0], **IMAGES[self._path.suffix])
+            elif self._path.suffix == ".npy":
                 self._array[self._written : self._written + len(frames)] = frames
             else:
                 make = _av(self._path).VideoFrame.from_ndarray
@@ -218,7 +236,7 @@ class Writer:
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         failures: tuple[type[Exception], ...] = (OSError,)
-        if self._path.suffix != ".npy":
+        if self._path.suffix in CODECS:
             failures = (OSError, _av(self._path).FFmpegError)
         try:
             yield
@@ -241,7 +259,7 @@ class Writer:
     def _close(self, whole: bool) -> None:
         if self._path.suffix == ".npy":
             self._array.flush()
-        else:
+        elif self._path.suffix in CODECS:
             if whole:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
@@ -262,11 +280,18 @@ def from_pixels(frames: Frames) -> Float[np.ndarray, "t h w 3"]:
 
 
 def _av(path: Path) -> Any:
+    return _package("av", f"{path}: video needs PyAV")
+
+
+def _imageio(path: Path) -> Any:
+    return _package("imageio.v3", f"{path}: images need imageio")
+
+
+def _package(name: str, needed: str) -> Any:
     try:
-        import av
+        return import_module(name)
     except ImportError as error:
-        raise VideoError(f"{path}: video needs PyAV; install jaxvae[video]") from error
-    return av
+        raise VideoError(f"{needed}; install jaxvae[video]") from error
 
 
 def _take(path: Path) -> None:

@@ -28,7 +28,7 @@ _UNNAMED = "AutoencoderKLCogVideoX"
 
 
 def class_of(settings: Mapping[str, Any]) -> type[Autoencoder]:
-    """Return the port of the class that a `config.json` names; raise ConfigError if there is none."""
+    """Return the port of the class that a `config.json` names; raise ConfigError without one."""
     name = settings.get("_class_name", _UNNAMED)
     if not isinstance(name, str) or name not in MODELS:
         known = ", ".join(MODELS)

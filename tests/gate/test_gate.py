@@ -70,7 +70,8 @@ def drawn(small_torch):
 def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, small_nnx):
     from mutants import scale_output
 
-    from jaxvae.pairs.cogvideox import ladder, pair, reference
+    from jaxvae.pairs import port, reference
+    from jaxvae.pairs.cogvideox import ladder, pair
     from parity.core.pair import Case
 
     path = drawn[which]
@@ -78,8 +79,8 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     half = path.split(".")[0]
     shape = (1, 3, 5, 16, 16) if half == "encoder" else (1, 8, 3, 4, 4)
     theirs, ours = {
-        "encoder": (reference.encode_torch, ladder.encode_nnx),
-        "decoder": (reference.decode_torch, ladder.decode_nnx),
+        "encoder": (reference.encode_torch, port.encode_nnx),
+        "decoder": (reference.decode_torch, port.decode_nnx),
     }[half]
     sample = rng.standard_normal(shape).astype(np.float32)
     case = Case(half, (sample,), torch=theirs, nnx=ours)

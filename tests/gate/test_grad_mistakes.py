@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from jaxvae.pairs.cogvideox.ladder import DECLARED, decode_nnx, encode_nnx
+from jaxvae.pairs.cogvideox.ladder import DECLARED
 from jaxvae.pairs.cogvideox.pair import PAIR
+from jaxvae.pairs.port import decode_nnx, encode_nnx
 from tests.reports import compare
 
 pytestmark = pytest.mark.slow

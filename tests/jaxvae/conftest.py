@@ -95,7 +95,7 @@ class Bridge:
         """The same weights in a model of its own, whose modes may be changed."""
         if not isinstance(vae, torch.nn.Module):
             return jax.tree.map(lambda leaf: leaf, vae)
-        other = diffusers.AutoencoderKLCogVideoX(**vae.config)
+        other = type(vae)(**vae.config)
         other.load_state_dict(vae.state_dict())
         return other.eval()
 

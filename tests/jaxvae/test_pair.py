@@ -10,21 +10,18 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from jaxvae.io.diffusers_folder import split_source
-from jaxvae.pairs.cogvideox.ladder import CONFIGS, read_config
-from jaxvae.pairs.cogvideox.pair import PAIR, cases, make_nnx, unexercised
-from jaxvae.pairs.cogvideox.reference import (
-    decode_torch,
-    encode_torch,
-    forward_torch,
-    make_torch,
-)
+from jaxvae.pairs.cogvideox.ladder import CONFIGS
+from jaxvae.pairs.cogvideox.pair import PAIR
+from jaxvae.pairs.cogvideox.reference import make_torch
 from jaxvae.pairs.inputs import load_clip
+from jaxvae.pairs.port import read_config
+from jaxvae.pairs.reference import decode_torch, encode_torch, forward_torch
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
 from parity.pipeline import run_pair
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
-ENCODE = replace(PAIR, cases=lambda *given: cases(*given)[:1])
+ENCODE = replace(PAIR, cases=lambda *given: PAIR.cases(*given)[:1])
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +121,7 @@ def test_no_such_folder(tmp_path):
 
 
 def test_configurations(tmp_path):
-    small = read_config("small")
+    small = read_config(CONFIGS, "small")
     resampling = len(small.block_out_channels) - 1
     assert resampling >= 2
     assert small.time_levels == resampling
@@ -132,12 +129,12 @@ def test_configurations(tmp_path):
     assert len(set(small.block_out_channels)) > 1  # a shortcut
     path = tmp_path / "config.json"
     path.write_text(json.dumps(small.to_dict()))
-    assert read_config(str(path)) == small
+    assert read_config(CONFIGS, str(path)) == small
     with pytest.raises(InputError, match="no configuration 'tiny'; expected default, small or"):
-        read_config("tiny")
+        read_config(CONFIGS, "tiny")
     path.write_text('{"layers_per_block": -1}')
     with pytest.raises(InputError, match="layers_per_block"):
-        read_config(str(path))
+        read_config(CONFIGS, str(path))
     assert set(CONFIGS) == {"default", "small"}
 
 
@@ -173,7 +170,7 @@ def test_the_port_has_the_reference_weights(small_torch, small_nnx):
 
 def test_a_model_without_parameters_to_share_is_an_input_error(small_torch):
     with pytest.raises(InputError, match="the tensors do not fit the model"):
-        make_nnx({"weights": None, "config": "default"}, small_torch)
+        PAIR.make_nnx({"weights": None, "config": "default"}, small_torch)
 
 
 @pytest.mark.slow
@@ -187,7 +184,7 @@ def test_the_reference_reconstructs_what_it_encodes_and_decodes(small_torch):
 
 def test_noise_goes_to_one_module_per_signature(small_torch):
     options = PAIR.resolved({"frames": 1, "size": "16x16"})
-    noise = [case for case in cases(small_torch, options, 0) if "/clip" not in case.name]
+    noise = [case for case in PAIR.cases(small_torch, options, 0) if "/clip" not in case.name]
     paths = {case.path for case in noise}
     kinds = {type(small_torch.get_submodule(path)).__name__ for path in paths}
     assert {"CogVideoXResnetBlock3D", "CogVideoXSpatialNorm3D", "Conv2d", "SiLU"} <= kinds
@@ -216,6 +213,6 @@ def test_what_a_single_chunk_leaves_out(encoded, decoded, single, small_torch):
 
     given = [some(count, encode_torch, 3) for count in encoded]
     given += [some(count, decode_torch, 8) for count in decoded]
-    found = unexercised(small_torch, given)
+    found = PAIR.unexercised(small_torch, given)
     assert [gap.split(" ran in one chunk")[0] for gap in found[:-1]] == single
     assert found[-1] == "tiling was off: no seam between tiles"

@@ -64,6 +64,10 @@ class CogVideoXVAEConfig(VAEConfig):
         ratio, odd = 1 << self.time_levels, latent_frames % 2
         return ratio * (latent_frames - odd) + odd
 
+    def latent_frames(self, frames: int) -> int:
+        """Return the number of latent frames that so many frames are encoded to."""
+        return (frames - 1) // (1 << self.time_levels) + 1
+
     @property
     def time_levels(self) -> int:
         """The number of blocks that halve (double) the frames: `int(log2(ratio))`, as diffusers.

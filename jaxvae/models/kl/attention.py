@@ -20,33 +20,23 @@ Image = Float[Array, "b h w c"]
 
 
 class Attention(Module):
-    """A norm, attention and a projection beside a shortcut.
+    """A norm, attention of one head and a projection beside a shortcut.
 
-    Source: diffusers 0.42.1, `Attention` with `AttnProcessor2_0`, with what the blocks of
-    `AutoencoderKL` give: a group norm, biases, no mask and nothing else to attend to. With
-    `fused_projections` query, key and value are one product, as `FusedAttnProcessor2_0` has it; the
-    parameters stay three, so that they are saved, loaded and trained as before.
+    Source: diffusers 0.42.1, `Attention` with `AttnProcessor2_0`, as the blocks of `AutoencoderKL`
+    have it: a group norm, biases, no mask. With `fused_projections` query, key and value are one
+    product, as of `FusedAttnProcessor2_0`; their parameters stay three.
     """
 
     def __init__(
-        self,
-        query_dim: int,
-        heads: int = 8,
-        dim_head: int = 64,
-        dropout: float = 0.0,
-        norm_num_groups: int = 32,
-        eps: float = 1e-5,
-        **build: Unpack[Build],
+        self, query_dim: int, norm_num_groups: int = 32, eps: float = 1e-5, **build: Unpack[Build]
     ):
-        inner = heads * dim_head
-        self.heads = heads
         self.fused_projections = False
         self.group_norm = GroupNorm(norm_num_groups, query_dim, eps, dtype=build["dtype"])
-        self.to_q = Linear(query_dim, inner, **build)
-        self.to_k = Linear(query_dim, inner, **build)
-        self.to_v = Linear(query_dim, inner, **build)
-        projection, drop = Linear(inner, query_dim, **build), Dropout(dropout, rngs=build["rngs"])
-        self.to_out = nnx.List([projection, drop])
+        self.to_q = Linear(query_dim, query_dim, **build)
+        self.to_k = Linear(query_dim, query_dim, **build)
+        self.to_v = Linear(query_dim, query_dim, **build)
+        drop = Dropout(0.0, rngs=build["rngs"])
+        self.to_out = nnx.List([Linear(query_dim, query_dim, **build), drop])
 
     def __call__(self, hidden_states: Image) -> Image:
         """Let every position attend to all."""
@@ -60,8 +50,8 @@ class Attention(Module):
             parts = jnp.split(linear(x, kernel, bias, precision), 3, axis=-1)
         else:
             parts = [one(x) for one in projections]
-        query, key, value = (part.reshape(*x.shape[:2], self.heads, -1) for part in parts)
-        x = attend(query, key, value, precision).reshape(*x.shape[:2], -1)
+        query, key, value = (part[:, :, None] for part in parts)
+        x = attend(query, key, value, precision)[:, :, 0]
         for step in self.to_out:
             x = step(x)
         return add(x.reshape(hidden_states.shape), hidden_states)

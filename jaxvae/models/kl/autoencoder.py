@@ -27,7 +27,7 @@ from jaxvae.run.tiling import Axis, plan_tiles
 
 
 class AutoencoderKL(Autoencoder):
-    """The autoencoder of Stable Diffusion, SDXL, SD3 and FLUX.1. Images are (b, h, w, c) in [-1, 1].
+    """The autoencoder of Stable Diffusion, SDXL, SD3 and FLUX.1: images (b, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKL`. Each block but the last halves height and width:
     512x512 gives 64x64 with four. Neither direction scales, shifts or clips: pipelines do that.
@@ -83,9 +83,7 @@ class AutoencoderKL(Autoencoder):
         if tile_overlap_factor is not None:
             self.tile_overlap_factor = tile_overlap_factor
 
-    def enable_sharding(
-        self, mesh: Mesh, *, time: str | None = None, **axes: str | None
-    ) -> None:
+    def enable_sharding(self, mesh: Mesh, *, time: str | None = None, **axes: str | None) -> None:
         """From now on run over the devices of `mesh`: see `Switches`; an image has no `time`."""
         if time is not None:
             raise ValueError(

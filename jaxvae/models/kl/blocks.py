@@ -1,11 +1,11 @@
 """Resnets, and the down, mid and up blocks made of them and of attention.
 
-Source: diffusers 0.42.1, `resnet.py` and `unet_2d_blocks.py`. Arguments that `AutoencoderKL` never
-gives otherwise than they are by default are left out: a time embedding, an output scale.
+Source: diffusers 0.42.1, `resnet.py` and `unet_2d_blocks.py`. Arguments that `AutoencoderKL` gives
+to all of them alike are left out: no time embedding, no output scale, no dropout, one head.
 """
 
-from collections.abc import Sequence
-from typing import Any, Unpack
+from itertools import pairwise
+from typing import Any, ClassVar, Unpack
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -19,6 +19,9 @@ from jaxvae.models.kl.attention import Attention, Image
 from jaxvae.models.kl.resampling import Downsample2D, Upsample2D
 from jaxvae.run.gradient_checkpointing import call
 
+EPS = 1e-6
+"""Of every norm of the model."""
+
 
 class ResnetBlock2D(Module):
     """Two normalised, activated convolutions beside a shortcut.
@@ -30,16 +33,14 @@ class ResnetBlock2D(Module):
         self,
         in_channels: int,
         out_channels: int,
-        dropout: float = 0.0,
         groups: int = 32,
-        eps: float = 1e-6,
         non_linearity: str = "swish",
         **build: Unpack[Build],
     ):
-        self.norm1 = GroupNorm(groups, in_channels, eps, dtype=build["dtype"])
+        self.norm1 = GroupNorm(groups, in_channels, EPS, dtype=build["dtype"])
         self.conv1 = Conv2d(in_channels, out_channels, 3, padding=1, **build)
-        self.norm2 = GroupNorm(groups, out_channels, eps, dtype=build["dtype"])
-        self.dropout = Dropout(dropout, rngs=build["rngs"])
+        self.norm2 = GroupNorm(groups, out_channels, EPS, dtype=build["dtype"])
+        self.dropout = Dropout(0.0, rngs=build["rngs"])
         self.conv2 = Conv2d(out_channels, out_channels, 3, padding=1, **build)
         self.nonlinearity = get_activation(non_linearity)
         changes = in_channels != out_channels
@@ -54,152 +55,102 @@ class ResnetBlock2D(Module):
         return add(input_tensor, x)
 
 
-class DownEncoderBlock2D(Module):
-    """Resnets, then a downsampler unless it is the last block.
+class Resnets(Module):
+    """Resnets, with attention behind each if the class `attends`, then a sampler if there is one.
 
-    Source: diffusers 0.42.1, `DownEncoderBlock2D`.
+    Source: diffusers 0.42.1: what the four classes below have in common.
     """
+
+    attends: ClassVar[bool] = False
+    samplers: ClassVar[str]
+    """The attribute that holds the sampler."""
+    sampler: ClassVar[type[Downsample2D | Upsample2D]]
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        dropout: float = 0.0,
         num_layers: int = 1,
-        resnet_eps: float = 1e-6,
         resnet_act_fn: str = "swish",
         resnet_groups: int = 32,
-        add_downsample: bool = True,
-        downsample_padding: int = 1,
+        add_sampler: bool = True,
         **build: Unpack[Build],
     ):
         channels = [in_channels] + [out_channels] * num_layers
-        resnet = (dropout, resnet_groups, resnet_eps, resnet_act_fn)
-        self.resnets = _resnets(channels, resnet, build)
-        self.downsamplers: nnx.List[Downsample2D] | None
-        if add_downsample:
-            sampler = Downsample2D(out_channels, out_channels, downsample_padding, **build)
-            self.downsamplers = nnx.List([sampler])
-        else:
-            self.downsamplers = None
+        self.resnets = nnx.List(
+            ResnetBlock2D(*pair, resnet_groups, resnet_act_fn, **build)
+            for pair in pairwise(channels)
+        )
+        if self.attends:
+            self.attentions = nnx.List(
+                Attention(out_channels, resnet_groups, EPS, **build) for _ in self.resnets
+            )
+        made = nnx.List([self.sampler(out_channels, **build)]) if add_sampler else None
+        setattr(self, self.samplers, made)
 
     def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c2"]:
-        """Return the output, half as large."""
-        return _run(self, hidden_states, self.downsamplers)
+        """Return the output, larger or smaller."""
+        for i, resnet in enumerate(self.resnets):
+            hidden_states = resnet(hidden_states)
+            if self.attends:
+                hidden_states = self.attentions[i](hidden_states)
+        for sampler in getattr(self, self.samplers) or ():
+            hidden_states = sampler(hidden_states)
+        return hidden_states
+
+
+class DownEncoderBlock2D(Resnets):
+    """Resnets, then a downsampler. Source: diffusers 0.42.1, `DownEncoderBlock2D`."""
+
+    samplers, sampler = "downsamplers", Downsample2D
 
 
 class AttnDownEncoderBlock2D(DownEncoderBlock2D):
-    """The same, with attention behind every resnet.
+    """The same with attention. Source: diffusers 0.42.1, `AttnDownEncoderBlock2D`."""
 
-    Source: diffusers 0.42.1, `AttnDownEncoderBlock2D`.
-    """
+    attends = True
 
-    def __init__(self, in_channels: int, out_channels: int, num_layers: int = 1, **options: Any):
-        super().__init__(in_channels, out_channels, num_layers=num_layers, **options)
-        self.attentions = _attentions(out_channels, num_layers, **options)
+
+class UpDecoderBlock2D(Resnets):
+    """Resnets, then an upsampler. Source: diffusers 0.42.1, `UpDecoderBlock2D`."""
+
+    samplers, sampler = "upsamplers", Upsample2D
+
+
+class AttnUpDecoderBlock2D(UpDecoderBlock2D):
+    """The same with attention. Source: diffusers 0.42.1, `AttnUpDecoderBlock2D`."""
+
+    attends = True
 
 
 class UNetMidBlock2D(Module):
-    """A resnet, then attention and a resnet; attention only with `add_attention`.
+    """Two resnets, with attention between them if `add_attention`.
 
-    Source: diffusers 0.42.1, `UNetMidBlock2D`.
+    Source: diffusers 0.42.1, `UNetMidBlock2D` with one layer.
     """
 
     def __init__(
         self,
         in_channels: int,
-        dropout: float = 0.0,
-        num_layers: int = 1,
-        resnet_eps: float = 1e-6,
         resnet_act_fn: str = "swish",
         resnet_groups: int = 32,
         add_attention: bool = True,
         **build: Unpack[Build],
     ):
         self.gradient_checkpointing = False
-        resnet = (dropout, resnet_groups, resnet_eps, resnet_act_fn)
-        self.resnets = _resnets([in_channels] * (num_layers + 2), resnet, build)
-        options = {"resnet_groups": resnet_groups, "resnet_eps": resnet_eps, **build}
-        self.attentions = _attentions(in_channels, num_layers if add_attention else 0, **options)
+        self.attentions = nnx.List(
+            Attention(in_channels, resnet_groups, EPS, **build) for _ in range(add_attention)
+        )
+        self.resnets = nnx.List(
+            ResnetBlock2D(in_channels, in_channels, resnet_groups, resnet_act_fn, **build)
+            for _ in range(2)
+        )
 
     def __call__(self, hidden_states: Image) -> Image:
         """Return the output, of the same size."""
-        first, *others = self.resnets
+        first, second = self.resnets
         x = first(hidden_states)
-        for i, resnet in enumerate(others):
-            if self.attentions:
-                x = self.attentions[i](x)
-            x = call(resnet, self.gradient_checkpointing, x)
-        return x
-
-
-class UpDecoderBlock2D(Module):
-    """Resnets, then an upsampler unless it is the last block.
-
-    Source: diffusers 0.42.1, `UpDecoderBlock2D`.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        dropout: float = 0.0,
-        num_layers: int = 1,
-        resnet_eps: float = 1e-6,
-        resnet_act_fn: str = "swish",
-        resnet_groups: int = 32,
-        add_upsample: bool = True,
-        **build: Unpack[Build],
-    ):
-        channels = [in_channels] + [out_channels] * num_layers
-        resnet = (dropout, resnet_groups, resnet_eps, resnet_act_fn)
-        self.resnets = _resnets(channels, resnet, build)
-        self.upsamplers: nnx.List[Upsample2D] | None
-        if add_upsample:
-            self.upsamplers = nnx.List([Upsample2D(out_channels, out_channels, **build)])
-        else:
-            self.upsamplers = None
-
-    def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c2"]:
-        """Return the output, twice as large."""
-        return _run(self, hidden_states, self.upsamplers)
-
-
-class AttnUpDecoderBlock2D(UpDecoderBlock2D):
-    """The same, with attention behind every resnet.
-
-    Source: diffusers 0.42.1, `AttnUpDecoderBlock2D`.
-    """
-
-    def __init__(self, in_channels: int, out_channels: int, num_layers: int = 1, **options: Any):
-        super().__init__(in_channels, out_channels, num_layers=num_layers, **options)
-        self.attentions = _attentions(out_channels, num_layers, **options)
-
-
-def _resnets(
-    channels: Sequence[int], resnet: tuple[float, int, float, str], build: Build
-) -> nnx.List[ResnetBlock2D]:
-    pairs = zip(channels, channels[1:], strict=False)
-    return nnx.List(ResnetBlock2D(before, after, *resnet, **build) for before, after in pairs)
-
-
-def _attentions(channels: int, count: int, **options: Any) -> nnx.List[Attention]:
-    """As many as resnets, each of one head."""
-    build: Build = {name: options[name] for name in Build.__annotations__}  # type: ignore[assignment]
-    groups, eps = options["resnet_groups"], options["resnet_eps"]
-    return nnx.List(
-        Attention(channels, 1, channels, norm_num_groups=groups, eps=eps, **build)
-        for _ in range(count)
-    )
-
-
-def _run(block: Any, x: Image, samplers: Sequence[Any] | None) -> Float[Array, "b h2 w2 c2"]:
-    """Run resnets, each with its attention where the block has it, then the sampler."""
-    attentions = getattr(block, "attentions", None)
-    for i, resnet in enumerate(block.resnets):
-        x = resnet(x)
-        if attentions is not None:
-            x = attentions[i](x)
-    for sampler in samplers or ():
-        x = sampler(x)
-    return x
+        for attention in self.attentions:
+            x = attention(x)
+        output: Any = call(second, self.gradient_checkpointing, x)
+        return output

@@ -1,6 +1,7 @@
 """The encoder and the decoder of images.
 
-Source: diffusers 0.42.1, `vae.py`.
+Source: diffusers 0.42.1, `vae.py`. Quirk of the source, kept: `act_fn` does not reach `conv_act`,
+which is always SiLU.
 """
 
 from typing import Any, Unpack
@@ -19,35 +20,18 @@ from jaxvae.run.gradient_checkpointing import call
 
 
 class Encoder(Module):
-    """Image to moments: mean and log variance by channel.
-
-    Source: diffusers 0.42.1, `Encoder`. Quirk of the source, kept: `act_fn` does not reach
-    `conv_act`, which is always SiLU.
-    """
+    """Image to moments: mean and log variance by channel. Source: diffusers 0.42.1, `Encoder`."""
 
     def __init__(self, config: KLVAEConfig, **build: Unpack[Build]):
         """Build from the model's configuration."""
         channels = config.block_out_channels
         self.gradient_checkpointing = False
         self.conv_in = Conv2d(config.in_channels, channels[0], 3, padding=1, **build)
-        self.down_blocks: nnx.List[Any] = nnx.List([])
-        for i, name in enumerate(config.down_block_types):
-            block = getattr(blocks, name)(
-                channels[max(i - 1, 0)],
-                channels[i],
-                num_layers=config.layers_per_block,
-                resnet_eps=1e-6,
-                resnet_act_fn=config.act_fn,
-                resnet_groups=config.norm_num_groups,
-                add_downsample=i < len(channels) - 1,
-                downsample_padding=0,
-                **build,
-            )
-            self.down_blocks.append(block)
-        self.mid_block = _mid_block(config, build)
-        self.conv_norm_out = GroupNorm(
-            config.norm_num_groups, channels[-1], eps=1e-6, dtype=build["dtype"]
+        self.down_blocks = _blocks(
+            config, config.down_block_types, channels, config.layers_per_block, build
         )
+        self.mid_block = _mid_block(config, build)
+        self.conv_norm_out = _norm(config, channels[-1], build)
         self.conv_act = SiLU()
         self.conv_out = Conv2d(channels[-1], 2 * config.latent_channels, 3, padding=1, **build)
 
@@ -60,10 +44,9 @@ class Encoder(Module):
 
 
 class Decoder(Module):
-    """Latent to image.
+    """Latent to image. Source: diffusers 0.42.1, `Decoder`.
 
-    Source: diffusers 0.42.1, `Decoder`. Quirks of the source, kept: an up block has
-    `layers_per_block + 1` resnets, and `act_fn` does not reach `conv_act`.
+    Quirk of the source, kept: an up block has `layers_per_block + 1` resnets.
     """
 
     def __init__(self, config: KLVAEConfig, **build: Unpack[Build]):
@@ -72,22 +55,10 @@ class Decoder(Module):
         self.gradient_checkpointing = False
         self.conv_in = Conv2d(config.latent_channels, channels[0], 3, padding=1, **build)
         self.mid_block = _mid_block(config, build)
-        self.up_blocks: nnx.List[Any] = nnx.List([])
-        for i, name in enumerate(config.up_block_types):
-            block = getattr(blocks, name)(
-                channels[max(i - 1, 0)],
-                channels[i],
-                num_layers=config.layers_per_block + 1,
-                resnet_eps=1e-6,
-                resnet_act_fn=config.act_fn,
-                resnet_groups=config.norm_num_groups,
-                add_upsample=i < len(channels) - 1,
-                **build,
-            )
-            self.up_blocks.append(block)
-        self.conv_norm_out = GroupNorm(
-            config.norm_num_groups, channels[-1], eps=1e-6, dtype=build["dtype"]
+        self.up_blocks = _blocks(
+            config, config.up_block_types, channels, config.layers_per_block + 1, build
         )
+        self.conv_norm_out = _norm(config, channels[-1], build)
         self.conv_act = SiLU()
         self.conv_out = Conv2d(channels[-1], config.out_channels, 3, padding=1, **build)
 
@@ -99,12 +70,31 @@ class Decoder(Module):
         return self.conv_out(self.conv_act(self.conv_norm_out(sample)))
 
 
+def _blocks(
+    config: KLVAEConfig,
+    kinds: tuple[str, ...],
+    channels: tuple[int, ...],
+    layers: int,
+    build: Build,
+) -> nnx.List[Any]:
+    """All but the last with a sampler."""
+    shared = (layers, config.act_fn, config.norm_num_groups)
+    made = zip(kinds, (channels[0], *channels), channels, strict=False)
+    return nnx.List(
+        getattr(blocks, kind)(*pair, *shared, i < len(kinds) - 1, **build)
+        for i, (kind, *pair) in enumerate(made)
+    )
+
+
 def _mid_block(config: KLVAEConfig, build: Build) -> blocks.UNetMidBlock2D:
     return blocks.UNetMidBlock2D(
         config.block_out_channels[-1],
-        resnet_eps=1e-6,
-        resnet_act_fn=config.act_fn,
-        resnet_groups=config.norm_num_groups,
-        add_attention=config.mid_block_add_attention,
+        config.act_fn,
+        config.norm_num_groups,
+        config.mid_block_add_attention,
         **build,
     )
+
+
+def _norm(config: KLVAEConfig, channels: int, build: Build) -> GroupNorm:
+    return GroupNorm(config.norm_num_groups, channels, blocks.EPS, dtype=build["dtype"])

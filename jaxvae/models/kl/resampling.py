@@ -15,23 +15,18 @@ from jaxvae.models.kl.attention import Image
 
 
 class Downsample2D(Module):
-    """Halve height and width.
+    """Halve height and width: 17 -> 8 -> 4 -> 2.
 
-    Source: diffusers 0.42.1, `Downsample2D` with `use_conv`. Without `padding` one row of zeros at
-    the bottom and one column at the right, then a convolution with stride 2: 17 -> 8 -> 4 -> 2.
+    Source: diffusers 0.42.1, `Downsample2D` with `use_conv` and no padding of its own: one row of
+    zeros at the bottom and one column at the right, then a convolution with stride 2.
     """
 
-    def __init__(
-        self, channels: int, out_channels: int, padding: int = 1, **build: Unpack[Build]
-    ):
-        self.padding = padding
-        self.conv = Conv2d(channels, out_channels, 3, stride=2, padding=padding, **build)
+    def __init__(self, channels: int, **build: Unpack[Build]):
+        self.conv = Conv2d(channels, channels, 3, stride=2, **build)
 
-    def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c2"]:
+    def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c"]:
         """Return the smaller image."""
-        if self.padding == 0:
-            hidden_states = jnp.pad(hidden_states, ((0, 0), (0, 1), (0, 1), (0, 0)))
-        return self.conv(hidden_states)
+        return self.conv(jnp.pad(hidden_states, ((0, 0), (0, 1), (0, 1), (0, 0))))
 
 
 class Upsample2D(Module):
@@ -40,10 +35,10 @@ class Upsample2D(Module):
     Source: diffusers 0.42.1, `Upsample2D` with `use_conv`.
     """
 
-    def __init__(self, channels: int, out_channels: int, **build: Unpack[Build]):
-        self.conv = Conv2d(channels, out_channels, 3, padding=1, **build)
+    def __init__(self, channels: int, **build: Unpack[Build]):
+        self.conv = Conv2d(channels, channels, 3, padding=1, **build)
 
-    def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c2"]:
+    def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c"]:
         """Return the larger image."""
         _, height, width, _ = hidden_states.shape
         larger = nearest_resize(hidden_states[:, None], (1, 2 * height, 2 * width))

@@ -1,0 +1,1 @@
+"""The pair of the autoencoder of images: reference, ladder, known mistakes."""
