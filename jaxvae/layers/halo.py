@@ -57,7 +57,8 @@ def prepend(
 ) -> tuple[Float[Array, "b t2 h w c"], Float[Array, "b past h w c"]]:
     """Put the `past` frames in front, and return the last `count` of all beside it.
 
-    In a first chunk, which has none, `count` zeros stand there, or the first frame `count` times.
+    In a first chunk, which has none, `count` zeros stand there, or the first frame `count` times;
+    before fewer frames than `count` zeros do.
     """
     if isinstance(past, Halo):
         past, cache = past.exchange(inputs)
@@ -65,5 +66,7 @@ def prepend(
     if past is None:
         first = jnp.repeat(inputs[:, :1], count, axis=1)
         past = first if repeat else jnp.zeros_like(first)
+    missing = max(count - past.shape[1], 0)
+    past = jnp.pad(past, ((0, 0), (missing, 0), (0, 0), (0, 0), (0, 0)))
     longer = jnp.concatenate([past, inputs], axis=1)
     return longer, longer[:, -count:]

@@ -121,7 +121,7 @@ def _attention(
     """Attention with a softmax along another axis, other parts, or only inside of rows."""
 
     def mistaken(module: Any, right: Right, x: Array) -> Any:
-        batch, frames, height, width, channels = x.shape
+        height, width, channels = x.shape[2:]
         qkv = module.to_qkv(module.norm(x.reshape(-1, height, width, channels)))
         qkv = qkv.reshape(-1, width if rows else height * width, 3 * channels)
         parts = jnp.split(qkv, 3, axis=-1)
