@@ -2,11 +2,13 @@
 
     make bench-gpu
     make bench-gpu ARGS='--minutes 20'
+    make bench-gpu ARGS='--model kl'
 
 The GPU builds of JAX and of PyTorch that are installed are used, whatever their versions. What one
 of them cannot do (no GPU, too little memory, no compiler) is a row that says so. Rows come in the
 order of their importance, and each is written to `reports/bench/gpu.json` and `gpu.md` when it is
-done. Both sides of a row take turns, run by run. `--device cpu --tiny` shows that it works.
+done (`gpu-kl` of another model). Both sides of a row take turns, run by run. `--device cpu --tiny`
+shows that it works.
 """
 
 import os
@@ -27,7 +29,7 @@ import click
 import numpy as np
 
 from bench.options import OUT, ROUNDS
-from bench.sides import Failed, Side, Spec, in_turn
+from bench.sides import MODELS, Failed, Side, Spec, in_turn
 from parity.core.files import write_all
 from parity.host.environment import commit
 from tools.tables import markdown as table
@@ -46,6 +48,7 @@ class Row:
     height: int
     width: int
     layout: str = "contiguous"
+    model: str = "cogvideox"
 
     @property
     def name(self) -> str:
@@ -57,30 +60,36 @@ class Row:
         """Settings that the process of one side gets."""
         shape = (self.frames, self.height, self.width)
         layout = self.layout if framework == "PyTorch" else "contiguous"
-        return Spec(framework, device, config, self.direction, self.dtype, *shape, layout)
+        side = (framework, device, config, self.direction, self.dtype)
+        return Spec(*side, *shape, layout, self.model)
 
 
-def plan(tiny: bool) -> list[Row]:
+def plan(tiny: bool, model: str = "cogvideox") -> list[Row]:
     """Every row, the most important first."""
-    clip = (9, 16, 24) if tiny else (9, 64, 64)
-    small, large = ((9, 16, 24), (9, 32, 24)) if tiny else ((49, 480, 720), (49, 768, 1360))
+    images = model == "kl"
+    frames = 1 if images else 9
+    channels_last = "channels_last" if images else "channels_last_3d"
+    clip = (frames, 16, 24) if tiny else (frames, 64, 64)
+    small, large = ((1, 512, 512), (1, 1024, 1024)) if images else ((49, 480, 720), (49, 768, 1360))
+    if tiny:
+        small, large = (frames, 16, 24), (frames, 32, 24)
     both = ("decode", "encode")
     accuracy = [
-        Row("accuracy", direction, dtype, *clip)
+        Row("accuracy", direction, dtype, *clip, model=model)
         for dtype in ("float32", "tf32", "bfloat16")
         for direction in both
     ]
     timed = [
         ("bfloat16", small, "contiguous"),
         ("bfloat16", large, "contiguous"),
-        ("bfloat16", small, "channels_last_3d"),
+        ("bfloat16", small, channels_last),
         ("float32", small, "contiguous"),
         ("bfloat16", small, "compile"),
-        ("bfloat16", large, "channels_last_3d"),
+        ("bfloat16", large, channels_last),
         ("bfloat16", large, "compile"),
     ]
     return accuracy + [
-        Row("time", direction, dtype, *size, layout)
+        Row("time", direction, dtype, *size, layout, model)
         for dtype, size, layout in timed
         for direction in both
     ]
@@ -201,16 +210,16 @@ def _times(row: Record) -> list[str]:
     return [*cells, ", ".join(notes)]
 
 
-def environment(device: str, config: str) -> Record:
+def environment(device: str, config: str, model: str = "cogvideox") -> Record:
     """The machine, the driver, and what each framework says of itself."""
-    found: Record = {"commit": commit(), "python": platform.python_version()}
+    found: Record = {"model": model, "commit": commit(), "python": platform.python_version()}
     found["platform"] = platform.platform()
     if shutil.which("nvidia-smi"):
         query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv"]
         done = subprocess.run(query, capture_output=True, text=True, check=False)
         found["nvidia-smi"] = "; ".join((done.stdout or done.stderr).splitlines())
     for framework in ("PyTorch", "JAX"):
-        spec = Spec(framework, device, config, "decode", "float32", 1, 16, 16)
+        spec = Spec(framework, device, config, "decode", "float32", 1, 16, 16, model=model)
         with Side(spec) as side:
             try:
                 about = side.ask("about")
@@ -244,6 +253,7 @@ def measure(
 
 
 @click.command()
+@click.option("--model", type=click.Choice([*MODELS]), default="cogvideox", show_default=True)
 @click.option(
     "--minutes",
     type=click.FloatRange(0),
@@ -262,10 +272,17 @@ def measure(
 )
 @OUT
 def main(
-    minutes: float, rounds: int, device: str, tiny: bool, profile: Path | None, out: Path
+    model: str,
+    minutes: float,
+    rounds: int,
+    device: str,
+    tiny: bool,
+    profile: Path | None,
+    out: Path,
 ) -> None:
     """Measure row by row, and write the tables after each."""
-    config = "small" if tiny else "default"
+    config = "small" if tiny else MODELS[model]
+    name = "gpu" if model == "cogvideox" else f"gpu-{model}"
     begun = time.monotonic()
     references: dict[str, np.ndarray] = {}
 
@@ -284,12 +301,13 @@ def main(
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", compiled)
         report: Record = {
             "command": shlex.join(["python", "-m", "bench.gpu", *sys.argv[1:]]),
-            "environment": environment(device, config),
+            "environment": environment(device, config, model),
             "rows": [],
         }
-        for record in measure(plan(tiny), run, late, minutes):
+        for record in measure(plan(tiny, model), run, late, minutes):
             report["rows"].append(record)
-            write_all(out, {"gpu.json": dumps(report, indent=1), "gpu.md": markdown(report)})
+            files = {"json": dumps(report, indent=1), "md": markdown(report)}
+            write_all(out, {f"{name}.{kind}": text for kind, text in files.items()})
             click.echo(dumps(record))
 
 

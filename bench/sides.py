@@ -1,4 +1,4 @@
-"""The autoencoder on PyTorch and on JAX, each in a process of its own, asked for one run at a time.
+"""An autoencoder on PyTorch and on JAX, each in a process of its own, asked for one run at a time.
 
 Memory that a framework has taken from a GPU it keeps until its process ends, hence the processes.
 """
@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,8 +23,8 @@ class Spec:
     """The content of a process: a model, an input and how they are run.
 
     `dtype` is float32, tf32 (float32 whose products may be rounded to TF32), bfloat16 or, of
-    PyTorch alone, float64. `layout` is contiguous, channels_last_3d or compile, of PyTorch alone.
-    Frames, height and width are those of the video.
+    PyTorch alone, float64. `layout` is contiguous, channels_last, channels_last_3d or compile, of
+    PyTorch alone. Frames, height and width are those of the video; an image has one frame.
     """
 
     framework: str
@@ -35,6 +36,23 @@ class Spec:
     height: int
     width: int
     layout: str = "contiguous"
+    model: str = "cogvideox"
+
+
+MODELS = {"cogvideox": "default", "kl": "sd"}
+"""The pairs that can be measured, and the name of their full size."""
+
+
+def family(model: str) -> Any:
+    """Return the classes and configurations of a pair."""
+    return import_module(f"jaxvae.pairs.{model}.pair").FAMILY
+
+
+def config_of(spec: Spec) -> Any:
+    """Return the configuration of a model."""
+    from jaxvae.pairs.port import read_config
+
+    return read_config(family(spec.model).configs, spec.config)
 
 
 PATIENCE = 1800
@@ -54,15 +72,17 @@ class Failed(Exception):
 
 
 def make_input(spec: Spec, config: Any) -> np.ndarray:
-    """Noise, channels last, float32: a video within [-1, 1], or a latent of N(0, 1)."""
+    """Noise, channels last, float32: a video or image within [-1, 1], or a latent of N(0, 1)."""
     noise = np.random.default_rng(0)
-    if spec.direction == "encode":
-        shape = (1, spec.frames, spec.height, spec.width, config.in_channels)
-        return noise.uniform(-1, 1, shape).astype(np.float32)
-    shrink = config.spatial_ratio
-    frames = (spec.frames - 1) // config.temporal_compression_ratio + 1
-    shape = (1, frames, spec.height // shrink, spec.width // shrink, config.latent_channels)
-    return noise.standard_normal(shape).astype(np.float32)
+    encodes, shrink = spec.direction == "encode", config.spatial_ratio
+    axes = {"batch": 1, "frames": spec.frames, "height": spec.height, "width": spec.width}
+    if not encodes:
+        latent = (config.latent_frames(spec.frames), spec.height // shrink, spec.width // shrink)
+        axes.update(zip(("frames", "height", "width"), latent, strict=True))
+    channels = config.in_channels if encodes else config.latent_channels
+    shape = (*(axes[name] for name in family(spec.model).model.axes), channels)
+    values = noise.uniform(-1, 1, shape) if encodes else noise.standard_normal(shape)
+    return values.astype(np.float32)
 
 
 class TorchSide:
@@ -75,9 +95,6 @@ class TorchSide:
         if spec.device == "gpu" and not torch.cuda.is_available():
             raise Failed("this PyTorch finds no CUDA device")
 
-        from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.reference import make_torch
-
         self.torch, self.spec = torch, spec
         self.cuda = spec.device == "gpu"
         place = "cuda" if self.cuda else "cpu"
@@ -85,16 +102,17 @@ class TorchSide:
         torch.backends.cuda.matmul.allow_tf32 = spec.dtype == "tf32"
         torch.backends.cudnn.allow_tf32 = spec.dtype == "tf32"
         # torch's own `to`: that of diffusers says that it had rather be asked otherwise
-        model = torch.nn.Module.to(make_torch(None, spec.config, 0), place, dtype)
-        x = torch.from_numpy(make_input(spec, read_config(spec.config)))
-        self.x = x.permute(0, 4, 1, 2, 3).contiguous().to(place, dtype)
-        if spec.layout == "channels_last_3d":
+        reference = family(spec.model).prepare().make_torch(None, spec.config, 0)
+        model = torch.nn.Module.to(reference, place, dtype)
+        x = torch.from_numpy(make_input(spec, config_of(spec)))
+        self.x = x.movedim(-1, 1).contiguous().to(place, dtype)
+        if spec.layout.startswith("channels_last"):
             for module in model.modules():
                 if isinstance(module, torch.nn.Conv3d):
                     module.to(memory_format=torch.channels_last_3d)
                 if isinstance(module, torch.nn.Conv2d):
                     module.to(memory_format=torch.channels_last)
-            self.x = self.x.to(memory_format=torch.channels_last_3d)
+            self.x = self.x.to(memory_format=getattr(torch, spec.layout))
         if spec.direction == "encode":
             self.call = lambda x: model.encode(x).latent_dist.parameters
         else:
@@ -114,7 +132,7 @@ class TorchSide:
 
     def output(self) -> np.ndarray:
         """Return the output of a run, channels last, float64."""
-        output = self._run().permute(0, 2, 3, 4, 1)
+        output = self._run().movedim(1, -1)
         return np.asarray(output.double().cpu().numpy())
 
     def memory(self) -> dict[str, int]:
@@ -161,10 +179,7 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae import AutoencoderKLCogVideoX
-        from jaxvae.pairs.cogvideox.ladder import read_config
-        from jaxvae.pairs.cogvideox.pair import state_of
-        from jaxvae.pairs.cogvideox.reference import make_torch
+        from jaxvae.pairs.family import state_of
 
         try:
             self.device = jax.devices(spec.device)[0]
@@ -173,10 +188,10 @@ class JaxSide:
         self.jax, self.spec = jax, spec
         dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
         precision = "default" if spec.dtype == "tf32" else "highest"
-        config = read_config(spec.config)
-        weights = state_of(make_torch(None, spec.config, 0))
+        config, pair = config_of(spec), family(spec.model)
+        weights = state_of(pair.prepare().make_torch(None, spec.config, 0))
         with jax.default_device(self.device):
-            self.vae = AutoencoderKLCogVideoX.from_torch_state(config, weights, dtype, precision)
+            self.vae = pair.model.from_torch_state(config, weights, dtype, precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
 
     def tile(self) -> None:

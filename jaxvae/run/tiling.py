@@ -65,15 +65,14 @@ def plan_axis(
     if step < 1:
         raise ValueError(
             f"tiling: tiles of {tile} in {axis} that overlap by {factor:g} advance by {step},"
-            f" expected at least 1; enlarge tile_sample_min_{axis} or lower"
-            f" tile_overlap_factor_{axis}"
+            f" expected at least 1; enlarge the tile, or lower its overlap"
         )
     tiles = tuple((start, min(start + tile, size)) for start in range(0, size, step))
     shortest = min(end - start for start, end in tiles)
     if shortest < smallest:
         raise ValueError(
             f"tiling: {size} in {axis} leaves a tile of {shortest}, and the model needs {smallest};"
-            f" change tile_sample_min_{axis} ({tile}) or tile_overlap_factor_{axis} ({factor:g})"
+            f" change the tile ({tile}) or its overlap ({factor:g})"
         )
     return Axis(tiles, blend, output_tile - blend)
 

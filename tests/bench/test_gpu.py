@@ -1,13 +1,14 @@
 """The GPU benchmark, on the CPU: sides that agree, failures that are rows, a budget that ends."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from bench import gpu
-from bench.sides import Failed, JaxSide, Side, Spec, TorchSide, short_of_memory
+from bench.sides import MODELS, Failed, JaxSide, Side, Spec, TorchSide, family, short_of_memory
 
 TINY = Spec("JAX", "cpu", "small", "decode", "float32", 9, 16, 24)
 
@@ -28,10 +29,18 @@ class Scripted:
         return answer
 
 
-def test_both_sides_make_the_same_of_the_same_input():
-    ours, theirs = JaxSide(TINY), TorchSide(TINY)
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        (TINY, (1, 9, 16, 24, 3)),
+        (replace(TINY, model="kl", frames=1), (1, 16, 24, 3)),
+        (replace(TINY, model="kl", layout="channels_last", direction="encode"), (1, 4, 6, 8)),
+    ],
+)
+def test_both_sides_make_the_same_of_the_same_input(spec, shape):
+    ours, theirs = JaxSide(spec), TorchSide(spec)
     output, reference = ours.output(), theirs.output()
-    assert output.shape == (1, 9, 16, 24, 3)
+    assert output.shape == shape
     found = gpu.distance(output, reference)
     assert 0 < found["rms"] < 1e-5
     assert 0 < found["max"] < 1e-5
@@ -133,6 +142,14 @@ def test_the_most_important_rows_come_first():
     assert rows[6].name == "time decode bfloat16 49x480x720 contiguous"
     assert len({row.name for row in rows}) == len(rows)
     assert all(row.kind == "time" for row in rows[6:])
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model_has_rows(model):
+    rows = gpu.plan(tiny=False, model=model)
+    assert {row.model for row in rows} == {model}
+    assert len({row.name for row in rows}) == len(rows) == len(gpu.plan(tiny=True))
+    assert MODELS[model] in family(model).configs
 
 
 def test_distance():

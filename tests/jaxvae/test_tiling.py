@@ -287,7 +287,7 @@ def test_enable_and_disable_set_what_diffusers_sets(tiles):
     ("direction", "size", "tile", "overlap", "message"),
     [
         ("encode", 40, 16, 0.99, r"tiles of 16 in height that overlap by 0.99 advance by 0"),
-        ("encode", 40, 16, 1.5, r"advance by -8, expected at least 1; enlarge tile_sample_min_he"),
+        ("encode", 40, 16, 1.5, r"advance by -8, expected at least 1; enlarge the tile"),
         ("decode", 10, 3, 0.25, r"tiles of 0 in height .* advance by 0"),
         ("encode", 27, 16, 0.25, r"27 in height leaves a tile of 3, and the model needs 4"),
     ],

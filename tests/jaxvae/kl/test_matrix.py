@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from jaxvae import AutoencoderKL
 from tests.jaxvae.kl.conftest import blocks
+from tests.jaxvae.test_autoencoder import _products
 
 LIMIT = 2e-5  # relative to the largest value
 AS_TORCH = 1.1  # times as far from float64 as PyTorch's own result
@@ -52,8 +53,8 @@ def test_odd_sizes_and_a_batch(bridge, kl):
 
 
 def test_tiles_and_slices(bridge, kl):
-    ours, x, moments = compare(bridge, kl, "encode", (2, 27, 19, 3), TILE)
-    windows = ours.sample_windows((2, 1, 27, 19, 3))
+    ours, x, moments = compare(bridge, kl, "encode", (2, 29, 19, 3), TILE)
+    windows = ours.sample_windows((2, 1, 29, 19, 3))
     assert [len(axis.tiles) for axis in (windows.rows, windows.columns)] == [3, 2]
     ours.enable_slicing()
     assert bridge.error(run(ours, "encode", x), moments) < 5e-6
@@ -62,12 +63,12 @@ def test_tiles_and_slices(bridge, kl):
     assert bridge.error(run(ours, "encode", x), moments) > 1e-3  # another function
 
 
-@pytest.mark.parametrize("direction", ["encode", pytest.param("decode", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("direction", ["encode", "decode"])
 def test_bfloat16_is_as_near_to_float64_as_in_pytorch(bridge, kl, direction):
     theirs = bridge.clone(kl.theirs).bfloat16()
     state = bridge.state(copy.deepcopy(theirs).float())
     ours = AutoencoderKL.from_torch_state(kl.ours.config, state, jnp.bfloat16)
-    shape = {"encode": (1, 23, 19, 3), "decode": (1, 5, 4, 4)}[direction]
+    shape = {"encode": (2, 47, 38, 3), "decode": (2, 11, 9, 4)}[direction]
     x = np.asarray(jnp.asarray(bridge.normal(*shape), jnp.bfloat16), np.float32)
     output = run(ours, direction, x)
     assert output.dtype == jnp.bfloat16
@@ -89,18 +90,23 @@ def test_float64(bridge, kl):
             assert bridge.error(run(ours, direction, x), exact) < 1e-13
 
 
+def products(module, x):
+    traced = jax.make_jaxpr(lambda x: module(x))(x)  # kept by the function, hence a new one
+    return len(list(_products(traced.jaxpr)))
+
+
 def test_fused_projections(bridge, kl):
     ours, theirs = bridge.clone(kl.ours), bridge.clone(kl.theirs)
     x = bridge.normal(1, 16, 8, 16)
     attention = theirs.encoder.mid_block.attentions[0]
-    before = str(jax.make_jaxpr(ours.encoder.mid_block.attentions[0])(x)).count("dot_general")
+    fused = ours.encoder.mid_block.attentions[0]
+    assert products(fused, x) == 6
     for vae in (ours, theirs):
         vae.fuse_qkv_projections()
-    fused = ours.encoder.mid_block.attentions[0]
-    assert str(jax.make_jaxpr(fused)(x)).count("dot_general") == before - 2
+    assert products(fused, x) == 4
     assert bridge.error(fused(x), bridge.last(attention(bridge.first(x)))) < LIMIT
     ours.unfuse_qkv_projections()
-    assert str(jax.make_jaxpr(fused)(x)).count("dot_general") == before
+    assert products(fused, x) == 6
 
 
 CONFIGS = {
