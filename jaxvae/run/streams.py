@@ -32,13 +32,16 @@ def run_stream(
         yield windows.join(run)
 
 
-def regroup(arrays: Iterable[Video], bounds: list[Bounds], total: int) -> Iterator[Video]:
+def regroup(
+    arrays: Iterable[Video], bounds: list[Bounds], total: int | None = None
+) -> Iterator[Video]:
     """Yield the same frames in chunks of the lengths that `bounds` has; what is beyond is left out.
 
     Raises ValueError where an array has another batch, height, width or channels than the first,
     and, before the last chunk, where there are fewer or more frames than `total`.
     """
     last = bounds[-1][1]
+    total = total or last
     source = _alike(arrays)
     waiting: list[Video] = []
     seen = 0

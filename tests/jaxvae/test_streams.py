@@ -66,7 +66,7 @@ def test_regroup_gives_the_chunks_whatever_comes_in(size):
     for total in (1, 2, 7, 8, 9, 17, 24):
         video = np.arange(total).reshape(1, total, 1, 1, 1)
         for lengths in ((1,), (total,), (2, 5), (7, 1, 1)):
-            chunks = list(regroup(split(video, lengths), chunk_bounds(total, size), total))
+            chunks = list(regroup(split(video, lengths), chunk_bounds(total, size)))
             expected = [video[:, a:b] for a, b in chunk_bounds(total, size)]
             assert [c.tolist() for c in chunks] == [c.tolist() for c in expected]
 

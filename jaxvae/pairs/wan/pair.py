@@ -21,5 +21,5 @@ PAIR = FAMILY.pair(
     rungs=RUNGS,
     layout={"*": "channels_first"},
     mistakes=MISTAKES,
-    selftest={"config": "small2.2", "size": "16x24", "frames": 9},
+    selftest={"config": "small2.2", "size": "16x16", "frames": 9},
 )
