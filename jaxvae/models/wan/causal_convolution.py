@@ -23,7 +23,7 @@ Past = Float[Array, "b past h w c"] | Halo | None
 class CausalConv3d(Conv3d):
     """3-D convolution that sees no future frame: zeros, or the frames before, stand in front.
 
-    Source: diffusers 0.42.1, `WanCausalConv3d`.
+    Source: diffusers 0.42.1, `WanCausalConv3d`. All of the padding in time is in front.
     """
 
     def __init__(
@@ -35,20 +35,22 @@ class CausalConv3d(Conv3d):
         padding: int | Triple = 0,
         **build: Unpack[Build],
     ):
-        """Take PyTorch's arguments; all of the padding in time is in front."""
-        time, height, width = as_triple(padding)
+        time, *space = as_triple(padding)
         self.time_pad = 2 * time
-        space = (0, height, width)
-        super().__init__(in_channels, out_channels, kernel_size, stride, space, **build)
+        super().__init__(in_channels, out_channels, kernel_size, stride, (0, *space), **build)
 
     def __call__(self, x: Video, cache_x: Past = None) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve; `cache_x` are the frames before `x`, as `last_frames` gives them."""
-        if self.time_pad:
-            x, _ = _prepend(x, cache_x, self.time_pad)
-        return super().__call__(x)
+        return super().__call__(after_past(x, cache_x, self.time_pad) if self.time_pad else x)
 
 
-@partial(jax.jit, static_argnames="count")
+@partial(jax.jit, static_argnums=2)
+def after_past(x: Video, cache_x: Past, count: int) -> Video:
+    """Return the `count` frames before `x`, and it."""
+    return prepend(x, cache_x, count, repeat=False)[0]
+
+
+@partial(jax.jit, static_argnums=2)
 def last_frames(x: Video, cache_x: Past, count: int = CACHE_T) -> Float[Array, "b past h w c"]:
     """Return the last `count` frames of what came up to now: the cache for the next chunk.
 
@@ -56,8 +58,3 @@ def last_frames(x: Video, cache_x: Past, count: int = CACHE_T) -> Float[Array, "
     it, which a convolution pads with anyway: caches keep their shape from chunk to chunk.
     """
     return prepend(x, cache_x, count, repeat=False)[1]
-
-
-@partial(jax.jit, static_argnames="count")
-def _prepend(x: Video, cache_x: Past, count: int) -> tuple[Video, Video]:
-    return prepend(x, cache_x, count, repeat=False)

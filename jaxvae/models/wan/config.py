@@ -12,17 +12,14 @@ from jaxvae.models.config import VAEConfig, expect
 QWEN_IMAGE = "AutoencoderKLQwenImage"
 """The class of diffusers' that computes the same, without residual blocks and patches."""
 
-# fmt: off
 LATENTS_MEAN = (
-    -0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
-    0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921,
+    *(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508),
+    *(0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
 )
 LATENTS_STD = (
-    2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
-    3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160,
+    *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
+    *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
 )
-# fmt: on
-
 _MOST_LAYERS = 100
 
 
@@ -89,20 +86,6 @@ class WanVAEConfig(VAEConfig):
     def time_levels(self) -> int:
         """The number of blocks that halve (double) the frames."""
         return sum(self.temperal_downsample[: self.halvings])
-
-    @property
-    def tile_ratio(self) -> int:
-        """Pixels of a tile by its latents.
-
-        Raises ValueError where diffusers fails: for none, and one that patches do not divide.
-        """
-        ratio = self.scale_factor_spatial
-        if ratio is None or ratio % self.patch:
-            raise ValueError(
-                "tiling: expected a scale_factor_spatial in the config that is a multiple of"
-                f" patch_size ({self.patch}), found {ratio}"
-            )
-        return ratio
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to."""

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 from flax import nnx
 
-from jaxvae.layers.activations import get_activation
+from jaxvae.layers.activations import SiLU
 from jaxvae.layers.convolution import Build, Cache
 from jaxvae.layers.norms import RMSNorm
 from jaxvae.layers.scopes import Module
@@ -21,7 +21,6 @@ from jaxvae.models.wan.blocks import (
     ResidualUpBlock,
     Result,
     UpBlock,
-    remembered,
 )
 from jaxvae.models.wan.causal_convolution import CausalConv3d
 from jaxvae.models.wan.config import WanVAEConfig
@@ -41,75 +40,70 @@ class Encoder3d(Module):
     def __init__(self, config: WanVAEConfig, **build: Unpack[Build]):
         """Build from the model's configuration."""
         self.gradient_checkpointing = False
-        self.nonlinearity = get_activation("silu")
+        self.nonlinearity = SiLU()
         dims = [config.base_dim * factor for factor in (1, *config.dim_mult)]
         self.conv_in = CausalConv3d(config.in_channels, dims[0], 3, padding=1, **build)
-        self.down_blocks = nnx.List[Any]([])
-        scale, last, dropout = 1.0, len(dims) - 2, config.dropout
+        blocks: list[Any] = []
+        last, count, dropout = len(dims) - 2, config.num_res_blocks, config.dropout
         for i, (in_dim, out_dim) in enumerate(pairwise(dims)):
-            compress = i < last and config.temperal_downsample[i]
+            down = i < last
+            shorter = down and config.temperal_downsample[i]
             if config.is_residual:
-                count = config.num_res_blocks
-                self.down_blocks.append(
-                    ResidualDownBlock(in_dim, out_dim, dropout, count, compress, i < last, **build)
-                )
+                block = ResidualDownBlock(in_dim, out_dim, dropout, count, shorter, down, **build)
+                blocks.append(block)
                 continue
-            for j in range(config.num_res_blocks):
-                first = in_dim if j == 0 else out_dim
-                self.down_blocks.append(ResidualBlock(first, out_dim, dropout, **build))
-                if scale in config.attn_scales:
-                    self.down_blocks.append(AttentionBlock(out_dim, **build))
-            if i < last:
-                mode: Mode = "downsample3d" if compress else "downsample2d"
-                self.down_blocks.append(Resample(out_dim, mode, **build))
-                scale /= 2
+            for dim in [in_dim] + [out_dim] * (count - 1):
+                blocks.append(ResidualBlock(dim, out_dim, dropout, **build))
+                if 0.5**i in config.attn_scales:
+                    blocks.append(AttentionBlock(out_dim, **build))
+            if down:
+                mode: Mode = "downsample3d" if shorter else "downsample2d"
+                blocks.append(Resample(out_dim, mode, **build))
+        self.down_blocks = nnx.List(blocks)
         self.mid_block = MidBlock(dims[-1], dropout, **build)
         self.norm_out = RMSNorm(dims[-1], images=False, dtype=build["dtype"])
         self.conv_out = CausalConv3d(dims[-1], 2 * config.z_dim, 3, padding=1, **build)
 
     def __call__(self, x: Video, feat_cache: Cache | None = None) -> Result:
         """Return the moments of one chunk and the caches for the next."""
-        run, cache = Chain(self, feat_cache), feat_cache or {}
-        x, run.new_cache["conv_in"] = remembered(self.conv_in, x, cache.get("conv_in"))
+        run = Chain(self, feat_cache)
+        x = run.conv("conv_in", x)
         for i, layer in enumerate(self.down_blocks):
             attends = isinstance(layer, AttentionBlock)
-            x = layer(x) if attends else run(f"down_blocks.{i}", layer, x)
-        x = run("mid_block", self.mid_block, x)
-        x = self.nonlinearity(self.norm_out(x))
-        x, run.new_cache["conv_out"] = remembered(self.conv_out, x, cache.get("conv_out"))
+            x = layer(x) if attends else run.module(f"down_blocks.{i}", layer, x)
+        x = run.module("mid_block", self.mid_block, x)
+        x = run.conv("conv_out", self.nonlinearity(self.norm_out(x)))
         return x, run.new_cache
 
 
 class Decoder3d(Module):
     """Latent to video.
 
-    Source: diffusers 0.42.1, `WanDecoder3d`. An up block has `num_res_blocks + 1` resnets. Quirk of
-    the source, kept: `attn_scales` does not reach the decoder.
+    Source: diffusers 0.42.1, `WanDecoder3d`. Quirk of the source, kept: `attn_scales` does not
+    reach the decoder.
     """
 
     def __init__(self, config: WanVAEConfig, **build: Unpack[Build]):
         """Build from the model's configuration."""
-        self.nonlinearity = get_activation("silu")
+        self.nonlinearity = SiLU()
         dim = config.decoder_base_dim or config.base_dim
         factors = config.dim_mult[::-1]
         dims = [dim * factor for factor in (factors[0], *factors)]
         self.conv_in = CausalConv3d(config.z_dim, dims[0], 3, padding=1, **build)
         self.mid_block = MidBlock(dims[0], config.dropout, **build)
-        self.up_blocks = nnx.List[ResidualUpBlock | UpBlock]([])
-        extend = config.temperal_downsample[::-1]
+        blocks: list[ResidualUpBlock | UpBlock] = []
+        temperal_upsample = config.temperal_downsample[::-1]
         last, count, dropout = len(factors) - 1, config.num_res_blocks, config.dropout
         for i, (in_dim, out_dim) in enumerate(pairwise(dims)):
-            up, longer = i < last, i < last and extend[i]
+            up = i < last
+            longer = up and temperal_upsample[i]
             if config.is_residual:
-                block: ResidualUpBlock | UpBlock = ResidualUpBlock(
-                    in_dim, out_dim, count, dropout, longer, up, **build
-                )
-            else:
-                mode: Mode | None = ("upsample3d" if longer else "upsample2d") if up else None
-                # the upsampler of the block before has halved them
-                in_dim = in_dim // 2 if i > 0 else in_dim
-                block = UpBlock(in_dim, out_dim, count, dropout, mode, **build)
-            self.up_blocks.append(block)
+                blocks.append(ResidualUpBlock(in_dim, out_dim, count, dropout, longer, up, **build))
+                continue
+            mode: Mode | None = ("upsample3d" if longer else "upsample2d") if up else None
+            halved = in_dim // 2 if i > 0 else in_dim  # by the upsampler of the block before
+            blocks.append(UpBlock(halved, out_dim, count, dropout, mode, **build))
+        self.up_blocks = nnx.List(blocks)
         self.norm_out = RMSNorm(dims[-1], images=False, dtype=build["dtype"])
         self.conv_out = CausalConv3d(dims[-1], config.out_channels, 3, padding=1, **build)
 
@@ -117,11 +111,9 @@ class Decoder3d(Module):
         self, x: Video, feat_cache: Cache | None = None, first_chunk: bool = False
     ) -> Result:
         """Return the frames of one chunk and the caches for the next."""
-        run, cache = Chain(self, feat_cache), feat_cache or {}
-        x, run.new_cache["conv_in"] = remembered(self.conv_in, x, cache.get("conv_in"))
-        x = run("mid_block", self.mid_block, x)
+        run = Chain(self, feat_cache)
+        x = run.module("mid_block", self.mid_block, run.conv("conv_in", x))
         for i, block in enumerate(self.up_blocks):
-            x = run(f"up_blocks.{i}", block, x, first_chunk)
-        x = self.nonlinearity(self.norm_out(x))
-        x, run.new_cache["conv_out"] = remembered(self.conv_out, x, cache.get("conv_out"))
+            x = run.module(f"up_blocks.{i}", block, x, first_chunk)
+        x = run.conv("conv_out", self.nonlinearity(self.norm_out(x)))
         return x, run.new_cache

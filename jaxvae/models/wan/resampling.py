@@ -12,11 +12,10 @@ from jaxtyping import Array, Float
 
 from jaxvae.layers.containers import Identity, Sequential, ZeroPad2d
 from jaxvae.layers.convolution import Build, Cache, Conv2d
-from jaxvae.layers.halo import prepend
 from jaxvae.layers.resize import nearest_resize
 from jaxvae.layers.rounding import narrow, widen
 from jaxvae.layers.scopes import Module
-from jaxvae.models.wan.causal_convolution import CACHE_T, CausalConv3d, Past, last_frames
+from jaxvae.models.wan.causal_convolution import CausalConv3d, after_past, last_frames
 from jaxvae.run.steps import Video
 
 Mode = Literal["none", "upsample2d", "upsample3d", "downsample2d", "downsample3d"]
@@ -30,7 +29,6 @@ class AvgDown3D(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, factor_t: int, factor_s: int = 1):
-        """Take the source's arguments."""
         factor = factor_t * factor_s**2
         if in_channels * factor % out_channels:
             raise ValueError(
@@ -43,12 +41,6 @@ class AvgDown3D(Module):
 
     def __call__(self, x: Video) -> Float[Array, "b t2 h2 w2 c2"]:
         """Return the smaller video."""
-        height, width = x.shape[2:4]
-        if height % self.factor_s or width % self.factor_s:
-            raise ValueError(
-                f"AvgDown3D: expected height and width that {self.factor_s} divides, found"
-                f" {height}x{width}; give frames, and tiles, whose sides all levels can halve"
-            )
         output: Array = _average(x, self.out_channels, self.factor_t, self.factor_s)
         return output
 
@@ -57,6 +49,11 @@ class AvgDown3D(Module):
 def _average(x: Video, channels: int, time: int, space: int) -> Video:
     x = jnp.pad(x, ((0, 0), (-x.shape[1] % time, 0), (0, 0), (0, 0), (0, 0)))
     batch, frames, height, width, _ = x.shape
+    if height % space or width % space:
+        raise ValueError(
+            f"AvgDown3D: expected height and width that {space} divides, found {height}x{width};"
+            " give frames, and tiles, whose sides all levels can halve"
+        )
     t, h, w = frames // time, height // space, width // space
     x = x.reshape(batch, t, time, h, space, w, space, -1)
     groups = x.transpose(0, 1, 3, 5, 7, 2, 4, 6).reshape(batch, t, h, w, channels, -1)
@@ -70,7 +67,6 @@ class DupUp3D(Module):
     """
 
     def __init__(self, in_channels: int, out_channels: int, factor_t: int, factor_s: int = 1):
-        """Take the source's arguments."""
         factor = factor_t * factor_s**2
         if out_channels * factor % in_channels:
             raise ValueError(
@@ -115,12 +111,12 @@ class Resample(Module):
     Source: diffusers 0.42.1, `WanResample`. A first chunk (`feat_cache` None) keeps its number of
     frames. In the next one `upsample3d` finds "Rep" in the source's cache, and pads with zeros:
     that state is a cache of zeros here. `time_conv` doubles the channels and these become frames.
+    Upsampling halves the channels unless `upsample_out_dim` says otherwise.
     """
 
     def __init__(
         self, dim: int, mode: Mode, upsample_out_dim: int | None = None, **build: Unpack[Build]
     ):
-        """Take the source's arguments; upsampling halves the channels unless told otherwise."""
         self.mode = mode
         self.resample: Sequential | Identity = Identity()
         if mode.startswith("upsample"):
@@ -138,23 +134,19 @@ class Resample(Module):
         self, x: Video, feat_cache: Cache | None = None
     ) -> tuple[Float[Array, "b t2 h2 w2 c2"], Cache]:
         """Return the output and the cache of `time_conv`, if there is one."""
+        past = feat_cache.get("time_conv") if feat_cache else None
         new_cache: Cache = {}
-        past = None if feat_cache is None else feat_cache.get("time_conv")
         if self.mode == "upsample3d":
-            if feat_cache is None:
-                new_cache["time_conv"] = jnp.zeros((x.shape[0], CACHE_T, *x.shape[2:]), x.dtype)
-            else:
-                new_cache["time_conv"] = last_frames(x, past)
-                x = _interleaved(self.time_conv(x, past))
+            given = jnp.zeros_like(x) if past is None else x
+            new_cache["time_conv"] = last_frames(given, past)
+            x = x if past is None else _interleaved(self.time_conv(x, past))
         batch, frames, *image = x.shape
         x = self.resample(x.reshape(batch * frames, *image))
         x = x.reshape(batch, frames, *x.shape[1:])
         if self.mode == "downsample3d":
-            if feat_cache is None:
-                new_cache["time_conv"] = x[:, -1:]
-            else:
-                longer, new_cache["time_conv"] = _with_one_before(x, past)
-                x = self.time_conv(longer)
+            new_cache["time_conv"] = last_frames(x, past, 1)
+            # one frame before, and `time_conv` pads nothing
+            x = x if past is None else self.time_conv(after_past(x, past, 1))
         return x, new_cache
 
 
@@ -164,8 +156,3 @@ def _interleaved(x: Float[Array, "b t h w two_c"]) -> Video:
     batch, frames, height, width, channels = x.shape
     pairs = x.reshape(batch, frames, height, width, 2, channels // 2).transpose(0, 1, 4, 2, 3, 5)
     return pairs.reshape(batch, 2 * frames, height, width, channels // 2)
-
-
-@jax.jit
-def _with_one_before(x: Video, past: Past) -> tuple[Video, Video]:
-    return prepend(x, past, 1, repeat=False)

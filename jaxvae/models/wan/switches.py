@@ -7,19 +7,18 @@ from collections.abc import Mapping
 
 from jaxvae.models import switches
 from jaxvae.models.switches import Direction, Sides
+from jaxvae.models.wan.config import WanVAEConfig
 from jaxvae.run.tiling import Axis, plan_stride
 
 
 class Switches(switches.Switches):
     """The switches of this autoencoder, under diffusers' names."""
 
-    def __init__(self, config: object):
+    def __init__(self, config: WanVAEConfig):
         """Start with everything off."""
         super().__init__(config)
-        self.tile_sample_min_height = 256
-        self.tile_sample_min_width = 256
-        self.tile_sample_stride_height = 192
-        self.tile_sample_stride_width = 192
+        self.tile_sample_min_height = self.tile_sample_min_width = 256
+        self.tile_sample_stride_height = self.tile_sample_stride_width = 192
 
     def enable_tiling(
         self,
@@ -55,17 +54,24 @@ class Switches(switches.Switches):
         self.enable_tiling(*sizes, *strides)
 
     def plan_tiles(self, direction: Direction, size: tuple[int, int]) -> tuple[Axis, Axis] | None:
-        """Return the tiles along height and width of patches or latents, None if it is one."""
-        patch, ratio = self.config.patch, self.config.tile_ratio
+        """Return the tiles along height and width of patches or latents, None if it is one.
+
+        Raises ValueError where the source fails too.
+        """
+        patch, ratio = self.config.patch, self.config.scale_factor_spatial
+        if ratio is None or ratio % patch:
+            raise ValueError(
+                "tiling: expected a scale_factor_spatial in the config that is a multiple of"
+                f" patch_size ({patch}), found {ratio}"
+            )
         encodes = direction == "encode"
         tiles = (self.tile_sample_min_height, self.tile_sample_min_width)
         strides = (self.tile_sample_stride_height, self.tile_sample_stride_width)
-        # what comes out, and what goes in, of so many pixels; the source takes patches for them
-        into, out_of = (1, ratio // patch) if encodes else (ratio, patch)
-        largest = (tile // (patch if encodes else ratio) for tile in tiles)
-        if all(lines <= most for lines, most in zip(size, largest, strict=True)):
+        most = (tile // (patch if encodes else ratio) for tile in tiles)
+        if all(lines <= limit for lines, limit in zip(size, most, strict=True)):
             return None
-        smallest = 1 << self.config.halvings if encodes else 1
+        # by what the pixels of a tile are divided; the source takes patches for pixels
+        into, out_of = (1, ratio // patch) if encodes else (ratio, patch)
         height, width = (
             plan_stride(
                 axis,
@@ -73,7 +79,7 @@ class Switches(switches.Switches):
                 (tile // into, stride // into),
                 (tile // out_of, stride // out_of),
                 lines // out_of if encodes else lines * ratio // patch,
-                smallest,
+                1 << self.config.halvings if encodes else 1,
             )
             for axis, lines, tile, stride in zip(
                 ("height", "width"), size, tiles, strides, strict=True

@@ -32,6 +32,7 @@ CONFIGS = {
         "scale_factor_spatial": 8,
     },
 }
+CONFIGS["one level"] = {**CONFIGS["2.1"], "dim_mult": [1, 2], "temperal_downsample": [True]}
 
 
 @cache
