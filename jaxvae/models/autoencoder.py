@@ -1,4 +1,4 @@
-"""What autoencoders have in common: chunks, slices, tiles and streams around a model's own steps.
+"""Chunks, slices, tiles and streams around a model's own steps, alike for all autoencoders.
 
 Source: diffusers 0.42.1, `encode`, `decode` and `forward` of its autoencoders.
 """

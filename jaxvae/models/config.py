@@ -28,7 +28,7 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True)
 class VAEConfig:
-    """What all configurations have in common: a subclass has fields, as in diffusers.
+    """Base of all configurations: a subclass has the fields, as in diffusers.
 
     Lists become tuples, so that a configuration is hashable, and every field is checked by its
     type. `choices` has the strings that may be in a list; a subclass checks what else must hold in
@@ -96,12 +96,7 @@ class VAEConfig:
             return
         items = [get_args(one)[0] for one in kinds if get_origin(one) is tuple]
         if items and (isinstance(value, tuple) or kinds[0] not in (int, float)):
-            expect(isinstance(value, tuple), name, "a list", value)
-            if not name.startswith("latents_"):
-                most = f"at most {_MOST_BLOCKS} blocks"
-                expect(len(value) <= _MOST_BLOCKS, name, most, len(value))
-            for i, item in enumerate(value):
-                self._check_type(f"{name}[{i}]", item, items[0])
+            self._check_list(name, value, items[0])
         elif kinds[0] is int:
             expect(_is_int(value) and value > 0, name, "a positive integer", value)
             most_of = _MOST_LAYERS if name == "layers_per_block" else _MOST_CHANNELS
@@ -119,6 +114,14 @@ class VAEConfig:
             expected = " or ".join(map(repr, choices)) if choices else "a string"
             holds = value in choices if choices else isinstance(value, str)
             expect(holds, name, expected, value)
+
+    def _check_list(self, name: str, value: Any, kind: Any) -> None:
+        expect(isinstance(value, tuple), name, "a list", value)
+        if not name.startswith("latents_"):
+            most = f"at most {_MOST_BLOCKS} blocks"
+            expect(len(value) <= _MOST_BLOCKS, name, most, len(value))
+        for i, item in enumerate(value):
+            self._check_type(f"{name}[{i}]", item, kind)
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

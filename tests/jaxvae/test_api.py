@@ -15,11 +15,14 @@ import jaxvae
 from jaxvae import CogVideoXVAEConfig
 
 NAMES = {
+    "AutoencoderKL",
     "AutoencoderKLCogVideoX",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
+    "KLVAEConfig",
     "WeightsError",
+    "from_pretrained",
     "load_checkpoint",
     "save_checkpoint",
     "scale_latents",
@@ -53,6 +56,13 @@ METHODS = {
     "disable_gradient_checkpointing": "",
 }
 
+IMAGES = METHODS | {
+    "decode_stream": "z",
+    "enable_tiling": "tile_sample_min_size tile_overlap_factor",
+    "fuse_qkv_projections": "",
+    "unfuse_qkv_projections": "",
+}
+
 POSTERIOR = {
     "sample": "key noise",
     "mode": "",
@@ -81,7 +91,11 @@ def test_public_names():
 
 @pytest.mark.parametrize(
     ("cls", "expected"),
-    [(jaxvae.AutoencoderKLCogVideoX, METHODS), (jaxvae.DiagonalGaussian, POSTERIOR)],
+    [
+        (jaxvae.AutoencoderKLCogVideoX, METHODS),
+        (jaxvae.AutoencoderKL, IMAGES),
+        (jaxvae.DiagonalGaussian, POSTERIOR),
+    ],
 )
 def test_signatures(cls, expected):
     for name, names in expected.items():

@@ -9,7 +9,6 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
 from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float
 
@@ -30,7 +29,8 @@ class AutoencoderKL(Autoencoder):
     """The autoencoder of Stable Diffusion, SDXL, SD3 and FLUX.1: images (b, h, w, c) in [-1, 1].
 
     Source: diffusers 0.42.1, `AutoencoderKL`. Each block but the last halves height and width:
-    512x512 gives 64x64 with four. Neither direction scales, shifts or clips: pipelines do that.
+    512x512 gives 64x64 with four. Neither direction scales, shifts or clips: pipelines do that. An
+    image has no time that could be sharded.
     """
 
     config_class = KLVAEConfig
@@ -82,15 +82,6 @@ class AutoencoderKL(Autoencoder):
             self.tile_latent_min_size = int(tile_sample_min_size / self.config.spatial_ratio)
         if tile_overlap_factor is not None:
             self.tile_overlap_factor = tile_overlap_factor
-
-    def enable_sharding(self, mesh: Mesh, *, time: str | None = None, **axes: str | None) -> None:
-        """From now on run over the devices of `mesh`: see `Switches`; an image has no `time`."""
-        if time is not None:
-            raise ValueError(
-                f"enable_sharding: expected batch, height, width or tiles, found time={time!r}; an"
-                " image has none"
-            )
-        super().enable_sharding(mesh, **axes)
 
     def fuse_qkv_projections(self) -> None:
         """From now on compute query, key and value of each attention as one product."""

@@ -120,7 +120,6 @@ def test_names_that_attention_had_once(bridge, kl, folder, tmp_path):
     [
         (lambda vae: vae.encode(np.zeros((1, 2, 8, 8, 3), np.float32)), "batch, height, width, 3"),
         (lambda vae: vae.decode(np.zeros((1, 8, 8, 3), np.float32)), "batch, height, width, 4"),
-        (lambda vae: vae.enable_sharding(None, time="x"), "found time='x'"),
         (lambda vae: vae.compile_ahead(latent=4), "a shape, 4 integers"),
         (lambda vae: vae.set_tiles((8, 16), (0.25, 0.25)), "tiles of 8x16: expected squares"),
     ],
