@@ -42,6 +42,7 @@ def gradients():
     return pair, ours, x, weights, plain
 
 
+@pytest.mark.slow
 def test_gradients(bridge, gradients):
     pair, _, x, weights, (module, given) = gradients
     theirs = pair.theirs
