@@ -108,7 +108,7 @@ def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] |
         )
         for name, torch_name, axes in known:
             param = getattr(module, name)
-            order = (*range(1, param.ndim), 0) if axes == _CHANNELS_LAST else axes
+            order = (*range(1, param.ndim), 0) if isinstance(axes, str) else axes
             slots[".".join(map(str, (*path, torch_name)))] = (param, order)
     count = len(jax.tree.leaves(nnx.state(model, nnx.Param)))
     if len(slots) != count:

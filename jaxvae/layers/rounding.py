@@ -65,5 +65,5 @@ def clamp(x: Float[Array, "..."], low: float, high: float) -> Float[Array, "..."
 
     `jnp.clip` halves it there.
     """
-    low, high = (jnp.asarray(end, x.dtype) for end in (low, high))
-    return jnp.where(x < low, low, jnp.where(x > high, high, x))
+    lowest, highest = (jnp.asarray(end, x.dtype) for end in (low, high))
+    return jnp.where(x < lowest, lowest, jnp.where(x > highest, highest, x))

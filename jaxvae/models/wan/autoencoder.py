@@ -60,7 +60,7 @@ class AutoencoderKLWan(Switches, Autoencoder):
 
     def channels(self, direction: Direction) -> int:
         """Return the channels of a video, or of a latent."""
-        config = self.config
+        config: WanVAEConfig = self.config
         return config.in_channels // config.patch**2 if direction == "encode" else config.z_dim
 
     def bounds(self, direction: Direction, frames: int) -> list[Bounds]:
@@ -87,9 +87,11 @@ class AutoencoderKLWan(Switches, Autoencoder):
         The source calls `quant_conv` here or, with tiles, before these are blended, which is the
         same up to rounding: weights of a blend add up to 1.
         """
-        if direction == "encode":
-            return self.quant_conv(x)
-        return clamp(unpatchify(x, self.config.patch), -1.0, 1.0)
+        encodes = direction == "encode"
+        output: Video = (
+            self.quant_conv(x) if encodes else clamp(unpatchify(x, self.config.patch), -1.0, 1.0)
+        )
+        return output
 
     @property
     def _joined(self) -> int:

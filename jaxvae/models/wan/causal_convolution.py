@@ -35,9 +35,10 @@ class CausalConv3d(Conv3d):
         padding: int | Triple = 0,
         **build: Unpack[Build],
     ):
-        time, *space = as_triple(padding)
+        time, height, width = as_triple(padding)
         self.time_pad = 2 * time
-        super().__init__(in_channels, out_channels, kernel_size, stride, (0, *space), **build)
+        space = (0, height, width)
+        super().__init__(in_channels, out_channels, kernel_size, stride, space, **build)
 
     def __call__(self, x: Video, cache_x: Past = None) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve; `cache_x` are the frames before `x`, as `last_frames` gives them."""

@@ -89,7 +89,7 @@ class WanVAEConfig(VAEConfig):
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to."""
-        return 1 + (latent_frames - 1) * 2**self.time_levels
+        return 1 + ((latent_frames - 1) << self.time_levels)
 
     def _check_values(self) -> None:
         blocks = len(self.dim_mult)

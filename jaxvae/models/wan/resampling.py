@@ -102,7 +102,8 @@ class Upsample(Module):
         """Return the larger frames."""
         frames, height, width, _ = x.shape
         single = x.astype(jnp.float32).astype(x.dtype)
-        return nearest_resize(single[None], (frames, 2 * height, 2 * width))[0]
+        larger: Array = nearest_resize(single[None], (frames, 2 * height, 2 * width))[0]
+        return larger
 
 
 class Resample(Module):

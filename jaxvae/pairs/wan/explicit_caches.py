@@ -18,6 +18,7 @@ Caches = Mapping[str, Any]
 
 def make_explicit(model: torch.nn.Module) -> torch.nn.Module:
     """Return `model`, all modules with caches changed in place."""
+    module: Any
     for module in model.modules():
         kind = type(module)
         if "feat_idx" in inspect.signature(kind.forward).parameters:

@@ -4,6 +4,7 @@ Each is a function `(module, right, *args)`, where `right` is the method as it w
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -48,9 +49,12 @@ def _of_output(module: Any, right: Right, x: Array, feat_cache: Any = None) -> A
     return output, new_cache | {"conv2": last}
 
 
-def _doubled_at_once(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
-    nothing = jnp.zeros((x.shape[0], 2, *x.shape[2:]), x.dtype)
-    return right(x, feat_cache or {"time_conv": nothing})
+def _first_as_others(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
+    if feat_cache:
+        return right(x, feat_cache)
+    zeros = jnp.zeros((x.shape[0], 2, *x.shape[2:]), x.dtype)
+    output, _ = right(x, {"time_conv": zeros})
+    return output[:, ::2], {"time_conv": zeros}
 
 
 def _first_frame_for_rep(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
@@ -67,10 +71,6 @@ def _halves_in_line(module: Any, right: Right, x: Array, feat_cache: Any = None)
 def _frame_before_dropped(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
     dropped = feat_cache and {"time_conv": jnp.zeros_like(feat_cache["time_conv"])}
     return right(x, dropped)
-
-
-def _not_first(module: Any, right: Right, x: Array, cache: Any = None, first: bool = False) -> Any:
-    return right(x, cache, False)
 
 
 def _first_of_block(module: Any, right: Right, x: Array, first_chunk: bool = False) -> Any:
@@ -100,19 +100,15 @@ def _corner_pixel(module: Any, right: Right, x: Array) -> Any:
     return right(corner)
 
 
-def _norm(scale: Callable[[Any, Array], Array], axes: tuple[int, ...] = (-1,)) -> Any:
+def _norm(scale: Callable[[Array, float], Any]) -> Callable[..., Any]:
+    """A norm with another factor of gamma and the root of the channels."""
+
     def mistaken(module: Any, right: Right, x: Array) -> Any:
-        length = jnp.sqrt(jnp.sum(jnp.square(x), axes, keepdims=True))
-        return x / length * scale(module.gamma[...].reshape((1,) * (x.ndim - 1) + (-1,)), x)
+        length = jnp.sqrt(jnp.sum(jnp.square(x), -1, keepdims=True))
+        gamma = module.gamma[...].reshape((1,) * (x.ndim - 1) + (-1,))
+        return x / length * scale(gamma, x.shape[-1] ** 0.5)
 
     return mistaken
-
-
-def _root(x: Array, axes: tuple[int, ...] = (-1,)) -> float:
-    count = 1
-    for axis in axes:
-        count *= x.shape[axis]
-    return float(count) ** 0.5
 
 
 def _attention(
@@ -163,10 +159,12 @@ def _scaled(z: Array) -> Array:
     )
 
 
+VAE = "AutoencoderKLWan"
+
 MISTAKES: tuple[Mistake, ...] = (
     *made(
         ("CausalConv3d",),
-        ("causal: first frame repeated in front", "padding", _first_repeated),
+        ("causal: first frame repeated in front", "padding unknown", _first_repeated),
         ("causal: padded on both sides", "causal_side", _padded_on_both_sides),
         ("causal: cache dropped", "cache", _cached(jnp.zeros_like)),
         ("causal: cache in opposite order", "cache", _cached(lambda past: past[:, ::-1])),
@@ -174,54 +172,49 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     *made(
         ("ResidualBlock",),
-        ("resnet: frame cache not updated", "cache", _not_updated),
-        ("resnet: cache of the output", "cache", _of_output),
+        ("resnet: frame cache not updated", "glue", _not_updated),
+        ("resnet: cache of the output", "glue", _of_output),
     ),
     *shortcuts(("ResidualBlock",), _residual),
     *made(
         ("Resample",),
-        ("time up: first chunk as others", "shape", _doubled_at_once),
-        ("time up: first frame in the place of Rep", "cache", _first_frame_for_rep),
+        ("time up: first chunk as others", "glue", _first_as_others),
+        ("time up: first frame in the place of Rep", "glue", _first_frame_for_rep),
         ("time up: halves not interleaved", "reshape_order", _halves_in_line),
         where=lambda module: module.mode == "upsample3d",
     ),
     *made(
         ("Resample",),
-        ("time down: frame cache not updated", "cache", _not_updated),
+        ("time down: frame cache not updated", "glue", _not_updated),
         ("time down: frame before dropped", "cache", _frame_before_dropped),
         where=lambda module: module.mode == "downsample3d",
-    ),
-    *made(
-        ("ResidualUpBlock",),
-        ("up block: first chunk as others", "shape", _not_first),
-        where=lambda module: module.avg_shortcut is not None and module.avg_shortcut.factor_t > 1,
     ),
     *made(
         ("DupUp3D",),
         ("repeat: first chunk keeps the first frame", "glue", _first_of_block),
         where=lambda module: module.factor_t > 1,
     ),
-    *made(("DupUp3D",), ("repeat: channels tiled", "reshape_order", _channels_tiled)),
+    *made(("DupUp3D",), ("repeat: channels tiled", "reshape_order unknown", _channels_tiled)),
     *made(("ResidualDownBlock",), ("down block: no shortcut of means", "glue", _no_average)),
     *made(
         ("AvgDown3D",),
-        ("mean: zeros behind", "padding", _padded_behind),
+        ("mean: zeros behind", "causal_side", _padded_behind),
         ("mean: first frame repeated", "padding", _frames_repeated),
         where=lambda module: module.factor_t > 1,
     ),
     *made(
         ("AvgDown3D",),
-        ("mean: one pixel of four", "pooling", _corner_pixel),
+        ("mean: one pixel of four", "pooling unknown", _corner_pixel),
         where=lambda module: module.factor_s > 1,
     ),
     *made(
         ("RMSNorm",),
-        ("norm: no gamma", "scale_or_offset", _norm(lambda gamma, x: _root(x))),
-        ("norm: no root of the channels", "scale_or_offset", _norm(lambda gamma, x: gamma)),
+        ("norm: no gamma", "scale_or_offset", _norm(lambda gamma, root: root)),
+        ("norm: no root of the channels", "scale_or_offset", _norm(lambda gamma, root: gamma)),
         (
             "norm: gamma counted from one",
-            "scale_or_offset",
-            _norm(lambda gamma, x: _root(x) * (1 + gamma)),
+            "scale_or_offset unknown",
+            _norm(lambda gamma, root: root * (1 + gamma)),
         ),
     ),
     *made(
@@ -242,6 +235,7 @@ MISTAKES: tuple[Mistake, ...] = (
         ("up: resized smoothly", "resize", _smoothly),
         ("up: tiled", "reshape_order resize", lambda _, right, x: jnp.tile(x, (1, 2, 2, 1))),
     ),
-    *ends("AutoencoderKLWan", given(_scaled)),
+    # the whole passes chunks on: what is wrong with them shows in what its parts are given
+    *(replace(one, causes=(*one.causes, "glue")) for one in ends(VAE, given(_scaled))),
 )
 """In the order of the model's parts."""

@@ -71,7 +71,9 @@ def test_rungs_and_outputs(ladder):
 
 def test_what_it_is_made_of():
     assert PAIR.facts(PAIR.resolved(), 3)["config"] == "wan2.1"
-    with pytest.raises(InputError, match="no configuration 'tiny'; expected small, small2.2, wan"):
+    with pytest.raises(
+        InputError, match=r"no configuration 'tiny'; expected small, small2\.2, wan"
+    ):
         run_pair(PAIR, {"config": "tiny"})
     with pytest.raises(InputError, match="needs multiples of 8x8"):
         run_pair(PAIR, {"config": "small2.2", "size": "16x20"})
