@@ -21,5 +21,5 @@ PAIR = FAMILY.pair(
     rungs=RUNGS,
     layout=LAYOUT,
     mistakes=MISTAKES,
-    selftest={"config": "small", "size": "16x24"},
+    selftest={"config": "small", "size": "16x16"},
 )
