@@ -35,6 +35,8 @@ class WanVAEConfig(VAEConfig):
     """
 
     class_name: ClassVar[str] = "AutoencoderKLWan"
+    scaling_factor: ClassVar[float] = 1.0
+    shift_factor: ClassVar[float | None] = None
 
     base_dim: int = 96
     decoder_base_dim: int | None = None
@@ -86,6 +88,10 @@ class WanVAEConfig(VAEConfig):
     def time_levels(self) -> int:
         """The number of blocks that halve (double) the frames."""
         return sum(self.temperal_downsample[: self.halvings])
+
+    def latent_frames(self, frames: int) -> int:
+        """Return the number of latent frames that so many frames are encoded to."""
+        return 1 + (((frames - 1) // 4 * 4) >> self.time_levels)
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to."""

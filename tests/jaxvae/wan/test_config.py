@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import diffusers
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -72,6 +73,14 @@ def test_defaults_are_those_of_diffusers():
     ours = WanVAEConfig().to_dict()
     assert ours == {name: theirs[name] for name in ours}
     assert (ours["scale_factor_spatial"], WanVAEConfig().spatial_ratio) == (8, 8)
+
+
+def test_latents_are_scaled_as_wan_pipelines_do(bridge):
+    config, z = WanVAEConfig(), bridge.normal(1, 2, 3, 3, 16)
+    mean, std = (np.asarray(x, "f4") for x in (config.latents_mean, config.latents_std))
+    scaled = jaxvae.scale_latents(jnp.asarray(z), config)
+    assert bridge.error(scaled, (z - mean) * (1 / std)) < 1e-6
+    assert bridge.error(jaxvae.unscale_latents(scaled, config), z) < 1e-6
 
 
 def test_attention_at_a_scale(bridge):
