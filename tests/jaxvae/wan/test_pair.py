@@ -92,7 +92,7 @@ def test_explicit_caches_change_no_value(config):
     explicit = diffusers.AutoencoderKLWan(**fields).eval()
     explicit.load_state_dict(plain.state_dict())
     make_explicit(explicit)
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(2, 3, 13, 16, 16)).astype("f4"))
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 3, 9, 8, 16)).astype("f4"))
     for vae in (plain, explicit):
         vae.enable_tiling(8, 8, 8, 8)
     assert torch.equal(plain(x).sample, explicit(x).sample)
