@@ -3,11 +3,12 @@
 Source: diffusers 0.42.1, `AutoencoderKLWan`.
 """
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
 
-from jaxvae.layers.convolution import Build, Precision
+from jaxvae.layers.convolution import Build, Cache, Precision
 from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.layers.rounding import clamp
 from jaxvae.models.autoencoder import Autoencoder
@@ -15,11 +16,24 @@ from jaxvae.models.switches import Direction
 from jaxvae.models.wan.causal_convolution import CausalConv3d
 from jaxvae.models.wan.config import WanVAEConfig
 from jaxvae.models.wan.encoder_decoder import Decoder3d, Encoder3d
-from jaxvae.models.wan.patches import patchify, unpatchify
-from jaxvae.models.wan.steps import decode_chunk, encode_chunk
+from jaxvae.models.wan.resampling import patchify, unpatchify
 from jaxvae.models.wan.switches import Switches
 from jaxvae.run.chunks import Bounds, first_alone
-from jaxvae.run.steps import Coder, Video
+from jaxvae.run.steps import Coder, Output, Parts, Video
+
+
+def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
+    """Return what the encoder makes of one chunk and the caches for the next."""
+    with jax.named_scope("encoder"):
+        moments, cache = parts[0](x, cache)
+    return moments, cache
+
+
+def decode_chunk(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
+    """Return the frames of one chunk and the caches for the next; the first has none."""
+    with jax.named_scope("decoder"):
+        video, cache = parts[0](z, cache, first_chunk=cache is None)
+    return video, cache
 
 
 class AutoencoderKLWan(Switches, Autoencoder):

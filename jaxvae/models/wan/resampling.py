@@ -1,4 +1,4 @@
-"""Down- and upsampling of height, width and time, and the shortcuts around them.
+"""Down- and upsampling of height, width and time, shortcuts around them, and patches.
 
 Source: diffusers 0.42.1, `autoencoder_kl_wan.py`.
 """
@@ -157,3 +157,29 @@ def _interleaved(x: Float[Array, "b t h w two_c"]) -> Video:
     batch, frames, height, width, channels = x.shape
     pairs = x.reshape(batch, frames, height, width, 2, channels // 2).transpose(0, 1, 4, 2, 3, 5)
     return pairs.reshape(batch, 2 * frames, height, width, channels // 2)
+
+
+@partial(jax.jit, static_argnums=1)
+def patchify(x: Video, patch_size: int) -> Video:
+    """Return a video whose channels are all pixels of a patch.
+
+    Source: diffusers 0.42.1, `patchify`. Raises ValueError for sides that are no multiples.
+    """
+    batch, frames, height, width, channels = x.shape
+    if height % patch_size or width % patch_size:
+        raise ValueError(
+            f"encode: expected height and width that patch_size ({patch_size}) divides, found"
+            f" {height}x{width}"
+        )
+    x = x.reshape(batch, frames, height // patch_size, patch_size, -1, patch_size, channels)
+    x = x.transpose(0, 1, 2, 4, 6, 5, 3)
+    return x.reshape(*x.shape[:4], -1)
+
+
+@partial(jax.jit, static_argnums=1)
+def unpatchify(x: Video, patch_size: int) -> Video:
+    """Undo `patchify`."""
+    batch, frames, height, width, _ = x.shape
+    x = x.reshape(batch, frames, height, width, -1, patch_size, patch_size)
+    x = x.transpose(0, 1, 2, 6, 3, 5, 4)
+    return x.reshape(batch, frames, height * patch_size, width * patch_size, -1)
