@@ -27,7 +27,7 @@ report: setup
 baseline: setup
 	$(BIN)/parity run cogvideox --config small --out reports/baseline --quiet
 	$(BIN)/parity run kl --config small --out reports/baseline/kl --quiet
-	$(BIN)/parity run wan --config small2.2 --size 32x48 --frames 9 --out reports/baseline/wan --quiet
+	$(BIN)/parity run wan --config small2.2 --size 32x48 --out reports/baseline/wan --quiet
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow" $(ARGS)
