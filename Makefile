@@ -29,8 +29,9 @@ baseline: setup
 	$(BIN)/parity run kl --config small --out reports/baseline/kl --quiet
 	$(BIN)/parity run wan --config small2.2 --size 32x48 --out reports/baseline/wan --quiet
 
+# A process for each core, a file after the other in each: what the tests of a file share is made once.
 test: setup
-	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" --numprocesses logical --maxprocesses 8 --dist loadfile $(ARGS)
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)

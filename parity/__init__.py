@@ -17,29 +17,9 @@ if TYPE_CHECKING:
 
     __version__: str
 
-__all__ = [
-    "Case",
-    "Coverage",
-    "Fault",
-    "Functional",
-    "Fused",
-    "InputError",
-    "Mistake",
-    "Offline",
-    "Option",
-    "Pair",
-    "PairOptions",
-    "Progress",
-    "Report",
-    "Row",
-    "Rung",
-    "Stacked",
-    "Weight",
-    "behaviour",
-    "compare",
-    "run_pair",
-    "tap",
-]
+__all__ = ["Case", "Coverage", "Fault", "Functional", "Fused", "InputError", "Mistake", "Offline"]
+__all__ += ["Option", "Pair", "PairOptions", "Progress", "Report", "Row", "Rung", "Stacked"]
+__all__ += ["Weight", "behaviour", "compare", "run_pair", "tap"]
 
 _HOMES = {
     **dict.fromkeys(("compare", "run_pair"), "pipeline"),

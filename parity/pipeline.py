@@ -28,11 +28,10 @@ from parity.options.options import Options
 from parity.options.scope import needed
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.facts import facts
 from parity.run.live import Live
-from parity.run.loop import Usage, run_cases
+from parity.run.loop import Usage, pair_facts, run_cases
 from parity.run.port import RunningPort
-from parity.run.repro import made_by_function, made_by_pair, with_repro
+from parity.run.repro import made_by_function, made_by_pair
 
 
 @one_at_a_time
@@ -144,7 +143,7 @@ def compare(
         only=tuple(only),
         depth=depth,
         gradients=gradients,
-        keep_repro=keep_repro,
+        making=partial(made_by_function, seed) if keep_repro else None,
     )
     options = check_globs(torch_module, nnx_module, options)
     port = RunningPort(
@@ -154,9 +153,7 @@ def compare(
     )
     name = f"{type(torch_module).__name__} against {type(nnx_module).__name__}"
     comparison = Comparison(name, live, port, options, live.environment(), {})
-    made = partial(made_by_function, seed=seed)
-    finish = partial(with_repro, weights_of=live.weights_of, made=made)
-    return run_cases(comparison, [case], progress or Progress(), Usage(), finish=finish)
+    return run_cases(comparison, [case], progress or Progress(), Usage())
 
 
 @one_at_a_time
@@ -203,15 +200,13 @@ def run_pair(
         eager=eager,
         only=tuple(only),
         depth=depth,
-        keep_repro=keep_repro,
+        making=partial(made_by_pair, options, seed) if keep_repro else None,
     )
     paths = [path for path, _ in reference.named_modules()]
     check_choice(paths, wanted)
     cases = needed(wanted.only, paths, pair.cases(reference, options, seed))
-    known = facts(pair, reference, cases, options, seed)
+    known = pair_facts(pair, reference, cases, options, seed)
     running = RunningPort(port, own_process=own_process)
     comparison = Comparison(pair.name, live, running, wanted, live.environment(), known)
-    made = partial(made_by_pair, options=options, seed=seed)
-    finish = partial(with_repro, weights_of=live.weights_of, made=made)
     gaps = partial(pair.unexercised, reference)
-    return run_cases(comparison, cases, progress, usage, finish=finish, gaps=gaps)
+    return run_cases(comparison, cases, progress, usage, gaps=gaps)

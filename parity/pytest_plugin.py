@@ -6,6 +6,7 @@ by the first comparison.
 
 import hashlib
 import inspect
+import itertools
 import re
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from flax import nnx
 
     from parity.report import Report
-    from parity.report.assertion import Outcome
+    from parity.report.assertion import Assertion
 
 MARKER = "parity"
 
@@ -68,7 +69,6 @@ def pytest_configure(config: pytest.Config) -> None:
             writable(config.invocation_params.dir / folder, "--parity-report")
     except InputError as error:
         raise pytest.UsageError(f"parity: {error}") from error
-    config.pluginmanager.register(Summary(), "parity-summary")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -136,39 +136,41 @@ class AssertParity:
             report = compare(torch_module, nnx_module, torch_args, **options)
         except InputError as error:
             raise error.with_traceback(None) from None  # the line of the test says more
-        outcome = assess(report, grade)
+        found = assess(report, grade)
         label = self._label(name)
-        self._record(outcome, label)
+        self._record(report, found, label)
         where = self._write(report, label)
-        if outcome.failure:
-            raise AssertionError(f"{outcome.failure}\n{where}")
+        if found.failure:
+            raise AssertionError(f"{found.failure}\n{where}")
         return report
 
     def _label(self, name: str | None) -> str:
         """The name, or the number, that tells this comparison from the others of its test."""
-        wanted = label = _plain(name or "")
-        number = 2
-        while label in self._labels:
-            label = f"{wanted}-{number}".lstrip("-")
-            number += 1
+        wanted = _plain(name or "")
+        numbered = (f"{wanted}-{number}".lstrip("-") for number in itertools.count(2))
+        label = next(x for x in itertools.chain([wanted], numbered) if x not in self._labels)
         self._labels.add(label)
         return label
 
-    def _record(self, outcome: "Outcome", label: str) -> None:
+    def _record(self, report: "Report", found: "Assertion", label: str) -> None:
         from parity.report.sections import number
+        from parity.report.table import worst
 
+        worst_r = worst(report.rows).r
+        fault = report.first_fault
+        properties = {
+            "verdict": found.verdict,
+            "worst_r": f"{worst_r:.6g}",
+            "first_fault": fault.name if fault else "",
+            "cause": fault.cause if fault else "",
+        }
         suffix = f"-{label}" if label else ""
-        self._item.user_properties += [
-            (f"verdict{suffix}", outcome.verdict),
-            (f"worst_r{suffix}", f"{outcome.worst_r:.6g}"),
-            (f"first_fault{suffix}", outcome.first_fault),
-            (f"cause{suffix}", outcome.cause),
-        ]
+        self._item.user_properties += [(f"{key}{suffix}", x) for key, x in properties.items()]
         line = {
-            "verdict": outcome.verdict,
-            "r": number(outcome.worst_r),
+            "verdict": found.verdict,
+            "r": number(worst_r),
             "test": self._item.nodeid + (f" [{label}]" if label else ""),
-            "brief": outcome.brief,
+            "brief": found.brief,
         }
         self._item.stash.setdefault(_LINES, []).append(line)
 
@@ -230,24 +232,16 @@ def pytest_runtest_makereport(
     return report
 
 
-class Summary:
-    """One line for every comparison, at the end of the run."""
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Verdict, worst R, test, and what is wrong first: a line for every comparison."""
+    reports = itertools.chain.from_iterable(terminalreporter.stats.values())
+    compared = sorted((x for x in reports if hasattr(x, LINES)), key=lambda report: report.start)
+    if not compared:
+        return
+    from parity.report.table import COLOURS
 
-    def __init__(self) -> None:
-        self._lines: list[dict[str, str]] = []
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keep what a test reports, from whichever process."""
-        self._lines += getattr(report, LINES, [])
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Verdict, worst R, test, and what is wrong first."""
-        if not self._lines:
-            return
-        from parity.report.table import COLOURS
-
-        terminalreporter.section(MARKER)
-        for line in self._lines:
-            text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
-            brief = f"  {line['brief']}" if line["brief"] else ""
-            terminalreporter.write_line(text + brief, **{COLOURS[line["verdict"]]: True})
+    terminalreporter.section(MARKER)
+    for line in itertools.chain.from_iterable(getattr(report, LINES) for report in compared):
+        text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
+        brief = f"  {line['brief']}" if line["brief"] else ""
+        terminalreporter.write_line(text + brief, **{COLOURS[line["verdict"]]: True})

@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 VERSION = version("jaxvae")
-DATA = {".py", ".typed", ".json", ".html", ".css", ".js"}
+DATA = {".py", ".typed", ".json", ".html", ".css", ".js", ".jinja"}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_the_wheel_has_all_of_both_packages_and_nothing_else(built):
         path.relative_to(ROOT).as_posix()
         for package in ("jaxvae", "parity")
         for path in (ROOT / package).rglob("*")
-        if path.suffix in DATA
+        if path.suffix in DATA or path.name == "LICENSE"
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
     assert f"jaxvae-{VERSION}.dist-info/licenses/LICENSE" in names

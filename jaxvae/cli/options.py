@@ -124,19 +124,18 @@ def load(
 def load_tiled(*, tiling: bool, tile: tuple[int, int] | None, **model: Any) -> "Autoencoder":
     """Return what `load` returns, with tiling on where it was asked for."""
     vae = load(**model)
-    set_tiles(vae, tiling, tile)
+    if tile is not None or tiling:
+        set_tiles(vae, tile)
     return vae
 
 
-def set_tiles(model: "Autoencoder", tiling: bool, tile: tuple[int, int] | None) -> None:
-    """Switch tiling on where it was asked for.
+def set_tiles(model: "Autoencoder", tile: tuple[int, int] | None) -> None:
+    """Switch tiling on, with tiles of this size or of the model's own.
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
     comes out has another size than what went in. Raises UsageError for a tile that is too small, or
     no multiple of what the model compresses it by.
     """
-    if tile is None and not tiling:
-        return
     step = model.config.spatial_ratio
     sizes, parts = model.tile_plan()
     sizes = tile or sizes

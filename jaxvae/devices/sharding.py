@@ -81,26 +81,14 @@ class Layout:
         name = self._names()[axis]
         return 1 if name is None else int(self.mesh.shape[name])
 
-    @property
-    def whole(self) -> NamedSharding:
-        """The place of (b, t, h, w, c) if each device along time holds all its frames."""
-        return self._sharding(None)
+    def place(self, *, time: bool = False, tiles: bool = True) -> NamedSharding:
+        """Return the place of (b, t, h, w, c); a stack of `tiles` is a batch.
 
-    @property
-    def round(self) -> NamedSharding:
-        """The place of (b, t, h, w, c) if each device along time holds a chunk, or its caches."""
-        return self._sharding(self.time)
-
-    @property
-    def joined(self) -> NamedSharding:
-        """The place of (b, t, h, w, c) once all frames are there: tiles are to be blended."""
-        spec = PartitionSpec(self.batch, None, self.height, self.width, None)
-        return NamedSharding(self.mesh, spec)
-
-    def _sharding(self, time: str | None) -> NamedSharding:
-        # A stack of tiles is a batch.
-        spec = PartitionSpec(self.batch or self.tiles, time, self.height, self.width, None)
-        return NamedSharding(self.mesh, spec)
+        With `time` each device along it holds a chunk of the frames, or its caches; else all.
+        """
+        batch = self.batch or (self.tiles if tiles else None)
+        frames = self.time if time else None
+        return NamedSharding(self.mesh, PartitionSpec(batch, frames, self.height, self.width, None))
 
     def replicate(self, module: nnx.Module) -> None:
         """Put a copy of all that `module` holds on every device of the mesh."""
@@ -175,9 +163,9 @@ class ShardedStep:
         layout = self.layout
         time = layout.time
         if time is None or cache is None:
-            x = lax.with_sharding_constraint(x, layout.whole)
+            x = lax.with_sharding_constraint(x, layout.place())
             output, cache = self.step(parts, x, cache)
-            output = lax.with_sharding_constraint(output, layout.whole)
+            output = lax.with_sharding_constraint(output, layout.place())
             # Each device along time has run the chunk and keeps its own.
             copies = (1, layout.devices("time"), 1, 1, 1)
             cache = jax.tree.map(lambda past: jnp.tile(past, copies), cache)
@@ -187,7 +175,7 @@ class ShardedStep:
                 return self.step(parts, x, jax.tree.map(lambda past: Halo(past, time), cache))
 
             frames = PartitionSpec(None, time)
-            x = lax.with_sharding_constraint(x, layout.round)
+            x = lax.with_sharding_constraint(x, layout.place(time=True))
             # Only time is split by hand. What else is split stays the compiler's.
             output, cache = jax.shard_map(
                 run,
@@ -196,8 +184,8 @@ class ShardedStep:
                 out_specs=(frames, frames),
                 axis_names={time},
             )(parts, x, cache)
-            output = lax.with_sharding_constraint(output, layout.round)
-        return output, lax.with_sharding_constraint(cache, layout.round)
+            output = lax.with_sharding_constraint(output, layout.place(time=True))
+        return output, lax.with_sharding_constraint(cache, layout.place(time=True))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +202,7 @@ class ShardedCoder(Coder):
             x = self.fill(x)
         output, cache = super().__call__(jax.device_put(x, self._place(cache)), cache)
         if given < x.shape[1]:
-            output = jax.device_put(output, self.layout.whole)
+            output = jax.device_put(output, self.layout.place())
             output = output[:, : output.shape[1] * given // x.shape[1]]
         return output, cache
 
@@ -222,12 +210,12 @@ class ShardedCoder(Coder):
         """Return the program for a chunk or round and caches of these shapes, not compiled yet."""
         if cache is not None:
             x = jax.eval_shape(self.fill, x)
-        place = self.layout.round
+        place = self.layout.place(time=True)
         cache = jax.tree.map(lambda past: past.update(sharding=place), cache)
         return super().lower(x.update(sharding=self._place(cache)), cache)
 
     def _place(self, cache: Cache | None) -> NamedSharding:
-        return self.layout.whole if cache is None else self.layout.round
+        return self.layout.place(time=cache is not None)
 
     def fill(self, x: Video) -> Video:
         """Repeat the last frame until every device along time has a chunk."""
@@ -236,7 +224,7 @@ class ShardedCoder(Coder):
 
     def join(self, outputs: list[Output]) -> Output:
         """Join along time; each device along time holds all frames."""
-        joined: Output = _join(outputs, self.layout.joined)
+        joined: Output = _join(outputs, self.layout.place(tiles=False))
         return joined
 
 

@@ -1,4 +1,4 @@
-"""Calls of the reference: arguments for the port, a known output, modules in train mode."""
+"""Calls of the reference: arguments for the port, and an output that is known."""
 
 import functools
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ import torch
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import bind
 from parity.capture.torch import Method, target, to_numpy
-from parity.core.globs import path_name
 from parity.core.tree import flatten, mapped, rebuild
 
 
@@ -54,12 +53,3 @@ def returning(value: Any, module: torch.nn.Module, method: Method) -> Any:
         return returned
 
     return known
-
-
-def in_train_mode(module: torch.nn.Module) -> list[str]:
-    """Paths of the modules in train mode that behave differently there."""
-    return [
-        path_name(path)
-        for path, one in module.named_modules()
-        if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
-    ]

@@ -19,7 +19,6 @@ from flax import linen, nnx
 from parity.capture import taps
 from parity.capture.linen import Part, below, path_of
 from parity.capture.recorder import bind, join
-from parity.core.lock import Turn
 from parity.core.tree import Flat, flatten
 from parity.core.undo import undone
 
@@ -30,7 +29,6 @@ _Turns = dict[str, Iterator[int]]
 """The turns of the loops of one call, by the names of taps with `*`."""
 
 _runs = itertools.count()
-PATCHING = Turn("comparison")
 
 
 class Observer:
@@ -86,11 +84,7 @@ class Observer:
 
 @contextmanager
 def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[None]:
-    """Have `observer` wrap the calls of `modules` (by path), and taps, in the block.
-
-    Raises:
-        InputError: another comparison is running in this process.
-    """
+    """Have `observer` wrap the calls of `modules` (by path), and taps, in the block."""
     run = f"{next(_runs)}:"
     parts = {path: module for path, module in modules.items() if isinstance(module, Part)}
     stamped = {path: module for path, module in modules.items() if path not in parts}
@@ -110,7 +104,7 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
             if hasattr(module, STAMP):
                 delattr(module, STAMP)
 
-    with PATCHING.taken(), undone(undo):
+    with undone(undo):
         own |= {cls: cls.__dict__.get("__call__") for cls in classes}
         for path, module in stamped.items():
             setattr(module, STAMP, run + path)

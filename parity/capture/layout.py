@@ -4,8 +4,7 @@ A JAX port is channel-last. Picking the permutation with the smallest error woul
 the bugs that the harness looks for.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -83,26 +82,19 @@ def reading(
     return Reading(move=rank >= 4, sure=False)
 
 
-@contextmanager
-def hint(called: Call) -> Iterator[None]:
+def add_hint(error: Exception, called: Call) -> None:
     """Add to what the port raises that its inputs may have been read in the wrong layout.
 
     `called` is the reference's call, with what its arguments are read as.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        unsure = [leaf for leaf in called.inputs if not (leaf.moved or leaf.sure)]
-        kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in unsure if leaf.buffer is not None]
-        if kept:
-            error.add_note(
-                f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
-                " axis 1 is the channel, say so with"
-                f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
-            )
-        raise
+    unsure = [leaf for leaf in called.inputs if not (leaf.moved or leaf.sure)]
+    kept = [f"{leaf.name!r} {leaf.buffer.shape}" for leaf in unsure if leaf.buffer is not None]
+    if kept:
+        error.add_note(
+            f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
+            " axis 1 is the channel, say so with"
+            f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
+        )
 
 
 def moved(shape: tuple[int, ...]) -> tuple[int, ...]:

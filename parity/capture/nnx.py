@@ -29,6 +29,9 @@ from parity.core.tree import Flat, flatten, mapped
 
 Method = str | Callable[..., Any]
 
+STATEFUL = (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable, jax.core.Tracer)
+"""Objects that hold tracers under `jit`."""
+
 
 def record(
     module: nnx.Module,
@@ -45,9 +48,6 @@ def record(
     recorded: no single call of the reference is one of them. Taps are recorded where nothing is
     traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
     caches.
-
-    Raises:
-        InputError: another comparison is running in this process.
     """
     prefix = subtree.prefix
     found = {join(prefix, path): child for path, child in submodules(module).items()}
@@ -59,7 +59,7 @@ def record(
     objects = [value for _, value in given.statics]
     with kept_port(module, *objects), observed(inner, observer):
         observer.begin(prefix, given)
-        output = invoke(module, method, args, kwargs)
+        output = target(module, method)(*args, **kwargs)
         name = method if isinstance(method, str) else "__call__"
         observer.end(type(module).__name__, name, flatten(output))
     info = {path: module_info(path, child) for path, child in ({prefix: module} | inner).items()}
@@ -147,11 +147,6 @@ def _host(array: Any) -> Any:
     return np.asarray(array if on_host else array.copy())
 
 
-def invoke(module: nnx.Module, method: Method, args: Any, kwargs: Any) -> Any:
-    """Call a method by name, or a callable with the module in front."""
-    return target(module, method)(*args, **kwargs)
-
-
 def arrays(
     args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -160,10 +155,8 @@ def arrays(
     def own(array: Any) -> Any:
         return jnp.asarray(array) if isinstance(array, np.ndarray) else array
 
-    return (
-        tuple(mapped(own, value) for value in args),
-        {name: mapped(own, value) for name, value in kwargs.items()},
-    )
+    given: tuple[tuple[Any, ...], dict[str, Any]] = mapped(own, (args, dict(kwargs)))
+    return given
 
 
 def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
@@ -175,7 +168,7 @@ def aliased(array: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def target(module: nnx.Module, method: Method) -> Callable[..., Any]:
-    """The function that `invoke` calls; its signature names the arguments."""
+    """The method of that name, or a callable with the module in front; arguments have names."""
     if not isinstance(method, str):
         return functools.partial(method, module)
     if isinstance(module, Part) or (isinstance(module, Functional) and method == "__call__"):
@@ -208,7 +201,8 @@ class _RecordingObserver(Observer):
     def begin(self, path: str, given: Flat) -> None:
         # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
         # to be kept.
-        kept = not (self._tracing() and any(map(_stateful, given.statics)))
+        stateful = any(isinstance(value, STATEFUL) for _, value in given.statics)
+        kept = not (stateful and self._tracing())
         arguments = given.skeleton if kept else None
 
         def event(*values: Any) -> None:
@@ -259,8 +253,3 @@ class _RecordingObserver(Observer):
 def trace_state() -> Any:
     """The JAX transformation that runs, to be compared with that of another moment."""
     return get_opaque_trace_state(convention="nnx")
-
-
-def _stateful(leaf: tuple[str, Any]) -> bool:
-    kinds = (nnx.Module, nnx.Rngs, nnx.RngStream, nnx.Variable, jax.core.Tracer)
-    return isinstance(leaf[1], kinds)

@@ -56,21 +56,12 @@ class Recorder:
         self._open.append(call)
         self._begun += 1
 
-    def end(
-        self,
-        kind: str,
-        method: str,
-        outputs: tuple[Leaf, ...],
-        *,
-        traced: bool = False,
-        returned: Skeleton | None = None,
-        in_place: bool = False,
-    ) -> None:
-        """The innermost open call returns."""
+    def end(self, kind: str, method: str, outputs: tuple[Leaf, ...], **more: Any) -> None:
+        """The innermost open call returns; `more` are further fields of its `Call`."""
         call = self._open.pop()
         number = next(self._numbers[call.path])
-        call = replace(call, kind=kind, method=method, number=number, outputs=outputs)
-        self._calls.append(replace(call, traced=traced, returned=returned, in_place=in_place))
+        call = replace(call, kind=kind, method=method, number=number, outputs=outputs, **more)
+        self._calls.append(call)
 
     def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""
@@ -109,14 +100,10 @@ def share_certainty(calls: tuple[Call, ...]) -> tuple[Call, ...]:
     sure = {(leaf.buffer, leaf.moved) for leaf in leaves if leaf.buffer and leaf.sure}
 
     def shared(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-        return tuple(
-            replace(leaf, sure=True) if (leaf.buffer, leaf.moved) in sure else leaf
-            for leaf in leaves
-        )
+        certain = (leaf.sure or (leaf.buffer, leaf.moved) in sure for leaf in leaves)
+        return tuple(replace(leaf, sure=one) for leaf, one in zip(leaves, certain, strict=True))
 
-    return tuple(
-        replace(call, inputs=shared(call.inputs), outputs=shared(call.outputs)) for call in calls
-    )
+    return tuple(replace(c, inputs=shared(c.inputs), outputs=shared(c.outputs)) for c in calls)
 
 
 def bind(

@@ -19,8 +19,10 @@ def kept_reference(module: torch.nn.Module) -> Iterator[None]:
     Values of parameters are taken to stay.
     """
     attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
-    tensors = {id(tensor): tensor for one in attributes for tensor in _tensors(one)}
-    clones = [(tensor, tensor.detach().clone()) for tensor in tensors.values()]
+    held = {id(value): value for one in attributes for value in one.values()}
+    tensors = [value for value in held.values() if isinstance(value, torch.Tensor)]
+    own = [tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)]
+    clones = [(tensor, tensor.detach().clone()) for tensor in own]
 
     def restore() -> None:
         for one in attributes:
@@ -44,10 +46,3 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed)
         yield
-
-
-def _tensors(attributes: Attributes) -> Iterator[torch.Tensor]:
-    """Every tensor among them that is no parameter."""
-    for value in attributes.values():
-        if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
-            yield value

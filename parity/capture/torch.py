@@ -23,6 +23,9 @@ from parity.core.undo import undone
 
 Method = str | Callable[..., Any]
 
+LISTS = (torch.nn.ModuleList, torch.nn.ModuleDict, torch.nn.ParameterList, torch.nn.ParameterDict)
+"""Modules that cannot be called."""
+
 
 def record(
     module: torch.nn.Module,
@@ -76,7 +79,7 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
         path: ModuleInfo(
             path,
             type(module).__name__,
-            container=not _can_run(module),
+            container=isinstance(module, LISTS),
             parameters={n: p.numel() for n, p in module.named_parameters(recurse=False)},
             buffers={n: b.numel() for n, b in module.named_buffers(recurse=False)},
         )
@@ -128,10 +131,8 @@ def tensors(
             return made.setdefault(id(array), array.clone())
         return array
 
-    return (
-        tuple(mapped(own, value) for value in args),
-        {name: mapped(own, value) for name, value in kwargs.items()},
-    )
+    given: tuple[tuple[Any, ...], dict[str, Any]] = mapped(own, (args, dict(kwargs)))
+    return given
 
 
 def check_devices(
@@ -147,16 +148,11 @@ def check_devices(
     for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
         if not isinstance(tensor, torch.Tensor):
             continue
-        if tensor.device.type == "meta":
-            raise InputError(
-                f"{name} of the reference is on the device meta, which holds no values: load them"
-                " first"
-            )
         if tensor.device.type != "cpu":
-            raise InputError(
-                f"{name} of the reference is on {tensor.device}: move the reference and its"
-                " arguments to the CPU, .cpu()"
-            )
+            where = f"{tensor.device}: move the reference and its arguments to the CPU, .cpu()"
+            if tensor.device.type == "meta":
+                where = "the device meta, which holds no values: load them first"
+            raise InputError(f"{name} of the reference is on {where}")
 
 
 def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -173,12 +169,6 @@ def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
         return functools.partial(method, module)
     function: Callable[..., Any] = getattr(module, "forward" if method == "__call__" else method)
     return function
-
-
-def _can_run(module: torch.nn.Module) -> bool:
-    nn = torch.nn
-    lists = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-    return not isinstance(module, lists)
 
 
 class _Observer:
@@ -248,9 +238,7 @@ class _Observer:
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
         detached = tensor.detach()
-        array = to_numpy(detached.movedim(1, -1) if move else detached)
-        its_own = array.ctypes.data == detached.data_ptr()  # not copied for the channel's sake
-        buffer = self._store.put(array, copy=its_own)
+        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer

@@ -1,6 +1,7 @@
 """`parity check`: the port of a registered pair against a golden trace."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,10 +16,8 @@ from parity.cli.output import PROFILE, QUIET, Output, with_output
     help="Whose port to check: a registered name, or module:attribute of one of yours  "
     "[default: the pair that was recorded]",
 )
-@EMULATE
-@EAGER
-@with_output("Where the report goes  [default: reports/PAIR-check]", PROFILE, QUIET)
-def check(trace: Path, pair: str | None, emulate: str | None, eager: bool, output: Output) -> None:
+@with_output("Where the report goes  [default: reports/PAIR-check]", EMULATE, EAGER, PROFILE, QUIET)
+def check(trace: Path, pair: str | None, output: Output, **how: Any) -> None:
     """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed.
 
     --json prints what report.json holds. Files are written in any case.
@@ -34,12 +33,5 @@ def check(trace: Path, pair: str | None, emulate: str | None, eager: bool, outpu
 
         folder = output.folder(f"reports/{chosen.name}-check", bool(index.partial))
         with output.measured("jax"):
-            report = check_trace(
-                trace,
-                chosen,
-                emulate=emulate,
-                eager=eager,
-                progress=progress,
-                own_process=True,
-            )
+            report = check_trace(trace, chosen, progress=progress, own_process=True, **how)
     output.end(report, folder)

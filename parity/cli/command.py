@@ -58,8 +58,8 @@ def _leave() -> NoReturn:
     """End the process after an interrupt, without the interpreter's exit.
 
     XLA's threads still compute, and there they sometimes end it with a segmentation fault. All
-    `finally` blocks have run. What others leave to `atexit` is done: temporary folders of the
-    user's models, and of matplotlib's where there is no home. But JAX would wait for its threads.
+    `finally` blocks have run. What others leave to `atexit` is done, such as temporary folders of
+    the user's models. But JAX would wait for its threads.
     """
     try:
         with suppress(OSError):

@@ -1,20 +1,21 @@
 """`parity compare`: a module and its port, without a ladder."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from parity.cli.making import arguments, find_function
-from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS
+from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS, load, of_a_part
 from parity.cli.output import QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
 
-if TYPE_CHECKING:
-    from parity.report import Report
+ARGUMENTS = ("torch_module", "nnx_module", "torch_args")
+FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parity.compare"
 
 
 @click.command()
@@ -40,17 +41,7 @@ if TYPE_CHECKING:
     REPRO,
     QUIET,
 )
-def compare(
-    names: tuple[str, ...],
-    only: tuple[str, ...],
-    depth: int | None,
-    seed: int | None,
-    device: str | None,
-    gradients: bool,
-    emulate: str | None,
-    eager: bool,
-    output: Output,
-) -> None:
+def compare(names: tuple[str, ...], output: Output, **how: Any) -> None:
     """Compare the module and the port that MODULE:FUNCTION makes, or two golden traces.
 
     The function takes no arguments. It returns (torch_module, nnx_module, args), or a mapping of
@@ -60,49 +51,77 @@ def compare(
     Of two traces, folders that `parity record` wrote, the first is the reference; neither model
     runs, PyTorch is not needed, and the options that say how to run are refused.
     """
-    if gradients and only:
+    if how["gradients"] and how["only"]:
         raise InputError(
             "--gradients is of the whole model: use --depth, not --only, to see less of it"
         )
-    given = _given(
-        only=only, depth=depth, seed=seed, gradients=gradients, emulate=emulate, eager=eager
-    )
+    source = click.get_current_context().get_parameter_source
+    given = {name: how[name] for name in how if source(name) is ParameterSource.COMMANDLINE}
     if are_traces(names):
-        compare_two(names, [*given, *_given(device=device, repro=output.repro)], output)
+        compare_two(names, [*given, *(["repro"] if output.repro else [])], output)
+    device = given.pop("device", None)
     with output.progress() as progress:
         # the frameworks are imported here, which takes seconds
-        make = find_function(names[0])
-        default = f"reports/{names[0].replace(':', '.')}"
-        folder = output.folder(default, bool(only) or depth is not None)
-        given |= _given(keep_repro=output.repro is not None, progress=progress)
+        make, seed = find_function(names[0]), how["seed"] or 0
+        folder = output.folder(f"reports/{names[0].replace(':', '.')}", of_a_part(how))
+        from parity.capture.restore_torch import seeded
+        from parity.pipeline import compare as compare_modules
+        from parity.run.repro import made_by_function
+
         with _on(device):
-            report = _compared(names[0], make, seed or 0, given)
+            progress.stage("making both models")
+            with seeded(seed):
+                made = arguments(names[0], make)
+            made |= {"keep_repro": output.repro is not None, "progress": progress}
+            report = compare_modules(**{**made, **given})
+    if report.repro is not None:  # the function may say another seed for the comparison
+        made_so = replace(report.repro, making=made_by_function(seed))
+        report = replace(report, repro=made_so)
     output.end(report, folder, names[0])
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Options of the command that were given; a 0 is one."""
-    return {
-        name: value
-        for name, value in options.items()
-        if not (value is None or value is False or value == ())
-    }
+def find_function(name: str) -> Callable[[], Any]:
+    """Return the function that `module:function` names.
+
+    Raises:
+        InputError: there is none, or it is something else.
+    """
+    found = load(name)
+
+    from parity.core.pair import Pair
+
+    if isinstance(found, Pair):
+        raise InputError(f"{name!r} is a parity.Pair, which has a ladder: `parity run {name}`")
+    if not callable(found):
+        kind = type(found).__name__
+        raise InputError(f"{name!r} is a {kind}, expected a function that returns {FORM}")
+    function: Callable[[], Any] = found
+    return function
 
 
-def _compared(name: str, make: Callable[[], Any], seed: int, given: Mapping[str, Any]) -> "Report":
-    """Report of what the function `make`, of that name, returns; `given` replaces what it says."""
-    from parity.capture.restore_torch import seeded
+def arguments(name: str, function: Callable[[], Any]) -> dict[str, Any]:
+    """Return the arguments of `parity.compare` that the function returns.
+
+    Raises:
+        InputError: it takes arguments itself, or returns something else.
+    """
     from parity.pipeline import compare as compare_modules
-    from parity.run.repro import made_by_function
 
-    given["progress"].stage("making both models")
-    with seeded(seed):
-        made = arguments(name, make)
-    report = compare_modules(**{**made, **given})
-    if report.repro is None:
-        return report
-    # the function may say another seed for the comparison
-    return replace(report, repro=made_by_function(report.repro, seed))
+    try:
+        inspect.signature(function).bind()
+    except TypeError as error:
+        raise InputError(f"{name}: {error}; it is called without arguments") from error
+    made = function()
+    if isinstance(made, tuple) and len(made) == len(ARGUMENTS):
+        made = dict(zip(ARGUMENTS, made, strict=True))
+    if not isinstance(made, Mapping):
+        size = f" of {len(made)}" if isinstance(made, tuple) else ""
+        raise InputError(f"{name} returns a {type(made).__name__}{size}, expected {FORM}")
+    try:
+        inspect.signature(compare_modules).bind(**made)
+    except TypeError as error:
+        raise InputError(f"{name} returns a mapping, and parity.compare: {error}") from error
+    return dict(made)
 
 
 def _on(text: str | None) -> AbstractContextManager[Any]:

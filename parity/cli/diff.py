@@ -2,7 +2,7 @@
 
 import math
 import sys
-from typing import Any
+from contextlib import suppress
 
 import click
 
@@ -10,22 +10,15 @@ from parity.cli.output import JSON
 from parity.core.exceptions import InputError
 
 
-class Factor(click.ParamType[float]):
-    """Factor of at least 1, as in 2x."""
-
-    name = "FACTOR"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Parse, with or without the x."""
-        try:
-            factor = float(str(value).removesuffix("x"))
-        except ValueError:
-            factor = math.nan
-        if not 1 <= factor < math.inf:
-            self.fail(f"{value!r} is not a factor of at least 1, as in 2x", param, ctx)
-        return factor
+def _factor(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+    """Return the factor of at least 1 that the text says, with or without an x."""
+    if text is None:
+        return None
+    with suppress(ValueError):
+        factor = float(text.removesuffix("x"))
+        if 1 <= factor < math.inf:
+            return factor
+    raise click.BadParameter(f"{text!r} is not a factor of at least 1, as in 2x", context, option)
 
 
 @click.command()
@@ -33,7 +26,8 @@ class Factor(click.ParamType[float]):
 @click.argument("after")
 @click.option(
     "--fail-if-worse",
-    type=Factor(),
+    metavar="FACTOR",
+    callback=_factor,
     help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
     "or if a new one fails; with 2 if the two runs had other inputs.",
 )
@@ -47,12 +41,12 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
     roundings (1.9e-6 in float32) or an MAE of 1e-6 counts as that: two machines round differently.
     Exits with 0 without --fail-if-worse.
     """
+    from parity.report import Report
     from parity.report.changes import show_diff, to_json
     from parity.report.diff import diff as compare
-    from parity.report.read import read_report
     from parity.report.terminal import WIDE, output
 
-    found = compare(read_report(before), read_report(after))
+    found = compare(Report.from_json(before), Report.from_json(after))
     if fail_if_worse is not None and found.other_inputs:
         raise InputError(
             f"--fail-if-worse: {before} and {after} are of other inputs"

@@ -1,6 +1,7 @@
 """Arguments and options that commands share, and the pair that one of them names."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,11 @@ SEEDS = click.IntRange(0, 2**32 - 1)
 """A seed that every stream of random numbers takes."""
 
 SEED = click.option("--seed", type=SEEDS, default=0, show_default=True)
+
+
+def of_a_part(how: Mapping[str, Any]) -> bool:
+    """Return true if the options choose some of the modules: such a report is on a part."""
+    return bool(how["only"]) or how["depth"] is not None
 
 
 def find_pair(name: str) -> "Pair":

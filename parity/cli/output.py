@@ -100,25 +100,22 @@ class Output:
         else:
             show(report, output())
             click.echo(f"wrote {len(written)} files to {folder}")
-        if self.repro:
-            self._write_repro(report, Path(self.repro), make)
-        sys.exit(0 if report.holds else 1)
-
-    def _write_repro(self, report: "Report", folder: Path, make: str) -> None:
-        """Write the repro, or say why there is none: the report stands all the same."""
         try:
-            written = report.write_repro(folder, make)
-        except InputError as error:
+            shown = report.write_repro(self.repro, make) if self.repro else ()
+            if shown and not (self.quiet or self.as_json):
+                click.echo(f"wrote {len(shown)} files to {self.repro}; run {shown[-1]}")
+        except InputError as error:  # the report stands all the same
             click.echo(f"parity: {error}", err=True)
-            return
-        if not (self.quiet or self.as_json):
-            click.echo(f"wrote {len(written)} files to {folder}; run {folder / 'repro.py'}")
+        sys.exit(0 if report.holds else 1)
 
 
 def with_output(
     out: str, *options: Callable[[Any], Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command these options, `--json` and `--out`, whose help is `out`, as one `Output`."""
+    """Give a command these options in this order, `--json` and `--out`, whose help is `out`.
+
+    Those of `Output` are handed on as one `output`.
+    """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)

@@ -1,24 +1,37 @@
 """Commands that take a pair, and the options that the pair has of its own."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from parity.cli.options import find_pair, registered
+from parity.cli.options import PAIR, find_pair, registered
+from parity.cli.output import with_output
 from parity.core.exceptions import InputError, printable
 
 if TYPE_CHECKING:
     from parity.core.pair import Option, Pair
 
-OWN = f"{__name__}.own"
+CHOSEN, OWN = f"{__name__}.chosen", f"{__name__}.own"
+
+
+def pair_command(
+    out: str, *options: Callable[[Any], Any]
+) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a function a command that takes a pair and these options, as `with_output` does."""
+
+    def decorate(function: Callable[..., None]) -> click.Command:
+        return click.command(cls=PairCommand)(with_output(out, PAIR, *options)(function))
+
+    return decorate
 
 
 class PairCommand(click.Command):
     """A command that takes a pair, and after its name the pair's own options.
 
     These are known once the pair is loaded, with all that it imports: help without a name needs
-    none of it.
+    none of it. The function gets the pair as `chosen`, and their values as `options`.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -26,8 +39,15 @@ class PairCommand(click.Command):
         with suppress(*([Exception] if ctx.resilient_parsing else [])):  # the shell completes
             name = self._name(args)
             if name is not None:
-                ctx.meta[OWN] = self._own(find_pair(name))
+                ctx.meta[CHOSEN] = find_pair(name)
+                ctx.meta[OWN] = self._own(ctx.meta[CHOSEN])
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Hand the pair on, and its own options apart from the command's."""
+        own = {param.name: ctx.params.pop(param.name) for param in ctx.meta[OWN]}
+        ctx.params |= {"chosen": ctx.meta[CHOSEN], "options": own}
+        return super().invoke(ctx)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the pair's options too, once it is known."""

@@ -2,61 +2,25 @@
 
 from typing import Any
 
-import click
+from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEED, of_a_part, place_of
+from parity.cli.output import PROFILE, QUIET, REPRO, Output
+from parity.cli.pair_command import pair_command
 
-from parity.cli.options import (
-    DEPTH,
-    EAGER,
-    EMULATE,
-    ONLY,
-    PAIR,
-    SEED,
-    find_pair,
-    place_of,
-)
-from parity.cli.output import PROFILE, QUIET, REPRO, Output, with_output
-from parity.cli.pair_command import PairCommand
+OUT = "Where the report goes  [default: reports/PAIR]"
 
 
-@click.command(cls=PairCommand)
-@PAIR
-@SEED
-@ONLY
-@DEPTH
-@EMULATE
-@EAGER
-@with_output("Where the report goes  [default: reports/PAIR]", REPRO, PROFILE, QUIET)
-def run(
-    pair: str,
-    seed: int,
-    only: tuple[str, ...],
-    depth: int | None,
-    emulate: str | None,
-    eager: bool,
-    output: Output,
-    **options: Any,
-) -> None:
+@pair_command(OUT, SEED, ONLY, DEPTH, EMULATE, EAGER, REPRO, PROFILE, QUIET)
+def run(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours.
 
     Options that the pair has of its own come after its name: see `parity run PAIR --help`.
     --json prints what report.json holds. Files are written in any case.
     """
     with output.progress() as progress:
-        chosen = find_pair(pair)
-        folder = output.folder(f"reports/{chosen.name}", bool(only) or depth is not None)
+        folder = output.folder(f"reports/{chosen.name}", of_a_part(how))
         from parity.pipeline import run_pair
 
+        how |= {"keep_repro": output.repro is not None, "own_process": True}
         with output.measured("jax", "torch"):
-            report = run_pair(
-                chosen,
-                options,
-                seed=seed,
-                emulate=emulate,
-                eager=eager,
-                only=only,
-                depth=depth,
-                keep_repro=output.repro is not None,
-                progress=progress,
-                own_process=True,
-            )
+            report = run_pair(chosen, options, progress=progress, **how)
     output.end(report, folder, place_of(pair))

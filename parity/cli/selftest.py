@@ -1,47 +1,41 @@
 """`parity selftest`: known mistakes, made in the port of a registered pair."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
 
-from parity.cli.options import PAIR, SEED, find_pair
-from parity.cli.output import PROFILE, QUIET, Output, with_output
-from parity.cli.pair_command import PairCommand
+from parity.cli.options import SEED
+from parity.cli.output import PROFILE, QUIET, Output
+from parity.cli.pair_command import pair_command
 
-
-@click.command(cls=PairCommand)
-@PAIR
-@click.option(
+OUT = "Where the table goes  [default: reports/PAIR-selftest]"
+ROUNDS = click.option(
     "--rounds",
     type=click.IntRange(1),
     default=1,
     show_default=True,
     help="Each draws new weights, and for each mistake a module to make it in.",
 )
-@SEED
-@click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
-@with_output("Where the table goes  [default: reports/PAIR-selftest]", PROFILE, QUIET)
-def selftest(pair: str, rounds: int, seed: int, only: str, output: Output, **options: Any) -> None:
+MISTAKES = click.option("--only", metavar="GLOB", default="*", help="Mistakes by name.")
+
+
+@pair_command(OUT, ROUNDS, SEED, MISTAKES, PROFILE, QUIET)
+def selftest(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
     """Make known mistakes in the port of PAIR, and see whether they are found.
 
     --json prints every trial. The table is written in any case. Options that the pair has of its
     own come after its name: see `parity selftest PAIR --help`.
     """
-    from parity.host.profile import profiled
     from parity.report import terminal
 
     with output.progress() as progress:
-        chosen = find_pair(pair)
         folder = output.folder(f"reports/{chosen.name}-selftest")
         from parity.selftest import bench
         from parity.selftest.show import show, show_verdict, to_json, write
 
-        with profiled(Path(output.profile) if output.profile else None):
-            result = bench.selftest(
-                chosen, options, rounds=rounds, seed=seed, only=only, progress=progress
-            )
+        with output.measured("jax", "torch"):
+            result = bench.selftest(chosen, options, progress=progress, **how)
     written = write(result, folder)
     if output.as_json:
         click.echo(to_json(result))

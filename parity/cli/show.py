@@ -14,8 +14,8 @@ def show(report: str, depth: int | None, only: str) -> None:
     on the reference's inputs. Exits with 0 if there was something to show, whatever the verdict:
     `parity run` exits with the verdict.
     """
-    from parity.report.read import read_report
+    from parity.report import Report
     from parity.report.terminal import WIDE, output
     from parity.report.tree import show_tree
 
-    show_tree(read_report(report), output(WIDE), depth=depth, only=only)
+    show_tree(Report.from_json(report), output(WIDE), depth=depth, only=only)

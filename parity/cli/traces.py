@@ -1,5 +1,6 @@
 """`parity compare A B`: two golden traces. PyTorch is not needed."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -16,23 +17,16 @@ def are_traces(names: tuple[str, ...]) -> bool:
     Raises:
         InputError: they are neither.
     """
-    held = [_holds_one(name) for name in names]
-    if len(names) == 1 and not held[0]:
+    # false of a name that no file can have
+    missing = [name for name in names if not os.path.isfile(f"{name}/trace.json")]  # noqa: PTH113
+    if len(names) == 1 and missing:
         return False
-    missing = [name for name, found in zip(names, held, strict=True) if not found]
     if len(names) == 2 and not missing:
         return True
     found = "found one trace" if len(names) == 1 else f"found {len(names)} names"
     if len(names) == 2:
         found = f"{' and '.join(f'{name:.80}' for name in missing)}: no trace.json in it"
     raise InputError(f"{found}, {EXPECTED}")
-
-
-def _holds_one(name: str) -> bool:
-    try:
-        return (Path(name) / "trace.json").is_file()
-    except (OSError, ValueError):  # a name that no file can have
-        return False
 
 
 def compare_two(names: tuple[str, ...], refused: Sequence[str], output: Output) -> NoReturn:

@@ -4,9 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from parity.core.codec import stored_as
+from parity.core.plain import decode_value, encode_value
 from parity.core.problems import Problem, ProblemKind, Side
 from parity.core.store import Buffer
 from parity.core.tree import Skeleton
+
+UNSTORED = stored_as(lambda value: None, lambda value: None)
+"""A field that a golden trace leaves out: it holds objects of the process."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +25,7 @@ class Leaf:
 
     name: str
     buffer: Buffer | None = None
-    value: Any = None
+    value: Any = field(default=None, metadata=stored_as(encode_value, decode_value))
     moved: bool = False
     sure: bool = True
 
@@ -49,8 +54,8 @@ class Call:
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     traced: bool = False
-    arguments: Skeleton | None = None
-    returned: Skeleton | None = None
+    arguments: Skeleton | None = field(default=None, metadata=UNSTORED)
+    returned: Skeleton | None = field(default=None, metadata=UNSTORED)
     in_place: bool = False
 
     @property

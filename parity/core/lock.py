@@ -4,58 +4,18 @@ Two at once, on two threads or one inside of the other, would record each other'
 """
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 from parity.core.exceptions import InputError
+from parity.core.undo import undone
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-class Turn:
-    """A lock that does not block: a second caller gets an error instead of waiting."""
-
-    def __init__(self, name: str) -> None:
-        """`name` is what blocks run, as the message has it."""
-        self._name = name
-        self._holders: dict[str, object] = {}
-
-    @contextmanager
-    def taken(self) -> Iterator[None]:
-        """Have it for the block, which gives it back however it ends.
-
-        Raises:
-            InputError: another block has it.
-        """
-        # An interrupt may arrive after any call: who has it is known by a token from before, and
-        # what it breaks off of giving back is done once more.
-        token = object()
-        try:
-            try:
-                if self._holders.setdefault("", token) is not token:
-                    raise InputError(
-                        f"another {self._name} is running in this process; run them one by one"
-                    )
-                yield
-            finally:
-                self._give_back(token)
-        finally:
-            self._give_back(token)
-
-    @property
-    def free(self) -> bool:
-        """True if no block holds it."""
-        return not self._holders
-
-    def _give_back(self, token: object) -> None:
-        if self._holders.get("") is token:
-            self._holders.clear()
-
-
-COMPARISON = Turn("comparison")
-"""The lock that `parity.compare` and the commands hold while they run."""
+RUNNING: dict[str, object] = {}
+"""The token of the call that runs, if one does: by a token from before, an interrupt that arrives
+as it is taken does not keep it."""
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
@@ -63,7 +23,17 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with COMPARISON.taken():
+        token = object()
+
+        def give_back() -> None:
+            if RUNNING.get("") is token:
+                RUNNING.clear()
+
+        with undone(give_back):
+            if RUNNING.setdefault("", token) is not token:
+                raise InputError(
+                    "another comparison is running in this process; run them one by one"
+                )
             return function(*args, **kwargs)
 
     return call

@@ -1,13 +1,13 @@
 """Distances between two arrays: in float64, in blocks that stay in the processor's cache."""
 
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Shaped
 
 from parity.core.measurements import Metrics
-
-Array = Shaped[np.ndarray, "..."]
+from parity.core.store import Array
 
 BLOCK = 1 << 16
 """Elements at a time: a handful of float64 temporaries of this length fit a 4 MiB cache, and two
@@ -48,26 +48,58 @@ def compare_arrays(ref: Array, port: Array) -> Metrics:
     """
     if ref.shape != port.shape:
         raise ValueError(f"cannot compare shapes {ref.shape} and {port.shape}")
-    total = _Sums(ref.dtype, port.dtype)
-    a, b = ref.reshape(-1), port.reshape(-1)
-    for start in range(0, a.size, BLOCK):
-        total.add(a[start : start + BLOCK], b[start : start + BLOCK], start)
-    return total.metrics(ref.shape)
+    name = {"complex64": "float32", "complex128": "float64"}.get(ref.dtype.name, ref.dtype.name)
+    sums, gaps, ulps = np.zeros(6), np.zeros(_BINS, np.int64), np.zeros(_BINS, np.int64)
+    start = size = nonfinite = worst = 0
+    most = ref_most = 0.0
+    for x, y, gap, bad, skipped in _pairs(ref, port):
+        length, other = np.abs(x), np.abs(y)
+        terms = (gap, gap * gap, length, length * length, other * other, (x * y.conj()).real)
+        sums += [term.sum() for term in terms]
+        at = int(gap.argmax())
+        if gap[at] > most or start == 0:
+            most, worst = float(gap[at]), start + at
+        ref_most = max(ref_most, float(length.max()))
+        gaps += _histogram(gap)
+        if name in MANTISSA:
+            ulps += _histogram(gap * _per_ulp(length, name))
+        start, size = start + gap.size, size + gap.size - skipped
+        nonfinite += bad
+    nan, inf = float("nan"), float("inf")
+    if size == 0 and not nonfinite:
+        return Metrics(nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, (), 0)
+    absolute, squares, ref_absolute, ref_squares, port_squares, product = map(float, sums)
+    index = tuple(int(i) for i in np.unravel_index(worst, ref.shape))
+    ref_rms = (ref_squares / max(size, 1)) ** 0.5
+    if nonfinite:
+        return Metrics(inf, inf, inf, inf, inf, inf, inf, inf, nan, ref_rms, index, nonfinite)
+    lengths = (ref_squares * port_squares) ** 0.5
+    return Metrics(
+        mae=absolute / size,
+        mse=squares / size,
+        max_abs=most,
+        rel_mae=ratio(absolute, ref_absolute),
+        rel_l2=ratio(squares**0.5, ref_squares**0.5),
+        rel_linf=ratio(most, ref_most),
+        p999=min(_percentile(gaps, 0.999), most),
+        ulp_p99=_percentile(ulps, 0.99) if name in MANTISSA else nan,
+        cosine=product / lengths if lengths else nan,
+        ref_rms=ref_rms,
+        worst_index=index,
+        nonfinite=0,
+    )
 
 
 def distance(ref: Array, port: Array) -> tuple[float, float, int]:
     """(mae, rel_l2, nonfinite) of `compare_arrays`, for a third of the time."""
-    a, b = ref.reshape(-1), port.reshape(-1)
     absolute = squares = reference = 0.0
     nonfinite = size = 0
-    scratch = _Scratch(ref.dtype, port.dtype)
-    for start in range(0, a.size, BLOCK):
-        x, _, gap, bad, skipped = scratch.gap(a[start : start + BLOCK], b[start : start + BLOCK])
+    for x, _, gap, bad, skipped in _pairs(ref, port):
         nonfinite += bad
-        size += x.size - skipped
+        size += gap.size - skipped
         absolute += float(gap.sum())
-        squares += scratch.power(gap)
-        reference += scratch.power(np.abs(x, out=gap))
+        squares += _power(gap)
+        reference += _power(x)
     if nonfinite:
         return float("inf"), float("inf"), nonfinite
     if size == 0:
@@ -77,52 +109,25 @@ def distance(ref: Array, port: Array) -> tuple[float, float, int]:
 
 def triangle(ref: Array, port: Array, wide: Array) -> tuple[float, float, float]:
     """rms of port - wide, of ref - wide and of `wide`, over what is finite in all three."""
-    a, b, c = ref.reshape(-1), port.reshape(-1), wide.reshape(-1)
-    of_port = of_ref = of_wide = 0.0
-    size = 0
-    first, second = _Scratch(ref.dtype, wide.dtype), _Scratch(port.dtype, wide.dtype)
-    for start in range(0, a.size, BLOCK):
-        x, y, z = (array[start : start + BLOCK] for array in (a, b, c))
-        if not all(np.isfinite(block).all() for block in (x, y, z)):
-            fine = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
-            x, y, z = (np.where(fine, block, 0) for block in (x, y, z))
-            size -= int(fine.size - fine.sum())
+    sums, size = np.zeros(3), 0
+    for x, y, z in _blocks(ref, port, wide):
+        fine = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
+        if not fine.all():
+            x, y, z = x[fine], y[fine], z[fine]
         size += x.size
-        of_ref += first.power(first.gap(z, x)[2])
-        _, _, gap, _, _ = second.gap(z, y)
-        of_port += second.power(gap)
-        of_wide += second.power(np.abs(second.x[: z.size], out=gap))
-    if size == 0:
-        return float("nan"), float("nan"), float("nan")
-    return (of_port / size) ** 0.5, (of_ref / size) ** 0.5, (of_wide / size) ** 0.5
-
-
-def rms_distance(ref: Array, other: Array) -> tuple[float, float]:
-    """Root mean square of `other - ref` and of `ref`; infinite where finiteness differs."""
-    _, relative, nonfinite = distance(ref, other)
-    norm = rms(ref)
-    if nonfinite:
-        return float("inf"), norm
-    if norm == 0.0:
-        return rms(other), norm
-    return relative * norm, norm
+        sums += [_power(y - z), _power(x - z), _power(z)]
+    of_port, of_ref, of_wide = (float(total / size) ** 0.5 if size else math.nan for total in sums)
+    return of_port, of_ref, of_wide
 
 
 def rms(array: Array) -> float:
     """Root mean square of the finite entries."""
-    flat, total, scratch = array.reshape(-1), 0.0, _Scratch(array.dtype)
-    size = flat.size
-    for start in range(0, flat.size, BLOCK):
-        block = scratch.x[: flat[start : start + BLOCK].size]
-        block[...] = flat[start : start + BLOCK]
-        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
-            finite = np.isfinite(block.sum())
-        if not finite:
-            fine = np.isfinite(block)
-            size -= int(fine.size - fine.sum())
-            block = np.where(fine, block, 0)
-        total += scratch.power(np.abs(block, out=scratch.size[: block.size]))
-    return float((total / size) ** 0.5) if size else float("nan")
+    total, size = 0.0, 0
+    for (block,) in _blocks(array):
+        fine = block[np.isfinite(block)]
+        total += _power(fine)
+        size += fine.size
+    return (total / size) ** 0.5 if size else math.nan
 
 
 def ratio(part: float, whole: float) -> float:
@@ -132,127 +137,48 @@ def ratio(part: float, whole: float) -> float:
     return part / whole
 
 
-class _Sums:
-    """Running sums over blocks."""
-
-    def __init__(self, dtype: np.dtype[Any], other: np.dtype[Any]) -> None:
-        name = {"complex64": "float32", "complex128": "float64"}.get(dtype.name, dtype.name)
-        self.mantissa, self.smallest = MANTISSA.get(name), SMALLEST.get(name)
-        self.size = self.nonfinite = self.worst = 0
-        self.absolute = self.squares = self.most = 0.0
-        self.ref_absolute = self.ref_squares = self.ref_most = 0.0
-        self.port_squares = self.product = 0.0
-        self.gaps = np.zeros(_BINS, np.int64)
-        self.ulps = np.zeros(_BINS, np.int64)
-        self.scratch = _Scratch(dtype, other)
-
-    def add(self, ref: Array, port: Array, start: int) -> None:
-        x, y, gap, bad, skipped = self.scratch.gap(ref, port)
-        self.size += gap.size - skipped
-        self.nonfinite += bad
-        at = int(gap.argmax())
-        if gap[at] > self.most or start == 0:
-            self.most, self.worst = float(gap[at]), start + at
-        self.absolute += float(gap.sum())
-        self.squares += self.scratch.power(gap)
-        self.gaps += self.scratch.histogram(gap)
-        # the order matters: each line below may overwrite what the lines above have used
-        self.product += self.scratch.product(x, y)
-        size = np.abs(y, out=self.scratch.size[: y.size])
-        self.port_squares += self.scratch.power(size)
-        size = np.abs(x, out=size)
-        self.ref_absolute += float(size.sum())
-        self.ref_squares += self.scratch.power(size)
-        self.ref_most = max(self.ref_most, float(size.max()))
-        if self.mantissa is not None and self.smallest is not None:
-            gap *= self.scratch.per_ulp(size, self.mantissa, self.smallest)
-            self.ulps += self.scratch.histogram(gap)
-
-    def metrics(self, shape: tuple[int, ...]) -> Metrics:
-        n, nan, inf = self.size, float("nan"), float("inf")
-        if n == 0 and not self.nonfinite:
-            return Metrics(nan, nan, nan, nan, nan, nan, nan, nan, nan, nan, (), 0)
-        n = max(n, 1)
-        index = tuple(int(i) for i in np.unravel_index(self.worst, shape))
-        ref_rms = (self.ref_squares / n) ** 0.5
-        if self.nonfinite:
-            return Metrics(
-                inf, inf, inf, inf, inf, inf, inf, inf, nan, ref_rms, index, self.nonfinite
-            )
-        lengths = (self.ref_squares * self.port_squares) ** 0.5
-        return Metrics(
-            mae=self.absolute / n,
-            mse=self.squares / n,
-            max_abs=self.most,
-            rel_mae=ratio(self.absolute, self.ref_absolute),
-            rel_l2=ratio(self.squares**0.5, self.ref_squares**0.5),
-            rel_linf=ratio(self.most, self.ref_most),
-            p999=min(_percentile(self.gaps, 0.999), self.most),
-            ulp_p99=_percentile(self.ulps, 0.99) if self.mantissa is not None else nan,
-            cosine=self.product / lengths if lengths else nan,
-            ref_rms=ref_rms,
-            worst_index=index,
-            nonfinite=0,
-        )
+def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """Blocks of all of them in float64, or in complex128 if one is complex."""
+    wide = np.complex128 if any(array.dtype.kind == "c" for array in arrays) else np.float64
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, BLOCK):
+        yield tuple(array[start : start + BLOCK].astype(wide) for array in flat)
 
 
-class _Scratch:
-    """Temporaries of one block, kept: a new one of this size costs more than what is done in it."""
+def _pairs(ref: Array, port: Array) -> Iterator[tuple[Array, Array, Array, int, int]]:
+    """By block (ref, port, |port - ref|, entries finite in one only, alike but not finite).
 
-    def __init__(self, *dtypes: np.dtype[Any]) -> None:
-        wide = np.complex128 if any(dtype.kind == "c" for dtype in dtypes) else np.float64
-        self.x, self.y = np.empty(BLOCK, wide), np.empty(BLOCK, wide)
-        self.wide = np.empty(BLOCK, wide)
-        self.gaps, self.size = np.empty(BLOCK), np.empty(BLOCK)
-        self.squares = np.empty(BLOCK)
-        self.bits = np.empty(BLOCK, np.int64)
-
-    def gap(self, ref: Array, port: Array) -> tuple[Array, Array, Array, int, int]:
-        """(ref, port, |port - ref|, entries finite in one only, entries alike but not finite)."""
-        n = ref.size
-        x, y = self.x[:n], self.y[:n]
-        x[...], y[...] = ref, port
+    What is not finite is 0 in them.
+    """
+    for x, y in _blocks(ref, port):
+        fine = np.isfinite(x) & np.isfinite(y)
         bad = skipped = 0
-        with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
-            fine = np.isfinite(x.sum()) and np.isfinite(y.sum())
-        if not fine:
-            x, y, bad, skipped = _finite(x, y)
-        difference = np.subtract(y, x, out=self.wide[:n])
-        return x, y, np.abs(difference, out=self.gaps[:n]), bad, skipped
-
-    def power(self, block: Array) -> float:
-        """Sum of squares."""
-        # not `dot`: BLAS threads cost more than they save, and the pairwise sum is more exact
-        return float(np.multiply(block, block, out=self.squares[: block.size]).sum())
-
-    def product(self, x: Array, y: Array) -> float:
-        """Real part of the sum of x times the conjugate of y."""
-        other = y.conj() if y.dtype.kind == "c" else y
-        return float(np.multiply(x, other, out=self.wide[: x.size]).sum().real)
-
-    def histogram(self, values: Array) -> Array:
-        """Number of values in each bin."""
-        bins = np.right_shift(values.view(np.int64), _SHIFT, out=self.bits[: values.size])
-        bins -= _FIRST
-        counts: Array = np.bincount(np.clip(bins, 0, _BINS - 1, out=bins), minlength=_BINS)
-        return counts
-
-    def per_ulp(self, size: Array, mantissa: int, smallest: int) -> Array:
-        """1 / (unit in the last place of a `mantissa`-bit number of that size)."""
-        bits = np.right_shift(size.view(np.int64), 52, out=self.bits[: size.size])
-        np.maximum(bits, smallest - 1 + 1023, out=bits)
-        # the exponent e becomes that of 2**(mantissa - 1 - e), biased by 1023 like e itself
-        np.subtract(2 * 1023 + mantissa - 1, bits, out=bits)
-        scale: Array = np.left_shift(bits, 52, out=bits).view(np.float64)
-        return scale
+        if not fine.all():
+            alike = fine | (x == y) | (np.isnan(x) & np.isnan(y))
+            bad, skipped = int((~alike).sum()), int((alike & ~fine).sum())
+            x, y = np.where(fine, x, 0), np.where(fine, y, 0)
+        yield x, y, np.abs(y - x), bad, skipped
 
 
-def _finite(x: Array, y: Array) -> tuple[Array, Array, int, int]:
-    """Both blocks with zeros for what is not finite; how many of these differ, how many do not."""
-    fine = np.isfinite(x) & np.isfinite(y)
-    alike = fine | (x == y) | (np.isnan(x) & np.isnan(y))
-    bad = int(alike.size - alike.sum())
-    return np.where(fine, x, 0), np.where(fine, y, 0), bad, int(alike.size - fine.sum()) - bad
+def _power(block: Array) -> float:
+    """Sum of squares."""
+    # not `dot`: BLAS threads cost more than they save, and the pairwise sum is more exact
+    return float((np.abs(block) ** 2 if block.dtype.kind == "c" else block * block).sum())
+
+
+def _histogram(values: Array) -> Array:
+    """Number of values in each bin."""
+    bins = (values.view(np.int64) >> _SHIFT) - _FIRST
+    counts: Array = np.bincount(bins.clip(0, _BINS - 1), minlength=_BINS)
+    return counts
+
+
+def _per_ulp(size: Array, name: str) -> Array:
+    """1 / (unit in the last place of a number of that type and size)."""
+    exponents = np.maximum(size.view(np.int64) >> 52, SMALLEST[name] - 1 + 1023)
+    # the exponent e becomes that of 2**(mantissa - 1 - e), biased by 1023 like e itself
+    scale: Array = ((2 * 1023 + MANTISSA[name] - 1 - exponents) << 52).view(np.float64)
+    return scale
 
 
 def _percentile(counts: Array, fraction: float) -> float:

@@ -3,12 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from jaxtyping import Shaped
-
+from parity.core.store import Array
 from parity.core.verdicts import Fault
-
-Array = Shaped[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)

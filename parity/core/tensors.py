@@ -15,7 +15,7 @@ Array = Shaped[np.ndarray, "..."]
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """A piece of a tensor: from `start` to `stop` along `axis`; no `stop`: one entry, no axis."""
 
     axis: int
@@ -43,8 +43,8 @@ class Transform:
 
     axes: tuple[int, ...]
     reshaped: bool = False
-    of: Part | None = None
-    at: Part | None = None
+    of: TensorPart | None = None
+    at: TensorPart | None = None
 
     def __str__(self) -> str:
         reshaped = " reshaped" if self.reshaped else ""
@@ -66,7 +66,7 @@ class Tensor:
     read: Callable[[], Array]
     buffer: bool = False
     identity: int = 0
-    part: Part | None = None
+    part: TensorPart | None = None
 
     @property
     def full_name(self) -> str:

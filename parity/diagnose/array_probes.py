@@ -11,21 +11,22 @@ from parity.core.arrays import Array
 Shown = tuple[float, str, str]
 """The part of the error that is left, the cause, what was changed."""
 
+NOTHING: Shown = (float("inf"), "", "")
+
 
 def best(ref: Array, port: Array) -> Shown:
     """The change that explains the error best; `ref` is the reference's array in float64."""
-    nothing = (float("inf"), "", "")
     if ref.shape != port.shape or ref.dtype != np.float64 or ref.size < 16:
-        return nothing
+        return NOTHING
     error = float(np.linalg.norm(port.astype(np.float64) - ref))
     if not np.isfinite(error) or error == 0.0:
-        return nothing
+        return NOTHING
     ways = itertools.chain(_order(ref), _rounded(ref, port), _limits(ref, port), _line(ref, port))
     found = [
         (float(np.linalg.norm(port.astype(np.float64) - changed)) / error, cause, text)
         for cause, text, changed in ways
     ]
-    return min(found, default=nothing, key=lambda shown: shown[0])
+    return min(found, default=NOTHING, key=lambda shown: shown[0])
 
 
 def _order(ref: Array) -> Iterator[tuple[str, str, Array]]:

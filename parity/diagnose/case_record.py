@@ -1,4 +1,4 @@
-"""The record of a case that a diagnosis works on."""
+"""The record of a case that is judged, and that a diagnosis works on."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,16 @@ from parity.core.calls import Call, Match
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.force.common import Sides
+from parity.judge.faults import Found
 from parity.measure.exclusive import Exclusives
 
 
 @dataclass(frozen=True)
 class CaseRecord:
-    """One case with everything that was recorded in it."""
+    """One call and those inside it, which come first, with everything that was recorded of them.
+
+    `calls` are all of the reference there, `found` the judged rows.
+    """
 
     matches: Sequence[Match]
     calls: Sequence[Call]
@@ -20,3 +24,10 @@ class CaseRecord:
     exclusives: Exclusives
     weights: Sequence[Weight]
     store: Store
+    found: Sequence[Found]
+
+
+def record_of(path: str, call: int, records: Sequence[CaseRecord]) -> CaseRecord:
+    """The record that this call is in."""
+    place = path, call
+    return next(one for one in records if any((x.row.path, x.row.call) == place for x in one.found))

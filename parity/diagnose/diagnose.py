@@ -17,36 +17,28 @@ from parity.core.calls import Match
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
-from parity.diagnose import array_probes
-from parity.diagnose.all_probes import PROBES
+
+# all files of probes, those that are believed first at the front
+from parity.diagnose import array_probes, order_probes, padding_probes, value_probes  # noqa: F401
+from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
-from parity.diagnose.location import location
-from parity.diagnose.norm_probes import group_factors
+from parity.diagnose.error_map import location
+from parity.diagnose.probe import PROBES
 from parity.diagnose.replay import Changed, Replayer, Result, in_torch_layout
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
-from parity.force.float64 import TorchModules
 from parity.judge.faults import Found
 
 
-def diagnose(found: Found, record: CaseRecord, reference: TorchModules) -> Diagnosis:
-    """The cause of a fault, and the evidence for it."""
-    match = next(m for m in record.matches if m.ref.order == found.row.order)
-    # what a tap shows is the work of the call around it
-    owner = match
-    while owner.ref.tapped:
-        owner = next(m for m in record.matches if m.ref.order == owner.parent)
-    for cause, evidence in chain(by_kind(found, match), by_repetition(owner, record)):
-        return Diagnosis(cause, evidence, HINTS[cause])
-    investigation = _Investigation(found, owner, record, reference)
-    cause, evidence = investigation.result()
+def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
+    """The cause of a fault of a reference that runs, and the evidence for it."""
+    matches = {match.ref.order: match for match in record.matches}
+    match = owner = matches[found.row.order]
+    while owner.ref.tapped:  # what a tap shows is the work of the call around it
+        owner = matches[owner.parent]
+    shown = next(chain(by_kind(found, match), by_repetition(owner, record)), None)
+    cause, evidence = shown or _Investigation(found, owner, record).result()
     return Diagnosis(cause, evidence, HINTS[cause])
-
-
-Shown = tuple[float, str, str]
-"""The part of the error that is left, the cause, and what was changed."""
-
-NOTHING: Shown = (float("inf"), "", "")
 
 
 class _Investigation:
@@ -55,13 +47,9 @@ class _Investigation:
     That is the call at fault, or the one in whose code the tap at fault is.
     """
 
-    def __init__(
-        self, found: Found, match: Match, record: CaseRecord, reference: TorchModules
-    ) -> None:
+    def __init__(self, found: Found, match: Match, record: CaseRecord) -> None:
         self._found, self._match, self._record = found, match, record
-        self._reference = reference
-        module, method = reference.of(match.ref)
-        self._replayer = Replayer(module, method, match, record.matches, record.calls, record.store)
+        self._replayer = Replayer(record, match)
         self._targets = dict(self._wrong(found.row.order))
         self._lines = suspected(match, record)
         self._tried_lines: list[Weight] = []
@@ -70,7 +58,8 @@ class _Investigation:
 
     def result(self) -> tuple[str, str]:
         """The cause and its evidence."""
-        fallback = "glue" if self._is_container() else "unknown"
+        container = any(m.parent == self._match.ref.order for m in self._record.matches)
+        fallback = "glue" if container else "unknown"
         if not self._targets:
             return fallback, "no output could be compared"
         place, error = self._place(), self._error(self._plain)
@@ -168,16 +157,13 @@ class _Investigation:
         """The arrays of the unchanged reference in float64."""
         return self._replayer.run()
 
-    def _is_container(self) -> bool:
-        return any(match.parent == self._match.ref.order for match in self._record.matches)
-
     def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         """The port's values in the tensors that differ from the reference's."""
         tensors = {}
         for line in self._lines:
             values = self._record.sides.value(line.nnx_name)
             if values is not None and values.size == prod(line.shape):
-                module = self._reference.modules[line.path]
+                module = self._replayer.reference.modules[line.path]
                 name = line.name.rpartition(".")[2]
                 tensors[module, name] = in_torch_layout(values, line.shape)
                 self._tried_lines.append(line)
@@ -208,23 +194,20 @@ class _Investigation:
     def _changes(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
         operations = self._replayer.operations()
         for probe in PROBES:
-            trials = probe(operations)
-            while True:
-                try:
-                    trial = next(trials, None)
-                except (KeyError, IndexError, TypeError, AttributeError) as error:
-                    self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
-                    break
-                if trial is None:
-                    break
+            try:
+                trials = list(probe(operations))
+            except (KeyError, IndexError, TypeError, AttributeError) as error:
+                self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
+                continue
+            for trial in trials:
                 mode = Changed(trial.changes)
                 yield trial.cause, trial.text, partial(self._replayer.run, mode)
 
     def _variance(self, error: float) -> Shown:
         """The part of the error that a variance in one pass does not explain."""
-        (key, port), plain = next(iter(self._targets.items())), self._plain
-        for operation in self._replayer.operations():
-            found = group_factors(operation, plain[key], port) if key in plain else None
+        key, port = next(iter(self._targets.items()))
+        for operation in self._replayer.operations() if key in self._plain else ():
+            found = value_probes.group_factors(operation, self._plain[key], port)
             if found is not None and error / 100 < found[1] < error * 100:
                 text = (
                     "a factor for each group, as the variance in one pass makes it (off by "

@@ -1,14 +1,12 @@
-"""Error maps: the error of a fault along the axes of its array, small enough for a report."""
+"""Where in an array an error is: in words, and as a map that is small enough for a report."""
 
 import numpy as np
 from jaxtyping import Float
 
 from parity.capture.layout import AXES
 from parity.core.arrays import Array
-from parity.core.calls import LeafMatch, Match
 from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.core.metrics import BLOCK, rms
-from parity.core.store import Buffer
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import reference
 from parity.judge.faults import Found
@@ -21,6 +19,9 @@ LONGEST = 128
 CELLS = 64
 """Cells that are kept of each axis of an image."""
 
+SHARE = 0.999
+"""A part of an array holds the error if this much of its square is there."""
+
 
 def error_map_of(found: Found, record: CaseRecord) -> ErrorMap | None:
     """Error map of a child input or an output of the call, given the reference's inputs.
@@ -29,49 +30,30 @@ def error_map_of(found: Found, record: CaseRecord) -> ErrorMap | None:
     cannot be subtracted.
     """
     matches = {match.ref.order: match for match in record.matches}
-    match, exclusives = matches[found.row.order], record.exclusives
-    leaf: LeafMatch | None
-    if found.child_inputs:
-        worst = max(found.child_inputs, key=lambda child: child.error.rel_l2)
-        leaf = _leaf(matches[worst.child], "inputs", worst.leaf)
-        buffer = exclusives.received.get((worst.child, worst.leaf))
-        return _of(leaf, buffer, record, to=worst.path)
-    leaf = _leaf(match, "outputs", found.row.leaf)
-    named = not match.ref.tapped or (leaf is not None and leaf.ref.moved)
-    if found.judged.blame == "exclusive":
-        port = exclusives.outputs.get((found.row.order, found.row.leaf))
-        return _of(leaf, port, record, named=named)
-    free = leaf.port.buffer if leaf is not None and leaf.port is not None else None
-    return _of(leaf, free, record, free=True)
-
-
-def _leaf(match: Match, side: str, name: str) -> LeafMatch | None:
-    leaves: tuple[LeafMatch, ...] = getattr(match, side)
-    return next((leaf for leaf in leaves if leaf.ref.name == name), None)
-
-
-def _of(
-    leaf: LeafMatch | None,
-    port: Buffer | None,
-    record: CaseRecord,
-    to: str = "",
-    free: bool = False,
-    named: bool = True,
-) -> ErrorMap | None:
-    if leaf is None or port is None or leaf.ref.buffer is None:
+    match, exclusives, name = matches[found.row.order], record.exclusives, found.row.leaf
+    child = max(found.child_inputs, key=lambda child: child.error.rel_l2, default=None)
+    leaves = match.outputs
+    if child is not None:
+        leaves, name = matches[child.child].inputs, child.leaf
+    leaf = next((leaf for leaf in leaves if leaf.ref.name == name), None)
+    if leaf is None or leaf.ref.buffer is None:
+        return None
+    free, named, to = False, True, "" if child is None else child.path
+    if child is not None:
+        port = exclusives.received.get((child.child, name))
+    elif found.judged.blame == "exclusive":
+        port = exclusives.outputs.get((found.row.order, name))
+        named = not match.ref.tapped or leaf.ref.moved
+    else:
+        port, free = leaf.port.buffer if leaf.port is not None else None, True
+    if port is None:
         return None
     ref = reference(leaf, record.store)
-    return error_map(ref, record.store.get(port), leaf=leaf.ref.name, to=to, free=free, named=named)
+    return error_map(ref, record.store.get(port), leaf=name, to=to, free=free, named=named)
 
 
 def error_map(
-    ref: Array,
-    port: Array,
-    *,
-    leaf: str = "",
-    to: str = "",
-    free: bool = False,
-    named: bool = True,
+    ref: Array, port: Array, *, leaf: str = "", to: str = "", free: bool = False, named: bool = True
 ) -> ErrorMap | None:
     """Error map of two channel-last arrays; `None` if they cannot be subtracted.
 
@@ -80,27 +62,22 @@ def error_map(
     if ref.shape != port.shape or ref.ndim == 0 or ref.size == 0:
         return None
     unit = rms(ref) or 1.0
+    unit = unit if np.isfinite(unit) else 1.0
     gap = _gap(ref, port)
-    gap /= unit if np.isfinite(unit) else 1.0
+    gap /= unit
     counts = _counts(gap)
     np.square(gap, out=gap)
-    numbers = tuple(f"axis {i}" for i in range(gap.ndim))
-    names = AXES.get(gap.ndim, numbers) if named else numbers
+    names = _axes(gap, "axis", named)
     worst, axes, image = _worst_image(gap, names, channels=named)
-    cells = _largest(_largest(image, 0, CELLS), 1, CELLS)
-    along = (_along(gap, axis, name) for axis, name in enumerate(names))
-    return ErrorMap(
-        leaf=leaf,
-        to=to,
-        free=free,
-        unit=_short(unit if np.isfinite(unit) else 1.0),
-        along=tuple(along),
-        worst=worst,
-        heat_axes=axes,
-        heat_size=(image.shape[0], image.shape[1]),
-        heat=tuple(tuple(map(_short, line)) for line in np.sqrt(cells)),
-        counts=counts,
-    )
+    cells = np.sqrt(_largest(_largest(image, 0, CELLS), 1, CELLS))
+    along = tuple(_along(gap, axis, name) for axis, name in enumerate(names))
+    size, heat = (image.shape[0], image.shape[1]), tuple(tuple(map(_short, row)) for row in cells)
+    return ErrorMap(leaf, to, free, _short(unit), along, worst, axes, size, heat, counts)
+
+
+def _axes(array: Errors, word: str, named: bool) -> tuple[str, ...]:
+    numbers = tuple(f"{word} {i}" for i in range(array.ndim))
+    return AXES.get(array.ndim, numbers) if named else numbers
 
 
 def _gap(ref: Array, port: Array) -> Errors:
@@ -160,3 +137,53 @@ def _largest(values: Errors, axis: int, most: int) -> Errors:
 def _short(value: float) -> float:
     """Three digits: an error map is looked at."""
     return float(f"{value:.3g}")
+
+
+def location(ref: Array, port: Array, *, named: bool = True) -> str:
+    """A phrase such as "only in row 15 of 16", for channel-last arrays; "" if none fits.
+
+    Of other arrays axes are not `named` but numbered.
+    """
+    if ref.shape != port.shape or ref.ndim == 0:
+        return ""
+    gap = np.square(_gap(ref, port))
+    total = float(gap.sum())
+    if not np.isfinite(total) or total == 0.0:
+        return ""
+    border = _border(gap, total) if named else ""
+    return _along_axes(gap, total, named) or border or _everywhere(ref, port)
+
+
+def _along_axes(gap: Errors, total: float, named: bool) -> str:
+    parts = []
+    for axis, name in enumerate(_axes(gap, "entry of axis", named)):
+        size = gap.shape[axis]
+        if size < 3:
+            continue
+        along = gap.sum(tuple(i for i in range(gap.ndim) if i != axis))
+        busy = np.flatnonzero(along > (1 - SHARE) * total / size)
+        if 0 < busy.size <= max(size // 2, 1) and along[busy].sum() >= SHARE * total:
+            which = ", ".join(map(str, busy[:4])) + (", ..." if busy.size > 4 else "")
+            parts.append(f"{name} {which} of {size}")
+    return f"only in {' and '.join(parts)}" if parts else ""
+
+
+def _border(gap: Errors, total: float) -> str:
+    axes = {5: (2, 3), 4: (1, 2)}.get(gap.ndim)
+    if axes is None or min(gap.shape[axis] for axis in axes) < 5:
+        return ""
+    for width in (1, 2, 3):
+        if 2 * width + 1 >= min(gap.shape[axis] for axis in axes):
+            return ""
+        inner = [slice(None)] * gap.ndim
+        for axis in axes:
+            inner[axis] = slice(width, -width)
+        if float(gap[tuple(inner)].sum()) <= (1 - SHARE) * total:
+            return f"only in a border {width} wide"
+    return ""
+
+
+def _everywhere(ref: Array, port: Array) -> str:
+    if np.array_equal(np.sort(ref, axis=None), np.sort(port, axis=None)):
+        return "the same values in another order"
+    return "everywhere"

@@ -1,10 +1,12 @@
 """The definition of a probe: it changes operations of the reference as a port may have.
 
-A probe is a function of the operations that a call makes by itself. It yields trials; one that
-makes the reference's float64 run give what the port gave explains the error. Adding a probe is one
-function in one of the files beside this one, and one test.
+A probe is a function of one operation that a call makes by itself. It yields what a port may have
+otherwise there: the cause, what is changed in words, and the change. One that makes the reference's
+float64 run give what the port gave explains the error. Adding a probe is one function in one of the
+files beside this one, and one test.
 """
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +20,9 @@ TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 MATRIX = ("linear", "matmul", "rmatmul", "bmm", "mm", "addmm", "baddbmm", "einsum")
 PRODUCTS = (*CONVOLUTIONS, *TRANSPOSED, *MATRIX, "scaled_dot_product_attention")
 
+Ways = Iterator[tuple[str, str, Change]]
+"""The cause, what is changed, and how, of one way after another to do an operation wrong."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -29,30 +34,37 @@ class Trial:
 
 
 Probe = Callable[[Sequence[Operation]], Iterator[Trial]]
-REGISTERED: list[Probe] = []
-"""All probes of the files that are imported; `all_probes` has their order."""
+PROBES: list[Probe] = []
+"""All of them, as `diagnose` imports their files: where several explain an error alike, the first
+is believed."""
 
 
-def probe(function: Probe) -> Probe:
-    """Register a probe."""
-    REGISTERED.append(function)
+def probe(*names: str, each: bool = False) -> Callable[[Callable[[Operation], Ways]], Probe]:
+    """Register a probe of the operations of these names.
+
+    Its changes are tried in all of them together and then in each; with `each` only in each.
+    """
+
+    def register(function: Callable[[Operation], Ways]) -> Probe:
+        @functools.wraps(function)
+        def trials(operations: Sequence[Operation]) -> Iterator[Trial]:
+            found = [operation for operation in operations if operation.name in names]
+            groups = [found] if found and not each else []
+            if each or 1 < len(found) <= 6:
+                groups += [[operation] for operation in found]
+            for group in groups:
+                for cause, text, change in function(group[0]):
+                    yield Trial(cause, text, {operation.place: change for operation in group})
+
+        return probe_of_all(trials)
+
+    return register
+
+
+def probe_of_all(function: Probe) -> Probe:
+    """Register a probe whose trials each change several operations, and each otherwise."""
+    PROBES.append(function)
     return function
-
-
-def together_and_alone(
-    operations: Sequence[Operation], names: Sequence[str]
-) -> Iterator[Sequence[Operation]]:
-    """All operations of these names, then each by itself."""
-    found = [operation for operation in operations if operation.name in names]
-    if found:
-        yield found
-    if 1 < len(found) <= 6:
-        yield from ([operation] for operation in found)
-
-
-def all_of(group: Sequence[Operation], change: Change) -> dict[int, Change]:
-    """The same change for each of the operations."""
-    return {operation.place: change for operation in group}
 
 
 def again(**arguments: Any) -> Change:

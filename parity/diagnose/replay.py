@@ -12,42 +12,19 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.overrides
 
-from parity.capture.torch import Method
 from parity.core.arrays import Array, comparable
-from parity.core.calls import Call, LeafMatch, Match
-from parity.core.store import Store
+from parity.core.calls import LeafMatch, Match
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Recording, within
+from parity.force.float64 import TorchModules
 from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
 
 Result = Mapping[tuple[int, str], Array]
 """Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
 
 A tap in its code is a child to which the tapped value is passed."""
-
-SIGNATURES = {
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"),
-                    ("input", "weight", "bias", "stride", "padding", "dilation", "groups")),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
-                    ("input", "weight", "bias", "stride", "padding", "output_padding", "groups",
-                     "dilation")),
-    **dict.fromkeys(("avg_pool1d", "avg_pool2d", "avg_pool3d"),
-                    ("input", "kernel_size", "stride", "padding", "ceil_mode",
-                     "count_include_pad", "divisor_override")),
-    **dict.fromkeys(("max_pool1d", "max_pool2d", "max_pool3d"),
-                    ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode",
-                     "return_indices")),
-    "linear": ("input", "weight", "bias"),
-    "gelu": ("input", "approximate"),
-    "cat": ("tensors", "dim"),
-    "concat": ("tensors", "dim"),
-    "clamp": ("input", "min", "max"),
-    "permute": ("input", "dims"),
-    "transpose": ("input", "dim0", "dim1"),
-    "flatten": ("input", "start_dim", "end_dim"),
-    "softmax": ("input", "dim"),
-}  # fmt: skip
-"""Parameter names of operations that cannot be asked for them."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +38,15 @@ class Operation:
     kwargs: Mapping[str, Any]
 
     @functools.cached_property
+    def _positional(self) -> tuple[str, ...]:
+        """Names of the positional arguments, as far as they are known; else their positions."""
+        names = _names(self.function)
+        return (*names, *map(str, range(len(names), len(self.args))))[: len(self.args)]
+
+    @functools.cached_property
     def given(self) -> dict[str, Any]:
-        """Arguments by name, as far as names are known; else by position."""
-        names = _names(self)
-        positional = [*names, *(str(i) for i in range(len(names), len(self.args)))]
-        return {**dict(zip(positional, self.args, strict=False)), **self.kwargs}
+        """Arguments by name, or by position."""
+        return {**dict(zip(self._positional, self.args, strict=True)), **self.kwargs}
 
     @property
     def subject(self) -> torch.Tensor:
@@ -80,37 +61,27 @@ class Operation:
     def again(self, **changes: Any) -> Any:
         """Make the operation with other arguments."""
         given = {**self.given, **changes}
-        unnamed = [given.pop(key) for key in list(given) if key.isdigit()]
-        if not unnamed:
-            # a method of tensors takes the tensor itself by position only
-            leading = [given.pop(name) for name in _names(self)[: len(self.args)]]
-            return self.function(*leading, **given)
-        named = [given.pop(name) for name in _names(self) if name in given]
-        return self.function(*named, *unnamed, **given)
+        # a method of tensors takes the tensor itself by position only
+        positional = [given.pop(name) for name in self._positional]
+        return self.function(*positional, **given)
 
 
 Change = Callable[[Operation], Any]
 """The replaced result of an operation."""
 
 
+@dataclass(frozen=True)
 class Replayer:
-    """Repeats one matched call."""
+    """Repeats one matched call of a reference that runs."""
 
-    def __init__(
-        self,
-        module: torch.nn.Module,
-        method: Method,
-        match: Match,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-    ) -> None:
-        self.match, self.store = match, store
-        self._module, self._method = module, method
-        order = match.ref.order
-        inside = within(calls, order)
-        orders = {call.order for call in inside}
-        self._recording = Recording([m for m in matches if m.ref.order in orders], inside, store)
+    record: CaseRecord
+    match: Match
+
+    @property
+    def reference(self) -> TorchModules:
+        """The modules of the reference."""
+        assert isinstance(self.record.sides.reference, TorchModules)
+        return self.record.sides.reference
 
     def run(
         self,
@@ -136,10 +107,13 @@ class Replayer:
                 if match.ref.tapped:
                     found.update(_arrays(match.ref.order, outputs, match.outputs))
 
+        record, (module, method) = self.record, self.reference.of(self.match.ref)
+        calls = within(record.calls, own)
+        orders = {call.order for call in calls}
+        matches = [match for match in record.matches if match.ref.order in orders]
+        recording = Recording(matches, calls, record.store)
         with _holding(tensors or {}):
-            problem = force_reference(
-                self._module, self._method, self._recording, heard, {own}, mode, change
-            )
+            problem = force_reference(module, method, recording, heard, {own}, mode, change)
         if problem:
             raise RuntimeError(problem)
         return found
@@ -154,19 +128,15 @@ class Replayer:
 @contextmanager
 def _holding(tensors: Mapping[tuple[torch.nn.Module, str], Array]) -> Iterator[None]:
     """Other values in parameters and buffers of modules."""
-    kept: list[tuple[dict[str, Any], str, Any]] = []
+    held = [getattr(module, name) for module, name in tensors]
+    kept = [tensor.data for tensor in held]
     try:
-        for (module, name), values in tensors.items():
-            groups: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
-            group = next(group for group in groups if name in group)
-            kept.append((group, name, group[name]))
-            tensor = torch.from_numpy(np.ascontiguousarray(values, np.float64))
-            parameter = isinstance(group[name], torch.nn.Parameter)
-            group[name] = torch.nn.Parameter(tensor, False) if parameter else tensor
+        for tensor, values in zip(held, tensors.values(), strict=True):
+            tensor.data = torch.from_numpy(np.ascontiguousarray(values, np.float64))
         yield
     finally:
-        for group, name, own in kept:
-            group[name] = own
+        for tensor, own in zip(held, kept, strict=True):
+            tensor.data = own
 
 
 class Changed(Mode):
@@ -206,16 +176,17 @@ def _name(function: Any) -> str:
     return name.strip("_") if name.startswith("__") else name
 
 
-def _names(operation: Operation) -> tuple[str, ...]:
-    return SIGNATURES.get(operation.name) or _signature(operation.function)
-
-
 @functools.cache
-def _signature(function: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):
-        return ("input",)
+def _names(function: Any) -> tuple[str, ...]:
+    """Names of its parameters; of one in C, those that PyTorch tells whoever overrides it."""
+    for known in (function, torch.overrides.get_testing_overrides().get(function)):
+        try:
+            parameters = inspect.signature(known).parameters.values()  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            continue
+        if not any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+            return tuple(p.name for p in parameters)
+    return ("input",)
 
 
 def _arrays(

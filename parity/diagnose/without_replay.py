@@ -19,18 +19,15 @@ from parity.judge.faults import Found
 Shown = tuple[str, str]
 """The cause and the evidence for it."""
 
-CAUSES = {
-    ProblemKind.NONFINITE: "nonfinite",
-    ProblemKind.SHAPE: "shape",
-    ProblemKind.DTYPE: "dtype",
-}
+FORM = (ProblemKind.NONFINITE, ProblemKind.SHAPE, ProblemKind.DTYPE)
+"""Kinds of problems that are causes, of the same names."""
 
 
 def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     """A row that fails by its form: finiteness, shape or type."""
     problem = found.judged.problem
-    if problem is not None and problem.kind in CAUSES:
-        yield CAUSES[problem.kind], problem.text
+    if problem is not None and problem.kind in FORM:
+        yield problem.kind.name.lower(), problem.text
     for leaf in match.outputs:
         ref, port = (x.buffer for x in (leaf.ref, leaf.port) if x is not None)
         if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 
 from parity.capture import nnx as capture_nnx
-from parity.capture.nnx import Method, aliased, invoke, target
+from parity.capture.nnx import Method, aliased, target
 from parity.capture.recorder import Subtree, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.arrays import Array
@@ -38,7 +38,7 @@ class Compiled:
 
         def program(module: nnx.Module, values: list[Any]) -> list[Any]:
             args, kwargs = rebuild(given.skeleton, values)
-            output = flatten(invoke(module, self.method, args, kwargs))
+            output = flatten(target(module, self.method)(*args, **kwargs))
             returned.append(output.skeleton)
             return [value for _, value in output.arrays]
 
@@ -76,7 +76,7 @@ def compare_compiled(
     try:
         objects = [value for _, value in flatten(arguments).statics]
         with kept_port(module, *objects), jax.disable_jit(False):
-            output = flatten(invoke(module, shipped, args, kwargs))
+            output = flatten(target(module, shipped)(*args, **kwargs))
     except Exception as error:
         reason = first_line(error)
         if isinstance(shipped, Compiled):  # Python that looks at values is no mistake

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from parity.core.lock import Turn
 from parity.core.undo import undone
 from parity.options.emulate import check_emulate
 
@@ -24,8 +23,6 @@ Round = Literal["", "bfloat16", "bfloat16 x3", "TF32"]
 MANTISSA = {"bfloat16": 7, "bfloat16 x3": 7, "TF32": 10}
 """Bits of mantissa that are stored."""
 
-PATCHING = Turn("emulation")
-
 
 @contextmanager
 def emulated(mode: str) -> Iterator[None]:
@@ -34,7 +31,7 @@ def emulated(mode: str) -> Iterator[None]:
     Programs compiled outside of the block are not used in it, nor the other way round.
 
     Raises:
-        InputError: no such mode, or another emulation is running in this process.
+        InputError: no such mode.
     """
     from jax.experimental.xla_metadata import set_xla_metadata
     from jax.extend.core import primitives
@@ -47,7 +44,7 @@ def emulated(mode: str) -> Iterator[None]:
         for primitive in binds:
             vars(primitive).pop("bind", None)
 
-    with PATCHING.taken(), undone(undo):
+    with undone(undo):
         platform = _platform_primitive()
         binds |= {primitive: _bind(primitive.bind, mode) for primitive in products}
         binds[platform] = _bind_platform(platform.bind, PLATFORMS[mode])

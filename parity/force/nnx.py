@@ -121,18 +121,19 @@ def replaced(flat: Flat, leaves: Mapping[str, LeafMatch], store: Store) -> Any:
     for name, own in flat.arrays:
         if name in leaves:
             value = reference(leaves[name], store)
-            if value.shape == np.shape(own):
-                kept = _kept_type(value, own)
-                own = aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
+            own = given_as(value, own) if value.shape == np.shape(own) else own
         arrays.append(own)
     return rebuild(flat.skeleton, arrays)
 
 
-def _kept_type(reference: Array, own: Any) -> Any:
-    """The port's type, unless that is coarser: the parent would be blamed for the rounding."""
-    kept = np.dtype(getattr(own, "dtype", reference.dtype))
-    coarser = kept.kind in "fV" and unit_roundoff(kept) > unit_roundoff(reference.dtype) > 0
-    return reference.dtype if coarser else kept
+def given_as(value: Array, own: Any) -> Any:
+    """The reference's array in the port's type, unless that is coarser: the parent would be blamed
+    for the rounding.
+    """
+    kept = np.dtype(getattr(own, "dtype", value.dtype))
+    if kept.kind in "fV" and unit_roundoff(kept) > unit_roundoff(value.dtype) > 0:
+        kept = value.dtype
+    return aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
 
 
 def traced(flat: Flat) -> bool:

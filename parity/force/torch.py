@@ -6,7 +6,7 @@ the whole model.
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,7 +83,35 @@ def arguments64(
     return unbind(function, change(rebuild(call.arguments, arrays)))
 
 
-class _Run:
+class Calls:
+    """One run of a root in which each matched call inside it goes through `around`."""
+
+    def __init__(self, root: torch.nn.Module, recording: Recording) -> None:
+        self.root, self.match, self.store = root, recording.root, recording.store
+        self.prefix = self.match.ref.path
+        self.paths = {module: join(self.prefix, path) for path, module in root.named_modules()}
+        matches = {match.ref.order: match for match in recording.matches}
+        self.turns = Turns(matches, recording.calls)
+
+    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
+        """Make a matched call."""
+        raise NotImplementedError
+
+    def watched(self) -> AbstractContextManager[None]:
+        """A context in which the root may be called."""
+        return replaced_forwards([one for one in self.paths if one is not self.root], self.call)
+
+    def call(
+        self, module: torch.nn.Module, forward: Forward, called: bool, args: Any, kwargs: Any
+    ) -> Any:
+        """Stand in for the `forward` of one module."""
+        match = self.turns.next(self.paths[module]) if called else None
+        if match is None:
+            return forward(*args, **kwargs)
+        return self.around(match, forward, flatten(bind(forward, args, kwargs)))
+
+
+class _Run(Calls):
     def __init__(
         self,
         root: torch.nn.Module,
@@ -93,50 +121,42 @@ class _Run:
         mode: Mode | None,
         everything: bool,
     ) -> None:
-        self._root, self._match, self._store = root, recording.root, recording.store
+        super().__init__(root, recording)
         self._listener, self._mode, self._everything = listener, mode, everything
-        prefix, calls = self._match.ref.path, recording.calls
-        self._paths = {module: join(prefix, path) for path, module in root.named_modules()}
-        self._turns = Turns({match.ref.order: match for match in recording.matches}, calls)
+        calls = recording.calls
         called = {call.path for call in calls}
-        self._idle = {m for m, path in self._paths.items() if path not in called}
+        self._idle = {m for m, path in self.paths.items() if path not in called}
         parents = {call.order: call.parent for call in calls}
         # what is around a wanted call is made too, and what writes to its arguments
         made = (*wanted, *(call.order for call in calls if call.in_place))
         self._wanted = {one for order in made for one in above(order, parents)}
-        self._running = [prefix]
+        self._running = [self.prefix]
 
     def __call__(self, method: Method, change: ChangedArguments) -> None:
-        widened = self._paths if self._everything else self._with_idle(self._root)
-        inner = [module for module in self._paths if module is not self._root]
-        with widened_modules(widened), replaced_forwards(inner, self._call):
-            function = target(self._root, method)
-            args, kwargs = arguments64(function, self._match.ref, self._store, change)
+        widened = self.paths if self._everything else self._with_idle(self.root)
+        with widened_modules(widened), self.watched():
+            function = target(self.root, method)
+            args, kwargs = arguments64(function, self.match.ref, self.store, change)
             with taps.observed(self._tap), self._mode or nullcontext():
-                returned = invoke(self._root, method, args, kwargs)
-            self._listener(self._match, {}, tensors_of(flatten(returned)))
+                returned = invoke(self.root, method, args, kwargs)
+            self._listener(self.match, {}, tensors_of(flatten(returned)))
 
-    def _call(
+    def call(
         self, module: torch.nn.Module, forward: Forward, called: bool, args: Any, kwargs: Any
     ) -> Any:
-        """Stand in for the `forward` of one module."""
-        path = self._paths[module]
-        match = self._turns.next(path) if called else None
+        """Widen one module while it runs."""
         with ExitStack() as stack:
             with self._unseen():
                 widened = [] if self._everything else self._with_idle(module)
                 stack.enter_context(widened_modules(widened))
             if called:
-                self._running.append(path)
+                self._running.append(self.paths[module])
                 stack.callback(self._running.pop)
-            if match is None:
-                return forward(*args, **kwargs)
-            with self._unseen():
-                return self._replaced_call(match, forward, args, kwargs)
+            return super().call(module, forward, called, args, kwargs)
 
     def _tap(self, name: str, value: Any) -> Any:
         """Stand in for a tap: return what it recorded."""
-        match = self._turns.next(join(self._running[-1], name))
+        match = self.turns.next(join(self._running[-1], name))
         if match is None:
             return value
         with self._unseen():
@@ -156,19 +176,19 @@ class _Run:
         finally:
             self._mode.active = before
 
-    def _replaced_call(self, match: Match, forward: Forward, args: Any, kwargs: Any) -> Any:
-        given = flatten(bind(forward, args, kwargs))
-        if match.ref.order not in self._wanted:
-            self._listener(match, tensors_of(given), {})
-            self._turns.skip(match.ref.order)
-            assert match.ref.returned is not None
-            outputs = [(leaf.buffer, leaf.moved) for leaf in match.ref.outputs if leaf.buffer]
-            wide = [widen(self._store.get(buffer), moved) for buffer, moved in outputs]
-            return rebuild(match.ref.returned, wide)
-        passed = Replaced(given, self._replaced(given, match.inputs))
-        output = passed.call(forward)
-        self._listener(match, tensors_of(given), tensors_of(output))
-        return passed.result(output, self._replaced(output, match.outputs))
+    def around(self, match: Match, forward: Forward, given: Flat) -> Any:
+        with self._unseen():
+            if match.ref.order not in self._wanted:
+                self._listener(match, tensors_of(given), {})
+                self.turns.skip(match.ref.order)
+                assert match.ref.returned is not None
+                outputs = [(leaf.buffer, leaf.moved) for leaf in match.ref.outputs if leaf.buffer]
+                wide = [widen(self.store.get(buffer), moved) for buffer, moved in outputs]
+                return rebuild(match.ref.returned, wide)
+            passed = Replaced(given, self._replaced(given, match.inputs))
+            output = passed.call(forward)
+            self._listener(match, tensors_of(given), tensors_of(output))
+            return passed.result(output, self._replaced(output, match.outputs))
 
     def _replaced(self, flat: Flat, matches: Sequence[LeafMatch]) -> list[Any]:
         leaves = by_ref_leaf(matches)
@@ -177,7 +197,7 @@ class _Run:
         for name, own in flat.arrays:
             leaf = leaves.get(name)
             if id(own) not in known and leaf is not None and leaf.buffer is not None:
-                value = widen(self._store.get(leaf.buffer), leaf.moved)
+                value = widen(self.store.get(leaf.buffer), leaf.moved)
                 known[id(own)] = value if value.shape == own.shape else own
             arrays.append(known.get(id(own), own))
         return arrays
@@ -266,15 +286,20 @@ class Widened:
 
 
 @contextmanager
-def widened_modules(modules: Iterable[torch.nn.Module]) -> Iterator[list[Widened]]:
-    """Put float64 copies in place of the modules' own tensors in the block."""
+def widened_modules(
+    modules: Iterable[torch.nn.Module], *, wide: bool = True
+) -> Iterator[list[Widened]]:
+    """Put float64 copies in place of the modules' own tensors in the block.
+
+    Those that are not `wide` are of the same type.
+    """
     widened: list[Widened] = []
     with undone(lambda: _narrow(widened)):
-        _widen(modules, widened)
+        _widen(modules, widened, wide)
         yield widened
 
 
-def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened]) -> None:
+def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened], to_wide: bool) -> None:
     for module in modules:
         held: list[tuple[Any, Any, Any]] = []
         for group in (module._parameters, module._buffers, vars(module)):
@@ -284,7 +309,7 @@ def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened]) -> None:
                 held += [(values, i, p) for i, p in enumerate(values) if _is_parameter(p)]
         for group, name, tensor in held:
             if isinstance(tensor, torch.Tensor) and tensor.dtype in _WIDER:
-                wide = tensor.detach().to(_WIDER[tensor.dtype])
+                wide = tensor.detach().to(_WIDER[tensor.dtype] if to_wide else tensor.dtype)
                 if _is_parameter(tensor):
                     wide = torch.nn.Parameter(wide, False)
                 widened.append(Widened(group, name, tensor, wide, wide._version))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from parity.core.arrays import Array
 from parity.core.metrics import ratio, rms, unit_roundoff
-from parity.core.tensors import Array
 from parity.diagnose.causes import EXPLAINED
 from parity.gradients.noise import Subject
 

@@ -1,52 +1,49 @@
-"""The reference's gradients in float64, with the noise of each."""
+"""The reference's gradients in float64, with how far roundings move them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cached_property
 
 import numpy as np
 
 from parity.core.arrays import Array, read
 from parity.core.store import Buffer, Store
-from parity.gradients.noise import SHAKES
-from parity.gradients.protocol import Key, WideGradients
-
-Noise = tuple[Array | None, float, Array | None]
-"""A gradient, the size of the roundings of its terms, and how far each entry jumps."""
+from parity.force.common import NotMeasured
+from parity.gradients.noise import SAMPLES
+from parity.gradients.records import Gradients, Key
 
 
 class Float64:
-    """Gradients of one run in float64: of all calls by themselves, or of one with its subtree.
+    """Gradients of one run in float64, and of further ones with a few roundings more if asked for.
 
-    `run` makes it, and raises NotMeasured if it cannot.
+    `run` makes one, given the number of a sample, and raises NotMeasured if it cannot.
     """
 
-    def __init__(self, run: Callable[[int], WideGradients], store: Store) -> None:
+    def __init__(self, run: Callable[[int], Gradients], store: Store) -> None:
         self._run, self._store = run, store
         self._gradients = run(0)
-        self._jumps: dict[Key, Buffer] = {}
 
-    def goes_to(self, key: Key) -> Sequence[int]:
-        """The calls that an output goes on to, by `order`; that of the parent if returned."""
-        return self._gradients.flows.get(key, ())
+    def get(self, key: Key, undo: bool = False) -> Array | None:
+        """A gradient; `None` if it is zero, or not known."""
+        found = self._gradients.of.get(key)
+        return None if found is None else read(self._store, found, undo)
 
-    def get(self, key: Key, undo: bool = False) -> Noise:
-        """A gradient and its noise; nothing of one that is not known."""
-        found, jump = self._gradients.of.get(key), self._jumps.get(key)
-        if found is None:
-            return None, 0.0, None
-        jumps = None if jump is None else read(self._store, jump, undo)
-        return read(self._store, found.value, undo), found.spread, jumps
+    def moved(self, key: Key, undo: bool = False) -> Array | None:
+        """How far a few roundings move each entry, in the worst of some samples."""
+        found = self._moved.get(key)
+        return None if found is None else read(self._store, found, undo)
 
-    def shake(self) -> None:
-        """Measure how far a few roundings move each entry of a gradient.
-
-        A mask, a maximum or a clamp of what is computed inside a call takes the other side when
-        that is near enough to it: gradients jump then, on either side.
-        """
-        for number in range(1, SHAKES + 1):
-            again = self._run(number)
-            for key in self._gradients.of.keys() & again.of.keys():
-                before, after = self._gradients.of[key].value, again.of[key].value
-                jump = np.abs(self._store.get(after) - self._store.get(before))
-                if key in self._jumps:
-                    jump = np.maximum(jump, self._store.get(self._jumps[key]))
-                self._jumps[key] = self._store.put(jump)
+    @cached_property
+    def _moved(self) -> dict[Key, Buffer]:
+        found: dict[Key, Buffer] = {}
+        for sample in range(1, SAMPLES + 1):
+            try:
+                again = self._run(sample).of
+            except NotMeasured:  # then nothing is allowed for
+                return {}
+            for key in self._gradients.of.keys() & again.keys():
+                before = self._store.get(self._gradients.of[key])
+                moved = np.abs(self._store.get(again[key]) - before)
+                if key in found:
+                    moved = np.maximum(moved, self._store.get(found[key]))
+                found[key] = self._store.put(moved)
+        return found

@@ -7,22 +7,17 @@ the work of its local backward code alone.
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 
 from parity.capture.linen import Part
 from parity.core.calls import Call, Match, above
-from parity.core.measurements import Error
 from parity.core.store import Store
 from parity.core.tensors import Weight
-from parity.force.common import NotMeasured, Recording, Sides, within
+from parity.force.common import NotMeasured, Recording, Sides
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
-from parity.gradients.noise import small, worst_of
-from parity.gradients.protocol import Backward
-from parity.gradients.runs import Runs
+from parity.gradients.records import Backward, Gradients
 from parity.gradients.subjects import Subjects
 from parity.host.progress import Progress
-from parity.judge.verdict import fail_limit
 
 
 def measure_gradients(
@@ -33,33 +28,34 @@ def measure_gradients(
     weights: Sequence[Weight],
     store: Store,
     progress: Progress,
-) -> "Measured":
-    """Run both sides backward.
+) -> Subjects:
+    """Gradients of both sides, which are run backward.
 
     `calls` are all that the reference and the port made. Calls of Linen modules, and those under a
     JAX transformation, count with the call around them.
     """
     linen = {m.ref.order for m in matches if isinstance(sides.nnx_modules[m.port.path], Part)}
     recording = Recording(_without(matches, linen), calls[0], store)
-    runs = Runs(recording, weights)
-    measured = Measured(runs, backward)
     try:
         progress.stage("gradients: the reference")
-        runs.recorded = backward.record(recording)
+        recorded = backward.record(recording)
         progress.stage("gradients: the port on the reference's inputs")
-        runs.port = differentiate_port(
-            sides.nnx_modules, sides.nnx_method, replace(recording, calls=calls[1]), runs.recorded
+        port = differentiate_port(
+            sides.nnx_modules, sides.nnx_method, replace(recording, calls=calls[1]), recorded
         )
-        runs.recording = replace(recording, matches=_without(recording.matches, runs.port.hidden))
-        progress.stage("gradients: the reference in float64")
-        run = partial(backward.in_float64, runs.recording, runs.recorded)
-        runs.float64 = Float64(run, store)
-        if any(subject.doubtful for subject in measured.subjects):
-            progress.stage("gradients: the reference with a few roundings more")
-            runs.float64.shake()
+        if port.hidden:
+            recording = replace(recording, matches=_without(recording.matches, port.hidden))
+            recorded = backward.record(recording)
+
+        def run(sample: int) -> Gradients:
+            more = " with a few roundings more" if sample else ""
+            progress.stage(f"gradients: the reference in float64{more}")
+            return backward.in_float64(recording, recorded, sample)
+
+        return Subjects(recording, weights, Float64(run, store), recorded, port)
     except NotMeasured as error:
-        runs.problem = str(error)
-    return measured
+        none = Float64(lambda _: Gradients(), store)
+        return Subjects(recording, weights, none, problem=str(error))
 
 
 def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:
@@ -70,27 +66,3 @@ def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Matc
         return next((one for one in above(order, parents) if one not in orders), -1)
 
     return [replace(m, parent=left(m.parent)) for m in matches if m.ref.order not in orders]
-
-
-class Measured:
-    """The gradients of all calls by themselves, and when asked those of a call with its subtree."""
-
-    def __init__(self, runs: Runs, backward: Backward) -> None:
-        self.runs, self.subjects, self._backward = runs, Subjects(runs), backward
-
-    def inside(self, match: Match) -> tuple[Error, float]:
-        """The worst of all gradients of a call with its subtree; and the largest relative error
-        that is more than rounding where nothing jumps.
-        """
-        order, limit, far = match.ref.order, fail_limit(match.ref.kind), 0.0
-        calls, store = self.runs.recording.calls, self.runs.recording.store
-        alone = Recording([match], within(calls, order), store)
-        try:
-            float64 = Float64(partial(self._backward.in_float64, alone, self.runs.recorded), store)
-            worst, far = worst_of(self.subjects.subtree(match, float64), limit)
-            if small(worst, limit):
-                float64.shake()
-                worst, _ = worst_of(self.subjects.subtree(match, float64), limit)
-        except NotMeasured as error:
-            return Error.unknown(str(error)), far
-        return worst, far

@@ -8,61 +8,67 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
-from parity.core.measurements import ChildInput, Error, Metrics
-from parity.core.metrics import compare_arrays, distance
+from parity.core.measurements import ChildInput, Error
+from parity.core.metrics import compare_arrays
 from parity.core.pair import Case
 from parity.core.verdicts import GRADIENTS, Fault, Row
 from parity.gradients.cause import cause_of
-from parity.gradients.measure import Measured
-from parity.gradients.noise import NEARER, Subject, scored
-from parity.gradients.protocol import differentiable
+from parity.gradients.noise import Subject
+from parity.gradients.records import differentiable
+from parity.gradients.subjects import Subjects
 from parity.judge.faults import Found, find_faults
 from parity.judge.rows import row_of
 from parity.judge.verdict import Errors, fail_limit, judge
-from parity.measure.inclusive import SLACK
-from parity.measure.noise import bounded
 
 PassedBack = Sequence[tuple[ChildInput, Subject]]
 """Gradients that a call passes back to calls inside it and that are out of their limit."""
 
+NEARER = 0.1
+"""A call's local error is downgraded if all gradients of the call, with what is inside it, are
+nearer by this factor, or right."""
+
+SLACK = 100.0
+"""How far above its limit R of these may be: the roundings of all that is inside are in them."""
+
 
 def judge_gradients(
-    case: Case, measured: Measured, faulty: Collection[str]
+    case: Case, subjects: Subjects, faulty: Collection[str]
 ) -> tuple[Sequence[Row], tuple[Fault, ...]]:
     """The rows of all calls, and one fault per module, in the order of a backward pass.
 
     `faulty` are modules whose forward code is at fault: it is named, and they are not twice.
     """
     tensors: dict[int, list[Subject]] = defaultdict(list)
-    for subject in measured.subjects.tensors():
+    for subject in subjects.tensors():
         tensors[subject.match.ref.order].append(subject)
-    matches, passed = measured.runs.recording.matches, _passed_back(measured)
+    passed = _passed_back(subjects)
     found: list[Found] = []
-    subjects: dict[tuple[int, str], Subject] = {}
-    for match in matches:
+    known: dict[tuple[int, str], Subject] = {}
+    for match in subjects.matches:
         order = match.ref.order
-        own = _named([*measured.subjects.inputs(match), *tensors[order]])
-        own = own or _without_row(match, passed[order], measured)
-        subjects |= {(order, _leaf(subject)): subject for subject in own}
-        found += _judged(case, match, own, tuple(one for one, _ in passed[order]), measured)
-    parents = {match.ref.order: match.parent for match in matches}
+        own = _named([*subjects.inputs(match), *tensors[order]])
+        own = own or _without_row(match, passed[order], subjects)
+        known |= {(order, _leaf(subject)): subject for subject in own}
+        found += _judged(case, match, own, tuple(one for one, _ in passed[order]), subjects)
+    parents = {match.ref.order: match.parent for match in subjects.matches}
     by_row = {(x.row.path, x.row.call, x.row.leaf): x for x in found}
     faults = []
     for fault in reversed(find_faults(found, parents)):
         if fault.path not in faulty:
             one = by_row[fault.path, fault.call, fault.leaf]
-            subject = subjects[one.row.order, one.row.leaf]
-            faults.append(_explained(fault, one, subject, passed[one.row.order], measured))
+            subject = known[one.row.order, one.row.leaf]
+            fault = _explained(fault, one, subject, passed[one.row.order], subjects)
+            faults.append(_after_forward(fault, faulty))
     return [one.row for one in found], tuple(faults)
 
 
-def _passed_back(measured: Measured) -> dict[int, list[tuple[ChildInput, Subject]]]:
+def _passed_back(subjects: Subjects) -> dict[int, list[tuple[ChildInput, Subject]]]:
     """Gradients out of their limit that calls pass back, by their `order`."""
     found: dict[int, list[tuple[ChildInput, Subject]]] = defaultdict(list)
-    for match in measured.runs.recording.matches:
-        for subject in measured.subjects.passed_back(match):
+    for match in subjects.matches:
+        for subject in subjects.passed_back(match):
             error, (order, path) = subject.own, (match.ref.order, match.ref.path)
-            if error.fails(subject.limit) or error.unsteady or error.problem:
+            if error.fails(fail_limit(subject.kind)) or error.unsteady or error.problem:
                 child = ChildInput(match.parent, order, path, _leaf(subject), "", error)
                 found[match.parent].append((child, subject))
     return found
@@ -77,13 +83,14 @@ def _named(subjects: Sequence[Subject]) -> list[Subject]:
     ]
 
 
-def _without_row(match: Match, passed: PassedBack, measured: Measured) -> list[Subject]:
+def _without_row(match: Match, passed: PassedBack, subjects: Subjects) -> list[Subject]:
     """A line for a call of which no input has a gradient, if there is something to say of it."""
     if passed:
         return [replace(passed[0][1], match=match, name="")]
-    why = measured.runs.why(match)
+    why = subjects.why(match)
     if why and any(map(differentiable, match.ref.outputs)):
-        return [Subject(match, "", np.zeros((), np.float32), None, problem=why)]
+        none = np.zeros((), np.float32)
+        return [Subject(match, "", match.ref.kind, none, None, problem=why)]
     return []
 
 
@@ -94,83 +101,76 @@ def _leaf(subject: Subject) -> str:
 def _judged(
     case: Case,
     match: Match,
-    subjects: Sequence[Subject],
+    own: Sequence[Subject],
     passed: tuple[ChildInput, ...],
-    measured: Measured,
+    subjects: Subjects,
 ) -> Sequence[Found]:
-    kind, limit, runs = match.ref.kind, fail_limit(match.ref.kind), measured.runs
-    container = match.ref.order in runs.port.containers
-    far = bool(passed) or any(one.own.fails(limit) or _far(one, limit) for one in subjects)
-    inside, off = None, 0.0
-    if container and far and not runs.why(match):
-        inside, off = measured.inside(match)
-    wrong = [one.error.rel_l2 for one in passed if one.error.fails(limit)]
+    limit, order = fail_limit(match.ref.kind), match.ref.order
+    errors = [*(one.own for one in own), *(one.error for one in passed)]
+    wrong = [min(error.rel_l2, 1.0) for error in errors if error.fails(limit)]
+    container = any(one.parent == order for one in subjects.matches)
+    holds = container and bool(wrong) and _holds(match, min(wrong), subjects)
     found = []
-    for subject in subjects:
-        error = subject.own
-        own = min([*wrong, *([error.rel_l2] if error.fails(limit) else [])], default=math.inf)
-        free, inclusive = _free(subject), _inclusive(subject, container, inside)
-        errors = Errors(free, inclusive, error, passed, container, lenient=off <= NEARER * own)
-        leaf = Leaf(_leaf(subject), runs.recording.store.put(subject.ref))
+    for subject in own:
+        measured = None if subject.own.problem else subject.free
+        free = compare_arrays(*measured) if measured else None
+        inclusive = Error(math.nan, math.nan, 0) if holds else None
+        figures = Errors(free, inclusive, subject.own, passed, container=holds)
+        leaf = Leaf(_leaf(subject), subjects.recording.store.put(subject.ref))
         pair = LeafMatch(leaf, leaf)
-        judged = judge(kind, pair, errors)
-        row = row_of(case, match, pair, errors, math.nan, None, judged)
+        judged = judge(match.ref.kind, pair, figures)
+        row = row_of(case, match, pair, figures, math.nan, None, judged)
         row = replace(row, case=case.name + GRADIENTS, limited=False)
         found.append(Found(row, judged, passed))
     return found
 
 
-def _free(subject: Subject) -> Metrics | None:
-    if subject.free is None or subject.own.problem:
-        return None
-    return compare_arrays(subject.ref if subject.total is None else subject.total, subject.free)
-
-
-def _inclusive(subject: Subject, container: bool, inside: Error | None) -> Error:
-    """The error with all that is inside the call, of which `inside` is the worst that is known."""
-    error = subject.own
-    if container and subject.whole is not None and not error.problem:
-        error = scored(subject.ref, subject.whole, None)
-    return error if inside is None else replace(inside, mae=error.mae, rel_l2=error.rel_l2)
-
-
-def _far(subject: Subject, limit: float) -> bool:
-    """True if what is inside the call may be out of its limit."""
-    if subject.whole is None or subject.problem:
-        return False
-    error = distance(subject.ref, subject.whole)[1]
-    return not bounded(error, SLACK * limit, subject.ref.dtype)
+def _holds(match: Match, off: float, subjects: Subjects) -> bool:
+    """True if the gradients of a call with its subtree are right, though its local ones are `off`:
+    a line that stands in another module than in the reference is no mistake.
+    """
+    limit = fail_limit(match.ref.kind)
+    for subject, whole in subjects.subtree(match):
+        if whole is None or subject.problem:
+            return False
+        error = subject.scored(whole)
+        near = error.r <= SLACK * limit and error.rel_l2 <= NEARER * off
+        if error.problem or not (near or error.r <= limit):
+            return False
+    return True
 
 
 def _explained(
-    fault: Fault, found: Found, subject: Subject, passed: PassedBack, measured: Measured
+    fault: Fault, found: Found, subject: Subject, passed: PassedBack, subjects: Subjects
 ) -> Fault:
     """The fault, with which gradient goes wrong, between which calls, and why."""
-    match, reason = subject.match, found.judged.reason
-    inside = [m for m in measured.runs.recording.matches if m.parent == match.ref.order]
-    segment, what = "", f"the gradient of `{subject.name}`"
+    match, segment, what = subject.match, "", f"the gradient of `{subject.name}`"
+    inside = [one for one in subjects.matches if one.parent == match.ref.order]
     own = bool(subject.name) and subject.own.fails(fail_limit(match.ref.kind))
-    if found.judged.blame == "inclusive":
-        what += ", with all that is inside,"
-        subject = replace(subject, port=subject.whole, wide=None)
-    elif passed and not own:
+    if passed and not own:
         first, subject = passed[-1]
-        to = measured.runs.float64.goes_to((subject.match.ref.order, "output", subject.name))
-        after = next((m for m in inside if [m.ref.order] == list(to)), None)
+        to = subjects.recorded.flows.get((first.child, "output", subject.name), ())
+        after = next((one for one in inside if [one.ref.order] == list(to)), None)
         path = _short(first.path, match)
         segment = f"after `{path}`"
         if after is not None:  # it goes nowhere else
             segment = f"between `{path}` and the input of `{_short(after.ref.path, match)}`"
         what = f"what it passes back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))
-    error = subject.own
-    evidence = f"{what} is off by {error.rel_l2:.1e} ({reason})"
+    evidence = f"{what} is off by {subject.own.rel_l2:.1e} ({found.judged.reason})"
     if text:
         evidence = f"{evidence}: {text}"
-    forward = measured.runs.forward(match)
-    if not bounded(forward, SLACK * fail_limit(match.ref.kind), subject.ref.dtype):
-        evidence += f"; what the call returns is off by {forward:.1e} too: look at that first"
     return replace(fault, segment=segment, evidence=evidence, cause=cause, hint=hint)
+
+
+def _after_forward(fault: Fault, faulty: Collection[str]) -> Fault:
+    """The fault; code that computes something else has another gradient."""
+    below = f"{fault.path}." if fault.path else ""
+    path = next((path for path in faulty if path.startswith(below)), None)
+    if path is None:
+        return fault
+    text = f"{fault.evidence}; `{path}` is at fault in the forward pass: look at that first"
+    return replace(fault, evidence=text)
 
 
 def _short(path: str, match: Match) -> str:

@@ -64,8 +64,6 @@ class Errors:
     exclusive: Error | None = None
     child_inputs: Sequence[ChildInput] = ()
     container: bool = False
-    lenient: bool = True
-    """True if what the call returns, where it holds, downgrades a local error to WARN."""
 
 
 def grade(mae: float) -> str:
@@ -183,7 +181,7 @@ def _failed(failure: Problem, errors: Errors, limit: float) -> Judgement:
     whole = errors.inclusive if errors.container else None
     if whole is not None and whole.unmeasured:
         return Judgement("UNKNOWN", failure.then(f"; what the call returns: {whole.problem}"))
-    if whole is not None and errors.lenient and whole.steady and not whole.fails(limit):
+    if whole is not None and whole.steady and not whole.fails(limit):
         return Judgement("WARN", failure.then(", but what the call returns holds"))
     return Judgement("FAIL", failure, "exclusive")
 

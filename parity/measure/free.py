@@ -2,16 +2,14 @@
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
-from parity.core.arrays import Array, comparable, read
+from parity.core.arrays import comparable, read
 from parity.core.calls import LeafMatch, Match
 from parity.core.measurements import Metrics
-from parity.core.metrics import compare_arrays, ratio, rms_distance
+from parity.core.metrics import compare_arrays, ratio
 from parity.core.store import Buffer, Store
 from parity.host.progress import Progress
 
@@ -22,7 +20,6 @@ THREADS = 4
 """At most: memory bounds how many pairs of arrays can be measured at once."""
 
 _Job = tuple[Buffer, Buffer, bool]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -44,27 +41,24 @@ def measure_free(matches: Sequence[Match], store: Store, progress: Progress) -> 
     inputs: dict[int, list[_Job]] = {}
     for match in matches:
         outputs |= {(match.ref.order, leaf.ref.name): job for leaf, job in _jobs(match.outputs)}
-        inputs[match.ref.order] = [job for _, job in _jobs(match.inputs)]
-    returned = dict.fromkeys(outputs.values())
-    # of what calls were given only the relative error is asked, unless another call returned it
-    differing = {job: None for given in inputs.values() for job in given if not _exact(job)}
-    given_only = [job for job in differing if job not in returned]
-    progress.stage("free-running error", len(returned) + len(given_only))
+        inputs[match.ref.order] = [job for _, job in _jobs(match.inputs) if not _exact(job)]
+    distinct = dict.fromkeys(
+        [*outputs.values(), *(job for given in inputs.values() for job in given)]
+    )
+    progress.stage("free-running error", len(distinct))
 
-    def measured(how: Callable[[Array, Array], T], job: _Job) -> tuple[_Job, T]:
+    def measured(job: _Job) -> tuple[_Job, Metrics]:
         ref, port, undo = job
-        found = how(read(store, ref, undo), store.get(port))
+        found = compare_arrays(read(store, ref, undo), store.get(port))
         progress.advance()
         return job, found
 
     # NumPy releases the lock inside its loops; each thread holds two arrays
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        metrics = dict(pool.map(partial(measured, compare_arrays), returned))
-        distances = dict(pool.map(partial(measured, rms_distance), given_only))
-    distances |= {job: (found.mse**0.5, found.ref_rms) for job, found in metrics.items()}
+        metrics = dict(pool.map(measured, distinct))
     return Free(
         {key: metrics[job] for key, job in outputs.items()},
-        {order: _together(given, distances) for order, given in inputs.items()},
+        {order: _together(given, metrics) for order, given in inputs.items()},
     )
 
 
@@ -78,12 +72,8 @@ def _exact(job: _Job) -> bool:
     return not undo and ref.digest == port.digest
 
 
-def _together(given: Sequence[_Job], distances: Mapping[_Job, tuple[float, float]]) -> float:
+def _together(given: Sequence[_Job], metrics: Mapping[_Job, Metrics]) -> float:
     """Relative error of several arrays taken as one; 0 where all are exact."""
-    error = whole = 0.0
-    for job in given:
-        if job in distances and not _exact(job):
-            gap, norm = distances[job]
-            error += gap**2 * job[0].size
-            whole += norm**2 * job[0].size
+    error = sum(metrics[job].mse * job[0].size for job in given)
+    whole = sum(metrics[job].ref_rms ** 2 * job[0].size for job in given)
     return ratio(error**0.5, whole**0.5)

@@ -1,6 +1,6 @@
 """Options of a run, as every stage reads them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from parity.core.globs import Pending, rooted
@@ -34,8 +34,8 @@ class Options:
     depth: int | None = None
     """Levels of modules that are looked into; `None` for all."""
     gradients: bool = False
-    keep_repro: bool = False
-    """The call of the first fault is kept."""
+    making: Callable[[], str] | None = None
+    """Source that makes the port, for a script of the first fault; `None` if none is kept."""
 
     def __post_init__(self) -> None:
         """Take the root by the name that reports give it."""

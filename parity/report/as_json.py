@@ -10,7 +10,7 @@ from parity.core.measurements import Emulation, NonFinite
 from parity.core.pair import Rung
 from parity.core.tensors import Weight
 from parity.core.verdicts import Fault, Verdict
-from parity.report.cells import COLUMNS, DETAILS, cells
+from parity.report.cells import EVERY, cells
 from parity.report.contents import Contents
 from parity.report.table import by_kind, summarise
 
@@ -67,8 +67,8 @@ def as_json(report: Contents) -> str:
         ladder=report.rungs,
         rungs=summarise(report.rows, report.rungs),
         kinds=by_kind(report.rows),
-        columns=(*COLUMNS, *DETAILS),
-        rows=tuple(tuple(cells(row).values()) for row in report.rows),
+        columns=EVERY,
+        rows=tuple(tuple(cells(row, EVERY).values()) for row in report.rows),
         reasons=tuple(row.reason for row in report.rows),
     )
     parts = [f" {dumps(key)}: {_lines(value)}" for key, value in plain(document).items()]

@@ -1,7 +1,7 @@
 """Assertion of a test on a report, and what it says where it fails."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parity.core.exceptions import InputError
@@ -9,26 +9,20 @@ from parity.core.globs import path_name
 from parity.core.verdicts import Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
 from parity.report.contents import Contents
-from parity.report.table import largest
 from parity.report.terminal import as_text
 
 LIMITS = dict(GRADES)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of an assertion, in plain values.
+class Assertion:
+    """Result of an assertion, in plain values.
 
-    `verdict` is the report's, or FAIL where only the grade is missed. `worst_r` is the largest R
-    that was measured, NaN if none was. `first_fault` is the path of the first module at fault and
-    `cause` its cause, both `""` if none is. `brief` says in a few words what is wrong first, and
-    `failure` all that a failing test says, `""` if it passes.
+    `verdict` is the report's, or FAIL where only the grade is missed. `brief` says in a few words
+    what is wrong first, and `failure` all that a failing test says, `""` if it passes.
     """
 
     verdict: Verdict
-    worst_r: float
-    first_fault: str
-    cause: str
     brief: str
     failure: str
 
@@ -39,7 +33,7 @@ def check_grade(wanted: str | None) -> None:
         raise InputError(f"grade {wanted!r}: expected one of {', '.join(LIMITS)}")
 
 
-def assess(report: Contents, wanted: str | None = None) -> Outcome:
+def assess(report: Contents, wanted: str | None = None) -> Assertion:
     """Assert that a report holds.
 
     Every gate must hold, as `report.holds` says: a WARN does not fail a test. With a grade
@@ -54,18 +48,18 @@ def assess(report: Contents, wanted: str | None = None) -> Outcome:
     missed = [row for row in report.rows if wanted is not None and _mae(row) >= LIMITS[wanted]]
     verdict: Verdict = "FAIL" if report.holds and missed else report.verdict
     brief = _brief(report, missed, wanted)
-    lines: list[str] = []
-    if missed or not report.holds:
-        lines = [f"parity {verdict}: {brief}", *_details(report, missed, wanted)]
-    fault = report.first_fault
-    return Outcome(
-        verdict=verdict,
-        worst_r=largest(row.exclusive.r for row in report.rows if row.exclusive),
-        first_fault=fault.name if fault else "",
-        cause=fault.cause if fault else "",
-        brief=brief,
-        failure="\n".join(lines),
-    )
+    if report.holds and not missed:
+        return Assertion(verdict, brief, "")
+    lines = [f"parity {verdict}: {brief}"]
+    if fault := report.first_fault:
+        lines.append(f"what to do: {fault.hint}")
+    if missed and wanted:
+        row = missed[0]
+        lines.append(
+            f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
+            f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
+        )
+    return Assertion(verdict, brief, "\n".join([*lines, as_text(report)]))
 
 
 def _mae(row: Row) -> float:
@@ -83,24 +77,10 @@ def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
     if not report.coverage.complete:
         return report.missing or "nothing was compared"
-    worst = [x for x in report.rows if x.verdict == report.verdict and x.reason]
-    for row in worst:
-        if not row.one_sided:
-            return f"{_output(row)}: {row.reason}"
-    return next(iter(report.notes), "")
+    worst = (x for x in report.rows if x.verdict == report.verdict and x.reason)
+    found = (f"{_output(row)}: {row.reason}" for row in worst if not row.one_sided)
+    return next(found, next(iter(report.notes), ""))
 
 
 def _output(row: Row) -> str:
     return f"`{path_name(row.path)}{f'#{row.leaf}' if row.leaf else ''}`"
-
-
-def _details(report: Contents, missed: Sequence[Row], wanted: str | None) -> Iterator[str]:
-    if fault := report.first_fault:
-        yield f"what to do: {fault.hint}"
-    if missed and wanted:
-        row = missed[0]
-        yield (
-            f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
-            f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
-        )
-    yield as_text(report)

@@ -4,7 +4,8 @@ A column is a field of `Row` or of one of its errors, whose prefix its name has.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from parity.core.codec import forms, typed
@@ -23,15 +24,8 @@ COLUMNS = (
 `floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
-    *(
-        "order",
-        "parent",
-        "limited",
-        "one_sided",
-        "child_inputs",
-        "free_nonfinite",
-        "incl_nonfinite",
-    ),
+    *("order", "parent", "limited", "one_sided", "child_inputs"),
+    *("free_nonfinite", "incl_nonfinite"),
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),
 )
@@ -49,7 +43,8 @@ MISSING = {float: math.nan, int: None, bool: False, str: ""}
 BETWEEN = {"shape": "x", "worst_index": ","}
 """Separators between the numbers of a column."""
 
-_DIGITS = 18  # of a length or an index, which fit into 64 bits
+NUMBER = "[0-9]{1,18}"
+"""A length or an index, which fit into 64 bits."""
 
 
 def _place(column: str) -> tuple[str, str]:
@@ -63,17 +58,18 @@ def _place(column: str) -> tuple[str, str]:
     return ("metrics" if column in FORMS["metrics"] else ""), column
 
 
-PLACES = {name: _place(name) for name in (*COLUMNS, *DETAILS) if name != "nonfinite"}
+EVERY = (*COLUMNS, *DETAILS)
+
+PLACES = {name: _place(name) for name in EVERY if name != "nonfinite"}
+
+NUMERIC = [x for x in PLACES if FORMS[PLACES[x][0]][PLACES[x][1]].hint in (int, float)]
+NUMERIC.append("nonfinite")
+"""The columns that hold numbers."""
 
 
-def cells(row: Row) -> dict[str, Any]:
-    """A row by column, those of `COLUMNS` first, then those of `DETAILS`."""
-    return {column: cell(row, column) for column in (*COLUMNS, *DETAILS)}
-
-
-def record(row: Row) -> dict[str, Any]:
-    """A row by column of the table."""
-    return {column: cell(row, column) for column in COLUMNS}
+def cells(row: Row, columns: Sequence[str] = COLUMNS) -> dict[str, Any]:
+    """A row by column."""
+    return {column: cell(row, column) for column in columns}
 
 
 def cell(row: Row, column: str) -> Any:
@@ -92,7 +88,7 @@ def cell(row: Row, column: str) -> Any:
 
 
 def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
-    """The row that `cells` made these values of.
+    """The row that `cells` of `EVERY` column made these values of.
 
     Raises:
         InputError: a value has another type; `where` is the row's place in its file.
@@ -120,9 +116,8 @@ def to_row(values: Mapping[str, Any], reason: str, where: str) -> Row:
 
 def _numbers(value: Any, between: str, where: str) -> tuple[int, ...]:
     text = typed(value, str, where)
-    parts = text.split(between) if text else []
-    if not all(part.isascii() and part.isdecimal() and len(part) <= _DIGITS for part in parts):
+    if not re.fullmatch(f"({NUMBER}({between}{NUMBER})*)?", text):
         raise InputError(
             f"{where}: expected numbers with {between!r} between them, found {shown(text)}"
         )
-    return tuple(map(int, parts))
+    return tuple(map(int, text.split(between))) if text else ()

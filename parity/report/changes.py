@@ -4,17 +4,14 @@ from collections.abc import Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
 from parity.report.sections import number
-from parity.report.table import COLOURS
-
-LISTED = 20
-"""How many changes the table has."""
+from parity.report.table import COLOURS, LISTED
 
 STYLES = {"worse": "red", "vanished": "red", "new": "yellow", "better": "green"}
 
@@ -27,13 +24,9 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
     for line in found.other_environment:
         console.print(Text(f"other environment: {line}", style="dim"), soft_wrap=True)
     if found.changes:
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        table.add_column("", no_wrap=True)
-        table.add_column("output", overflow="fold")
-        table.add_column("figure", no_wrap=True)
-        for head in ("before", "after", "times"):
-            table.add_column(head, justify="right", no_wrap=True)
-        table.add_column("verdict", no_wrap=True)
+        numbers = (Column(x, justify="right", no_wrap=True) for x in ("before", "after", "times"))
+        places = Column("", no_wrap=True), Column("output", overflow="fold"), "figure"
+        table = Table(*places, *numbers, "verdict", box=SIMPLE_HEAD, pad_edge=False)
         for change in found.changes[:LISTED]:
             table.add_row(*_cells(change))
         console.print(table)

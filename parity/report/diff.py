@@ -16,9 +16,9 @@ from parity.core.metrics import roundoff
 from parity.core.verdicts import Row, Verdict
 from parity.host.environment import flat
 from parity.judge.verdict import GRADES
-from parity.report.cells import record
+from parity.report.cells import cell
 from parity.report.contents import Contents
-from parity.report.table import SEVERITY
+from parity.report.table import SEVERITY, largest
 
 R_FLOOR = 1.5
 """R up to this is noise: correct code is as far from float64 as PyTorch, and either may round
@@ -37,6 +37,9 @@ error shows in the whole where it shows in child inputs, which the reports do no
 
 SAME = 1.1
 """Figures that differ by less than this factor are the same."""
+
+ALIKE = (1.0, "")
+"""Of rows of which nothing was measured."""
 
 INPUTS = ("input", "weights", "config", "parameters")
 """The facts that say what was run."""
@@ -71,11 +74,7 @@ class Change:
     @property
     def judged_worse(self) -> bool:
         """True if the verdict got worse, or a row that fails came up."""
-        if self.verdict_after is None:
-            return False
-        if self.verdict_before is None:
-            return self.verdict_after == "FAIL"
-        return SEVERITY.index(self.verdict_after) > SEVERITY.index(self.verdict_before)
+        return _step(self.verdict_before, self.verdict_after) > 0
 
 
 @dataclass(frozen=True)
@@ -109,8 +108,7 @@ class Diff:
 
     def holds(self, factor: float) -> bool:
         """True if a ratchet lets this pass; the verdict on the whole must not be worse either."""
-        before, after = map(SEVERITY.index, self.verdicts)
-        return after <= before and not self.failures(factor)
+        return _step(*self.verdicts) <= 0 and not self.failures(factor)
 
 
 def diff(before: Contents, after: Contents) -> Diff:
@@ -120,15 +118,14 @@ def diff(before: Contents, after: Contents) -> Diff:
         InputError: a report has two rows of one name.
     """
     old, new = _by_key(before), _by_key(after)
-    both = [_change(row, new[key]) for key, row in old.items() if key in new]
-    changes = [change for change in both if change is not None]
-    changes += [_one("vanished", row, row, None) for key, row in old.items() if key not in new]
-    changes += [_one("new", row, None, row) for key, row in new.items() if key not in old]
+    found = [_change(key, old.get(key), new.get(key)) for key in {**old, **new}]
+    changes = [change for change in found if change is not None]
+    changes.sort(key=lambda x: (STATES.index(x.state), not x.judged_worse, -largest([x.times], 0)))
     return Diff(
         names=(before.name, after.name),
         verdicts=(before.verdict, after.verdict),
-        same=both.count(None),
-        changes=tuple(sorted(changes, key=_rank)),
+        same=found.count(None),
+        changes=tuple(changes),
         other_inputs=tuple(_unlike(_run(before), _run(after))),
         other_environment=tuple(_unlike(_machine(before), _machine(after))),
     )
@@ -144,78 +141,53 @@ def _by_key(report: Contents) -> dict[Key, Row]:
     return found
 
 
-def _change(before: Row, after: Row) -> Change | None:
-    """Change of a row; `None` if it is the same."""
-    found = list(_changes(before, after))
-    times, figure = max(found, default=(1.0, ""))
-    change = _one("worse", before, before, after, figure, times)
-    if times > SAME or change.judged_worse:
-        return change
-    times, figure = min(found, default=(1.0, ""))
-    better = SEVERITY.index(after.verdict) < SEVERITY.index(before.verdict)
-    if better or times < 1 / SAME:
-        return _one("better", before, before, after, figure, times)
-    return None
+def _change(key: Key, old: Row | None, new: Row | None) -> Change | None:
+    """Change of a row, of which one report may have none; `None` if it is the same."""
+    verdicts = (old.verdict if old else None, new.verdict if new else None)
+    some = old or new
+    assert some is not None
+    found = list(_ratios(old or some, new or some))
+    state: State
+    if old is None or new is None:
+        state, times, figure = "vanished" if old else "new", math.nan, found[0][1] if found else ""
+    else:
+        (most, larger), (least, smaller) = max(found, default=ALIKE), min(found, default=ALIKE)
+        if most > SAME or _step(*verdicts) > 0:
+            state, times, figure = "worse", most, larger
+        elif least < 1 / SAME or _step(*verdicts) < 0:
+            state, times, figure = "better", least, smaller
+        else:
+            return None
+    before, after = (cell(row, figure) if row and figure else math.nan for row in (old, new))
+    return Change(state, *key, figure, before, after, times, *verdicts)
 
 
-def _changes(before: Row, after: Row) -> Iterator[tuple[float, str]]:
+def _ratios(old: Row, new: Row) -> Iterator[tuple[float, str]]:
     """Ratios of the local error and of the whole one, each with its figure; infinite if it was
-    measured and is not any more.
+    measured and is not any more. With inputs of a large mean no MAE counts.
     """
-    old, new, floors = record(before), record(after), _floors(before)
-    for names in (OWN, WHOLE):
-        measured = [name for name in names if name in floors and not math.isnan(old[name])]
-        figure = next((name for name in measured if not math.isnan(new[name])), "")
-        if figure:
-            yield _times(old[figure], new[figure], floors[figure]), figure
-        elif measured:
-            yield math.inf, measured[0]
+    floors = {"R": R_FLOOR, "excl_rel_l2": RELATIVE_FLOOR * roundoff(old.dtype)}
+    for names in (OWN, WHOLE) if old.limited else (OWN,):
+        measured = [name for name in names if not math.isnan(cell(old, name))]
+        for name in measured:
+            if not math.isnan(cell(new, name)):
+                floor = floors.get(name, MAE_FLOOR)
+                yield _times(max(cell(old, name), floor), max(cell(new, name), floor)), name
+                break
+        else:
+            if measured:
+                yield math.inf, measured[0]
 
 
-def _one(
-    state: State,
-    row: Row,
-    before: Row | None,
-    after: Row | None,
-    figure: str = "",
-    times: float = math.nan,
-) -> Change:
-    """A change of `row`, which is one of the two."""
-    figure = figure or next((x for x in _floors(row) if not math.isnan(record(row)[x])), "")
-    return Change(
-        state=state,
-        rung=row.rung,
-        case=row.case,
-        path=row.path,
-        call=row.call,
-        leaf=row.leaf,
-        figure=figure,
-        before=record(before)[figure] if before and figure else math.nan,
-        after=record(after)[figure] if after and figure else math.nan,
-        times=times,
-        verdict_before=before.verdict if before else None,
-        verdict_after=after.verdict if after else None,
-    )
-
-
-def _floors(row: Row) -> Mapping[str, float]:
-    """Noise by figure that can be compared. With inputs of a large mean no MAE counts."""
-    relative = RELATIVE_FLOOR * roundoff(row.dtype)
-    own = {"R": R_FLOOR, "excl_rel_l2": relative}
-    return {**own, **(dict.fromkeys(WHOLE, MAE_FLOOR) if row.limited else {})}
-
-
-def _times(before: float, after: float, floor: float) -> float:
-    old, new = max(before, floor), max(after, floor)
+def _times(old: float, new: float) -> float:
     if old == new:
         return 1.0
     return math.inf if old == 0 else new / old
 
 
-def _rank(change: Change) -> tuple[int, bool, float]:
-    """The worst first: by state, then what is judged worse, then by how much."""
-    times = 0.0 if math.isnan(change.times) else change.times
-    return STATES.index(change.state), not change.judged_worse, -times
+def _step(before: Verdict | None, after: Verdict | None) -> int:
+    """How much worse a verdict is than before; of a row that is new, only that it fails counts."""
+    return SEVERITY.index(after or "PASS") - SEVERITY.index(before or "UNKNOWN")
 
 
 def _run(report: Contents) -> Mapping[str, Any]:

@@ -1,17 +1,18 @@
 """A report as JUnit XML, which build servers list test by test."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree as ET
 
 from parity.core.globs import path_name
-from parity.core.verdicts import Fault, Row
+from parity.core.verdicts import Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
 from parity.report.sections import coverage_lines, fault_place, fault_reason
+from parity.report.table import cut, grouped
 
-LISTED = 20
-"""How many rows a test case lists."""
+Parts = dict[str, tuple[dict[str, str], Iterable[str]]]
+"""The parts of a test case: attributes and lines of text by tag."""
 
 
 def as_junit(report: Contents) -> str:
@@ -22,80 +23,62 @@ def as_junit(report: Contents) -> str:
     is an error, a WARN is said in what the case printed. The properties are the facts and the
     environment.
     """
-    cases = [*_modules(report), _coverage(report)]
-    suite = ET.Element(
-        "testsuite",
-        name=_legal(report.name),
-        tests=str(len(cases)),
-        failures=str(sum(case.find("failure") is not None for case in cases)),
-        errors=str(sum(case.find("error") is not None for case in cases)),
-        skipped="0",
-        time=_legal(str(report.facts.get("seconds", 0))),
-    )
-    properties = ET.SubElement(suite, "properties")
-    said = {"verdict": report.verdict, **report.facts, **report.environment}
-    for name, value in flat(said):
-        ET.SubElement(properties, "property", name=_legal(name), value=_legal(str(value)))
-    suite.extend(cases)
     root = ET.Element("testsuites")
-    root.append(suite)
+    suite = ET.SubElement(root, "testsuite", name=report.name, skipped="0")
+    suite.set("time", str(report.facts.get("seconds", 0)))
+    properties = ET.SubElement(suite, "properties")
+    for key, value in flat({"verdict": report.verdict, **report.facts, **report.environment}):
+        ET.SubElement(properties, "property", name=key, value=str(value))
+    for (rung, path), rows in grouped(report.rows, lambda row: (row.rung, row.path)).items():
+        home = f"{report.name}.{rung}" if rung else report.name
+        _add(suite, home, path_name(path), _module(report, path, rows))
+    _add(suite, report.name, "coverage", _coverage(report))
+    for name, found in (("tests", "testcase"), ("failures", "*/failure"), ("errors", "*/error")):
+        suite.set(name, str(len(suite.findall(found))))
     ET.indent(root)
     text = ET.tostring(root, encoding="unicode")
-    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{_legal(text)}\n'
 
 
-def _modules(report: Contents) -> Iterator[ET.Element]:
-    groups: dict[tuple[str, str], list[Row]] = {}
-    for row in report.rows:
-        groups.setdefault((row.rung, row.path), []).append(row)
-    faults = {fault.path: fault for fault in report.faults}
-    for (rung, path), rows in groups.items():
-        case = _case(f"{report.name}.{rung}" if rung else report.name, path_name(path))
-        failing = [row for row in rows if row.verdict == "FAIL"]
-        fault = faults.get(path)
-        if failing or fault is not None:
-            _add(case, "failure", *_failure(fault, failing))
-        elif unknown := [row for row in rows if row.verdict == "UNKNOWN" and not row.one_sided]:
-            _add(case, "error", unknown[0].reason, "UNKNOWN", _rows(unknown))
-        doubts = [row for row in rows if row.verdict == "WARN" or row.one_sided]
-        if doubts:
-            ET.SubElement(case, "system-out").text = _legal("\n".join(_rows(doubts)))
-        yield case
+def _module(report: Contents, path: str, rows: Sequence[Row]) -> Parts:
+    """Failure or error of a module, and what is doubtful about it."""
+    parts: Parts = {}
+    failing = [row for row in rows if row.verdict == "FAIL"]
+    unknown = [row for row in rows if row.verdict == "UNKNOWN" and not row.one_sided]
+    doubts = [row for row in rows if row.verdict == "WARN" or row.one_sided]
+    fault = next((fault for fault in reversed(report.faults) if fault.path == path), None)
+    if fault is not None:
+        said = {"message": fault_reason(fault), "type": fault.cause or "unknown"}
+        text = (f"{fault_place(fault)}: {fault_reason(fault)}", f"hint: {fault.hint}")
+        parts["failure"] = said, (*text, *_lines(failing))
+    elif failing:
+        parts["failure"] = {"message": failing[0].reason, "type": "FAIL"}, _lines(failing)
+    elif unknown:
+        parts["error"] = {"message": unknown[0].reason, "type": "UNKNOWN"}, _lines(unknown)
+    return parts | ({"system-out": ({}, _lines(doubts))} if doubts else {})
 
 
-def _failure(fault: Fault | None, rows: Sequence[Row]) -> tuple[str, str, Iterable[str]]:
-    """Message, type and text."""
-    if fault is None:
-        return rows[0].reason, "FAIL", _rows(rows)
-    text = (f"{fault_place(fault)}: {fault_reason(fault)}", f"hint: {fault.hint}", *_rows(rows))
-    return fault_reason(fault), fault.cause or "unknown", text
+def _coverage(report: Contents) -> Parts:
+    parts: Parts = {"system-out": ({}, report.notes)} if report.notes else {}
+    if report.coverage.complete and report.rows:
+        return parts
+    said = {"message": report.missing or "nothing was compared", "type": "coverage"}
+    return {"failure": (said, coverage_lines(report.coverage)), **parts}
 
 
-def _rows(rows: Sequence[Row]) -> Iterator[str]:
-    for row in rows[:LISTED]:
-        leaf = f", output `{row.leaf}`" if row.leaf else ""
-        yield f"{row.verdict}: call {row.call} of {row.case}{leaf}: {row.reason}"
-    if len(rows) > LISTED:
-        yield f"and {len(rows) - LISTED} more, all of them in layers.csv"
+def _add(suite: ET.Element, home: str, name: str, parts: Parts) -> None:
+    case = ET.SubElement(suite, "testcase", classname=home, name=name)
+    for tag, (attributes, lines) in parts.items():
+        ET.SubElement(case, tag, attributes).text = "\n".join(lines)
 
 
-def _coverage(report: Contents) -> ET.Element:
-    case = _case(report.name, "coverage")
-    if not report.coverage.complete or not report.rows:
-        lines = coverage_lines(report.coverage)
-        _add(case, "failure", report.missing or "nothing was compared", "coverage", lines)
-    if report.notes:
-        ET.SubElement(case, "system-out").text = _legal("\n".join(report.notes))
-    return case
-
-
-def _case(classname: str, name: str) -> ET.Element:
-    return ET.Element("testcase", classname=_legal(classname), name=_legal(name))
-
-
-def _add(case: ET.Element, what: str, message: str, kind: str, lines: Iterable[str]) -> None:
-    found = ET.SubElement(case, what, message=_legal(message), type=_legal(kind))
-    found.text = _legal("\n".join(lines))
+def _lines(rows: Sequence[Row]) -> Sequence[str]:
+    lines = [
+        f"{row.verdict}: call {row.call} of {row.case}"
+        f"{f', output `{row.leaf}`' if row.leaf else ''}: {row.reason}"
+        for row in rows
+    ]
+    return cut(lines, "and {} more, all of them in layers.csv")
 
 
 def _legal(text: str) -> str:

@@ -3,35 +3,33 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from parity.report.cells import record
+from parity.report.cells import cells
 from parity.report.contents import Contents
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
     fault_place,
     fault_reason,
+    kind_cells,
+    ladder_cells,
     number,
     place,
+    plain,
     sections,
-    summary_cells,
 )
-from parity.report.table import by_kind, summarise
-
-LISTED = 20
-"""How many of the worst rows are listed."""
+from parity.report.table import LISTED
 
 WORST = (
     *("rung", "case", "path", "call", "leaf"),
     *("mae", "incl_mae", "incl_rel_l2", "R", "grade", "verdict"),
 )
-"""Their columns."""
+"""Columns of the worst rows."""
 
 
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
     faults = [f"{fault_place(x)}: {fault_reason(x, '**')}. {x.hint}" for x in report.faults]
-    rungs = [summary_cells(x) for x in summarise(report.rows, report.rungs)]
-    kinds = [summary_cells(x) for x in by_kind(report.rows)]
+    rungs, kinds = ladder_cells(report), kind_cells(report)
     parts = [
         f"# {report.name}: {report.verdict}",
         _items(_texts(report.facts)),
@@ -54,10 +52,7 @@ def _items(lines: Iterable[str], mark: str = "- ") -> str:
 
 def _texts(values: Mapping[str, Any]) -> Iterable[str]:
     for key, value in values.items():
-        if isinstance(value, dict):
-            yield f"{key}: {', '.join(f'{name} {item}' for name, item in value.items())}"
-        else:
-            yield f"{key}: `{value}`" if isinstance(value, str) else f"{key}: {value}"
+        yield f"{key}: `{value}`" if isinstance(value, str) else f"{key}: {plain(value)}"
 
 
 def _table(lines: Sequence[Mapping[str, str]]) -> str:
@@ -76,10 +71,9 @@ def _losses(report: Contents) -> list[dict[str, str]]:
 
 
 def _worst(report: Contents) -> list[dict[str, str]]:
-    rows = [row for row in report.rows if row.inclusive is not None]
-    rows.sort(key=lambda row: row.inclusive.rel_l2 if row.inclusive else 0.0, reverse=True)
-    found = []
-    for values in map(record, rows[:LISTED]):
-        cells = {name: values[name] for name in WORST}
-        found.append({k: number(v) if isinstance(v, float) else str(v) for k, v in cells.items()})
-    return found
+    rows = [(row.inclusive.rel_l2, row) for row in report.rows if row.inclusive is not None]
+    rows.sort(key=lambda pair: pair[0], reverse=True)
+    return [
+        {k: number(v) if isinstance(v, float) else str(v) for k, v in cells(row, WORST).items()}
+        for _, row in rows[:LISTED]
+    ]

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from parity.core.globs import ROOT
 from parity.core.verdicts import Row, Verdict
 from parity.report.contents import Contents
-from parity.report.table import largest, worst_verdict
+from parity.report.table import Worst, grouped, worst, worst_verdict
 
 
 @dataclass(frozen=True)
@@ -38,25 +39,10 @@ class Module:
         """Number of its calls that have rows."""
         return len({(row.case, row.call) for row in self.rows})
 
-    @property
-    def r(self) -> float:
-        """The largest R; this and the other errors are NaN if not measured."""
-        return largest(row.exclusive.r for row in self.rows if row.exclusive)
-
-    @property
-    def own(self) -> float:
-        """The largest local error, relative L2 (see `Row.own`)."""
-        return largest(row.own for row in self.rows)
-
-    @property
-    def whole(self) -> float:
-        """The largest inclusive error, relative L2."""
-        return largest(row.inclusive.rel_l2 for row in self.rows if row.inclusive)
-
-    @property
-    def free(self) -> float:
-        """The largest free-running error, relative L2."""
-        return largest(row.metrics.rel_l2 for row in self.rows if row.metrics)
+    @cached_property
+    def worst(self) -> Worst:
+        """The largest errors of its calls."""
+        return worst(self.rows)
 
     @property
     def faults(self) -> int:
@@ -72,9 +58,7 @@ class Module:
 
 def module_tree(report: Contents) -> Module:
     """The root, with everything that has a row or lacks a counterpart."""
-    rows: dict[str, list[Row]] = {}
-    for row in report.rows:
-        rows.setdefault(row.path, []).append(row)
+    rows = grouped(report.rows, lambda row: row.path)
     children: dict[str, list[str]] = {}
     seen: set[str] = set()
     for path in (*rows, *report.coverage.unmatched):

@@ -1,21 +1,24 @@
 """A report read back from its JSON: only what `as_json` writes is taken."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from parity.core.codec import load, typed
 from parity.core.exceptions import InputError
 from parity.core.verdicts import IDLE, Coverage, Row
 from parity.report.as_json import FORMAT, SAME, Document
-from parity.report.cells import COLUMNS, DETAILS, to_row
+from parity.report.cells import EVERY, to_row
 from parity.report.contents import Contents
+
+Kind = TypeVar("Kind", bound=Contents)
 
 AGAIN = "make the report again"
 
 
-def read_report(path: str | Path) -> Contents:
-    """Contents of the report in the file `path`, or in `report.json` of the folder `path`.
+def read_report(path: str | Path, kind: type[Kind]) -> Kind:
+    """Report in the file `path`, or in `report.json` of the folder `path`.
 
     It has everything but `outputs` and `repro`, the arrays, which no file holds.
 
@@ -23,13 +26,14 @@ def read_report(path: str | Path) -> Contents:
         InputError: no such file, too large, no JSON, cut short, of another format or version, or
             not what a report writes.
     """
-    file = _find(Path(path))
+    folder = os.path.isdir(path)  # noqa: PTH112 - false of a name that no file can have
+    file = Path(path) / "report.json" if folder else Path(path)
     content = load(
         file, "parity report", FORMAT, "a report.json, or the folder that holds it", AGAIN
     )
     document = typed(content, Document, str(file))
     counts = {name: value for name, value in document.coverage.items() if name != "complete"}
-    report = Contents(
+    report = kind(
         **{name: getattr(document, name) for name in SAME},
         rows=_rows(document, str(file)),
         coverage=_coverage(counts, f"{file}.coverage"),
@@ -52,8 +56,7 @@ def _coverage(counts: dict[str, Any], where: str) -> Coverage:
 
 
 def _rows(document: Document, where: str) -> tuple[Row, ...]:
-    columns = (*COLUMNS, *DETAILS)
-    if document.columns != columns:
+    if document.columns != EVERY:
         raise InputError(f"{where}: its columns are not those of this version; {AGAIN}")
     if len(document.reasons) != len(document.rows):
         counts = f"{len(document.reasons)} reasons for {len(document.rows)} rows"
@@ -61,14 +64,7 @@ def _rows(document: Document, where: str) -> tuple[Row, ...]:
     rows = []
     for number, (row, reason) in enumerate(zip(document.rows, document.reasons, strict=True)):
         place = f"{where}.rows[{number}]"
-        if len(row) != len(columns):
-            raise InputError(f"{place}: {len(row)} values for {len(columns)} columns; {AGAIN}")
-        rows.append(to_row(dict(zip(columns, row, strict=True)), reason, place))
+        if len(row) != len(EVERY):
+            raise InputError(f"{place}: {len(row)} values for {len(EVERY)} columns; {AGAIN}")
+        rows.append(to_row(dict(zip(EVERY, row, strict=True)), reason, place))
     return tuple(rows)
-
-
-def _find(path: Path) -> Path:
-    try:
-        return path / "report.json" if path.is_dir() else path
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error

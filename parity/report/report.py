@@ -1,7 +1,6 @@
 """`Report`: what a comparison found, with the files that it is written to and read from."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 
 from parity.core.exceptions import InputError
@@ -41,8 +40,7 @@ class Report(Contents):
 
         Raises `InputError` for whatever is no report of this format.
         """
-        found = read_report(path)
-        return cls(**{field.name: getattr(found, field.name) for field in fields(found)})
+        return read_report(path, cls)
 
     def to_markdown(self, path: str | Path) -> None:
         """Write a summary for people."""
@@ -54,13 +52,13 @@ class Report(Contents):
 
     def to_html(self, path: str | Path) -> None:
         """Write everything as one page for browsers, which needs no network."""
-        from parity.report.html import as_html
+        from parity.report.html.page import as_html
 
         write_text(Path(path), as_html(self))
 
     def _repr_html_(self) -> str:
         """Verdict, ladder and faults, as a notebook shows them."""
-        from parity.report.html import as_notebook
+        from parity.report.html.page import as_notebook
 
         return as_notebook(self)
 
@@ -68,7 +66,7 @@ class Report(Contents):
         """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md`,
         `report.html` and `junit.xml`.
         """
-        from parity.report.html import as_html
+        from parity.report.html.page import as_html
 
         files = {"layers.csv": csv(self.table)}
         for rung in self.rungs:
@@ -77,12 +75,10 @@ class Report(Contents):
             "weights.csv": csv(to_weight_frame(self.weights)),
             "report.md": as_markdown(self),
             "report.json": as_json(self),
+            "report.html": as_html(self),
             "junit.xml": as_junit(self),
         }
-        try:
-            files["report.html"] = as_html(self)
-        finally:  # a picture that cannot be drawn loses no figure
-            write_all(Path(folder), files)
+        write_all(Path(folder), files)
         return [Path(folder) / name for name in files]
 
     def write_repro(self, folder: str | Path, make: str) -> Sequence[Path]:

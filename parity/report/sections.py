@@ -1,7 +1,6 @@
 """Sections of a report: the same sentences on a terminal, in Markdown and on the page."""
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +10,13 @@ from parity.core.measurements import Emulation, Loss, NonFinite
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.contents import Contents
-from parity.report.table import KindSummary, RungSummary
+from parity.report.table import KindSummary, RungSummary, by_kind, cut, grouped, summarise
 from parity.report.weights import weight_lines
 
 MOST = 3
 """How many of the modules that lose most are named in a sentence."""
 
-LISTED = 20
-"""How many doubtful rows, calls or tensors are listed."""
+MORE = "and {} more"
 
 GRADE_KEY = "Grades of an MAE: " + "; ".join(
     f"{name} below {limit:g} ({MEANINGS[name]})" for name, limit in GRADES
@@ -61,7 +59,7 @@ def sections(report: Contents) -> list[Section]:
         Section("What the inputs did not exercise", report.unexercised, "- not exercised: "),
         Section("Precision", tuple(precision_lines(report.emulations)), ""),
         Section("Not finite", tuple(nonfinite_lines(report.nonfinite)), ""),
-        Section("Neither passed nor failed", tuple(doubt_lines(report.doubts))),
+        Section("Neither passed nor failed", doubt_lines(report.doubts)),
         Section("Notes", report.notes, "note: "),
     )
     return [section for section in found if section.lines]
@@ -74,8 +72,24 @@ def number(value: float) -> str:
     return f"{value:.2e}" if value and not 1e-2 <= abs(value) < 1e4 else f"{value:.3g}"
 
 
-def summary_cells(line: RungSummary | KindSummary) -> dict[str, str]:
-    """Return a line of the ladder, or of the table of R by kind, by column."""
+def plain(value: Any) -> str:
+    """A fact, or an entry of the environment, as text."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {item}" for key, item in value.items())
+    return str(value)
+
+
+def ladder_cells(report: Contents) -> list[dict[str, str]]:
+    """Lines of the ladder by column."""
+    return [_cells(line) for line in summarise(report.rows, report.rungs)]
+
+
+def kind_cells(report: Contents) -> list[dict[str, str]]:
+    """Lines of the table of R by kind of module, by column."""
+    return [_cells(line) for line in by_kind(report.rows)]
+
+
+def _cells(line: RungSummary | KindSummary) -> dict[str, str]:
 
     def text(name: str, value: Any) -> str:
         if name in LIMITS:
@@ -116,33 +130,24 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
         *(f"**unmatched module**: {path}{hints.get(path, '')}" for path in c.unmatched),
-        *_listed("unmatched call", c.unmatched_calls),
-        *_listed("unmatched tensors", c.unmatched_tensors),
+        *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, MORE)),
+        *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, MORE)),
     ]
 
 
-def _listed(what: str, texts: Sequence[str]) -> Iterator[str]:
-    yield from (f"**{what}**: {text}" for text in texts[:LISTED])
-    if len(texts) > LISTED:
-        yield f"**{what}**: and {len(texts) - LISTED} more"
-
-
-def doubt_lines(rows: Sequence[Row]) -> Iterator[str]:
+def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
     """Reasons why rows are WARN or UNKNOWN, the calls of one module together."""
-    calls = Counter((row.verdict, row.path, row.leaf, _plain(row.reason)) for row in rows)
-    first = {(row.verdict, row.path, row.leaf, _plain(row.reason)): row for row in reversed(rows)}
-    for key, count in list(calls.items())[:LISTED]:
-        verdict, path, leaf, _ = key
-        more = f", {count} calls" if count > 1 else ""
-        output = f" output `{leaf}`" if leaf else ""
-        row = first[key]
-        where = f"`{path_name(path)}`{output} call {row.call} of {row.case}{more}"
-        yield f"{verdict}: {where}: {row.reason}"
-    if len(calls) > LISTED:
-        yield f"and {len(calls) - LISTED} more"
+    alike = grouped(rows, lambda row: (row.verdict, row.path, row.leaf, _wording(row.reason)))
+    lines = []
+    for row, *others in alike.values():
+        more = f", {len(others) + 1} calls" if others else ""
+        output = f" output `{row.leaf}`" if row.leaf else ""
+        where = f"`{path_name(row.path)}`{output} call {row.call} of {row.case}{more}"
+        lines.append(f"{row.verdict}: {where}: {row.reason}")
+    return cut(lines, MORE)
 
 
-def _plain(reason: str) -> str:
+def _wording(reason: str) -> str:
     """The reason without its figures."""
     return re.sub(r"[0-9][0-9.e+-]*", "", reason)
 

@@ -1,19 +1,23 @@
 """Rows as a pandas table, and the summary of a ladder."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
 
 from parity.core.globs import path_name
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
 from parity.core.verdicts import Row, Verdict, of_gradient
 from parity.judge.verdict import grade
-from parity.report.cells import COLUMNS, cell, record
+from parity.report.cells import COLUMNS, cell, cells
 
 if TYPE_CHECKING:
     import pandas as pd
+
+K = TypeVar("K")
 
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
@@ -22,11 +26,49 @@ COLOURS = {"PASS": "green", "WARN": "yellow", "UNKNOWN": "yellow", "FAIL": "red"
 """Their colours on a terminal."""
 
 
+LISTED = 20
+"""How many of many lines a report lists."""
+
+
+def cut(lines: Sequence[str], more: str) -> Sequence[str]:
+    """The first lines; where there are others, `more` with their number after them."""
+    return lines if len(lines) <= LISTED else [*lines[:LISTED], more.format(len(lines) - LISTED)]
+
+
+class Worst(NamedTuple):
+    """The largest errors of some rows, NaN if not measured: relative L2 errors, free-running,
+    with all that is inside, and local (see `Row.own`), then R.
+    """
+
+    free: float
+    whole: float
+    own: float
+    r: float
+
+
+def worst(rows: Sequence[Row]) -> Worst:
+    """The largest errors of these rows."""
+    return Worst(
+        largest(row.metrics.rel_l2 for row in rows if row.metrics),
+        largest(row.inclusive.rel_l2 for row in rows if row.inclusive),
+        largest(row.own for row in rows),
+        largest(row.exclusive.r for row in rows if row.exclusive),
+    )
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
+    """Rows that have the same key, by it, in their order."""
+    found: dict[K, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
+
+
 def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
     """One line per row, columns as in `COLUMNS`; what was not measured is NaN."""
     import pandas as pd
 
-    return pd.DataFrame([record(row) for row in rows], columns=list(COLUMNS))
+    return pd.DataFrame([cells(row) for row in rows], columns=list(COLUMNS))
 
 
 @dataclass(frozen=True)
@@ -47,12 +89,26 @@ class RungSummary:
 
 def summarise(rows: Sequence[Row], rungs: Sequence[Rung]) -> tuple[RungSummary, ...]:
     """One line per rung that has rows."""
-    lines = []
-    for rung in rungs:
-        own = [row for row in rows if row.rung == rung.name]
-        if own:
-            lines.append(_summary(rung, own))
-    return tuple(lines)
+    by_rung = grouped(rows, lambda row: row.rung)
+    return tuple(_summary(rung, by_rung[rung.name]) for rung in rungs if rung.name in by_rung)
+
+
+def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
+    limited = [row for row in rows if row.limited]
+    worst = max(limited, key=lambda row: _largest([row], "incl_mae"), default=None)
+    error = _largest(limited, "incl_mae")
+    return RungSummary(
+        rung=rung.name,
+        limit=rung.limit,
+        rows=len(rows),
+        incl_mae=error,
+        worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
+        free_mae=_largest(limited, "mae"),
+        rel_l2=_largest(limited, "incl_rel_l2"),
+        r=_largest(rows, "R"),
+        grade=grade(error),
+        verdict=worst_verdict([row.verdict for row in rows]),
+    )
 
 
 @dataclass(frozen=True)
@@ -77,57 +133,35 @@ class KindSummary:
 
 def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
     """The distribution of R by class of module, in the order of the rows."""
-    kinds: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.exclusive is not None:
-            backward = of_gradient(row.case, row.leaf)
-            kinds.setdefault(f"{row.kind}, gradients" if backward else row.kind, []).append(row)
+    measured = (row for row in rows if row.exclusive is not None)
+    kinds = grouped(
+        measured,
+        lambda row: f"{row.kind}, gradients" if of_gradient(row.case, row.leaf) else row.kind,
+    )
     return tuple(_kind(kind, found) for kind, found in kinds.items())
 
 
 def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
     errors = [row.exclusive for row in rows if row.exclusive is not None]
-    measured = sorted(error.r for error in errors if not math.isnan(error.r))
+    measured = [error.r for error in errors if not math.isnan(error.r)]
+    parts = np.quantile(measured or [math.nan], (0.5, 0.95, 1), method="inverted_cdf")
     limit = r_limit(rows[0].kind)
     return KindSummary(
         kind=kind,
         calls=len({(row.case, row.path, row.call) for row in rows}),
         measured=len(measured),
         bounded=sum(error.bounded for error in errors),
-        median=_quantile(measured, 0.5),
-        p95=_quantile(measured, 0.95),
-        largest=_quantile(measured, 1.0),
+        median=float(parts[0]),
+        p95=float(parts[1]),
+        largest=float(parts[2]),
         warn=limit.warn,
         fail=limit.fail,
     )
 
 
-def _quantile(ordered: Sequence[float], part: float) -> float:
-    """The smallest value that at least this part of them does not exceed; NaN of nothing."""
-    return ordered[max(math.ceil(part * len(ordered)) - 1, 0)] if ordered else math.nan
-
-
 def worst_verdict(verdicts: Sequence[Verdict]) -> Verdict:
     """The most severe of several."""
     return max(verdicts, key=SEVERITY.index, default="UNKNOWN")
-
-
-def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
-    limited = [row for row in rows if row.limited]
-    worst = max(limited, key=lambda row: _largest([row], "incl_mae"), default=None)
-    error = _largest(limited, "incl_mae")
-    return RungSummary(
-        rung=rung.name,
-        limit=rung.limit,
-        rows=len(rows),
-        incl_mae=error,
-        worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
-        free_mae=_largest(limited, "mae"),
-        rel_l2=_largest(limited, "incl_rel_l2"),
-        r=_largest(rows, "R"),
-        grade=grade(error),
-        verdict=worst_verdict([row.verdict for row in rows]),
-    )
 
 
 def largest(values: Iterable[float], default: float = math.nan) -> float:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from io import StringIO
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.segment import Segment
@@ -17,8 +17,8 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
-from parity.report.sections import fault_place, fault_reason, sections, summary_cells
-from parity.report.table import COLOURS, summarise
+from parity.report.sections import fault_place, fault_reason, ladder_cells, sections
+from parity.report.table import COLOURS
 
 WIDTH, WIDE = 100, 160
 """Columns where the output is no terminal; the second for tables with a path in each line."""
@@ -89,13 +89,12 @@ def as_text(report: Contents) -> str:
 
 def show(report: Contents, console: Console) -> None:
     """Print the ladder, the sections, the faults and the verdict."""
-    rungs = [summary_cells(line) for line in summarise(report.rows, report.rungs)]
-    if rungs:
+    if rungs := ladder_cells(report):
         table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         shown = [name for name in rungs[0] if name != "worst at"]
         for name in shown:
-            justify: JustifyMethod = "left" if name in ("rung", "grade", "verdict") else "right"
-            table.add_column(name, justify=justify, no_wrap=True)
+            left = name in ("rung", "grade", "verdict")
+            table.add_column(name, justify="left" if left else "right", no_wrap=True)
         for line in rungs:
             table.add_row(*(Text(line[name], COLOURS.get(line[name], "")) for name in shown))
         console.print(table)

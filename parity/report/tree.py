@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parity.core.globs import check_used, rooted
@@ -34,12 +34,11 @@ def show_tree(
     paths = [*dict.fromkeys(row.path for row in report.rows), *report.coverage.unmatched]
     check_used("--only", [only] if only != "*" else [], paths, "module of the report", fnmatchcase)
     own = any(row.exclusive is not None for row in report.rows)
-    table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("module", overflow="fold")
-    for head in ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", ""))):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("1e-8 to 1", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    heads = ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", "")))
+    numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
+    columns = (Column("module", overflow="fold"), *numbers, Column("1e-8 to 1", no_wrap=True))
+    table = Table(*columns, "", title=report.name, title_justify="left", box=SIMPLE_HEAD)
+    table.pad_edge = False
     for module, guide, hides in _lines(_chosen(root, only), depth):
         name = Text.assemble((guide, "dim"), module.name)
         table.add_row(name, *_figures(module, own), _verdicts(module, hides))
@@ -73,10 +72,10 @@ def _figures(module: Module, own: bool) -> Iterator[str | Text]:
     if not module.rows:
         yield from ("", "", "", "", "")
         return
-    error = module.own if own else module.free
+    error = module.worst.own if own else module.worst.free
     yield str(module.calls)
-    yield from map(number, (module.r, error))
-    yield number(module.whole) if own else ""
+    yield from map(number, (module.worst.r, error))
+    yield number(module.worst.whole) if own else ""
     yield Text(_bar(error), style=COLOURS[module.verdict])
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault
+from parity.report.table import cut
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,11 +16,8 @@ COLUMNS = (
 )
 """The columns of `weights.csv`."""
 
-LISTED = 20
-"""How many of the tensors that something is wrong with are listed."""
-
 NOTED = 5
-"""How many of them a note names."""
+"""How many of the tensors that something is wrong with a note names."""
 
 
 def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":
@@ -42,14 +40,15 @@ def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
     other = {line.name for line in weights if line.finding}
     declared = {line.name for line in weights if line.name and line.declared and line.finding}
     reasons = f", {len(declared)} declared" if declared else ""
-    lines = [f"weights: {len(names) - len(other - {''})} of {len(names)} tensors equal{reasons}"]
-    wrong = [line for line in weights if line.wrong and line.text not in coverage.unmatched_tensors]
-    for line in wrong[:LISTED]:
-        cause = f"**{line.cause}**: " if line.cause else ""
-        lines.append(f"{cause}{line.text}")
-    if len(wrong) > LISTED:
-        lines.append(f"and {len(wrong) - LISTED} more, all of them in weights.csv")
-    return lines
+    wrong = [
+        f"**{line.cause}**: {line.text}" if line.cause else line.text
+        for line in weights
+        if line.wrong and line.text not in coverage.unmatched_tensors
+    ]
+    return [
+        f"weights: {len(names) - len(other - {''})} of {len(names)} tensors equal{reasons}",
+        *cut(wrong, "and {} more, all of them in weights.csv"),
+    ]
 
 
 def weight_notes(

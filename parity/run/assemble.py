@@ -13,10 +13,8 @@ from parity.extras.input_coverage import all_zero, unexercised, weak_weights
 from parity.options.options import Options
 from parity.options.scope import partial_note
 from parity.report import Report
-from parity.run.outcome import Outcome
-from parity.run.pairing import Pairing
 from parity.run.protocols import Port, Reference
-from parity.run.records import Extras
+from parity.run.records import Extras, Outcome, Pairing
 from parity.weights.coverage import resolved, with_weights
 from parity.weights.module_map import Folding
 

@@ -1,40 +1,37 @@
 """Checks of a case that are made only where they are asked for."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from parity.core.calls import Match
 from parity.core.measurements import Emulation, NonFinite
-from parity.core.repro import Repro
 from parity.core.verdicts import Fault, Row
+from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Recording
 from parity.run.inputs import root_outputs
 from parity.run.protocols import Context
-from parity.run.records import Compared, Extras, Judged
+from parity.run.records import Compared, Extras
 
 NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
 
 
 def extras_of(
-    context: Context, compared: Compared, judged: Judged, faults: Sequence[Fault]
+    context: Context, compared: Compared, records: Sequence[CaseRecord], faults: Sequence[Fault]
 ) -> Extras:
     """Make the checks that the case and the options ask for."""
-    root = next((m for m in compared.alignment.matches if m.ref.parent == -1), None)
-    rows, wrong, notes = _gradients(context, compared, judged, faults)
-    uncaptured, warning = _compiled(context, compared, judged, root)
-    return Extras(
-        rows,
-        wrong,
-        (*notes, *warning),
-        uncaptured,
-        _emulation(context, compared, judged, root),
-        _nonfinite(context, compared),
-        _repro(context, judged, faults),
-        _seen(context, compared, root),
-    )
+    rows, wrong, notes = _gradients(context, compared, records, faults)
+    uncaptured, warning = _compiled(context, compared, records)
+    emulation = _emulation(context, compared, records)
+    nonfinite, seen = _nonfinite(context, compared), _seen(context, compared)
+    making, repro, notes = context.options.making, None, (*notes, *warning)
+    if making is not None and faults:
+        from parity.run.repro import take
+
+        repro = take(faults[0], records, context, making)
+    return Extras(rows, wrong, notes, uncaptured, emulation, nonfinite, repro, seen)
 
 
 def _gradients(
-    context: Context, compared: Compared, judged: Judged, faults: Sequence[Fault]
+    context: Context, compared: Compared, records: Sequence[CaseRecord], faults: Sequence[Fault]
 ) -> tuple[tuple[Row, ...], tuple[Fault, ...], tuple[str, ...]]:
     if not context.options.gradients:
         return (), (), ()
@@ -42,58 +39,54 @@ def _gradients(
     from parity.gradients.measure import measure_gradients
     from parity.gradients.rows import judge_gradients
 
-    calls = compared.recording.calls
+    calls = compared.calls
     smooth = of_modules(compared.alignment.matches, calls[0])
     if not smooth or smooth[-1].ref.parent != -1:
         return (), (), (NO_ROOT,)
-    backward = context.reference.backward(context.case)
-    measured = measure_gradients(
-        smooth, calls, judged.sides, backward, context.weights, context.store, context.progress
+    reference: Any = context.reference  # it runs: of no other are gradients asked for
+    backward = reference.backward(context.case)
+    subjects = measure_gradients(
+        smooth, calls, records[-1].sides, backward, context.weights, context.store, context.progress
     )
-    rows, wrong = judge_gradients(context.case, measured, {fault.path for fault in faults})
+    rows, wrong = judge_gradients(context.case, subjects, {fault.path for fault in faults})
     return tuple(rows), tuple(wrong), ()
 
 
 def _compiled(
-    context: Context, compared: Compared, judged: Judged, root: Match | None
+    context: Context, compared: Compared, records: Sequence[CaseRecord]
 ) -> tuple[Mapping[str, str], tuple[str, ...]]:
-    case = context.case
-    if root is None or case.shipped is None or not compared.recording.scope.whole:
+    case, root = context.case, compared.root
+    if root is None or case.shipped is None or not compared.scope.whole:
         return {}, ()
     from parity.extras.compiled_run import compare_compiled
 
     context.progress.stage("the port as it is shipped")
-    passed = all(one.row.verdict == "PASS" for one in judged.found)
+    passed = all(one.row.verdict == "PASS" for record in records for one in record.found)
     errors = compared.free.errors if passed else {}
     rounding = {key: error.rel_l2 for key, error in errors.items()}
     run = compare_compiled(
-        root, compared.recording.port.calls, case.shipped, judged.sides, rounding, context.store
+        root, compared.port.calls, case.shipped, records[-1].sides, rounding, context.store
     )
     return {case.name: run.fact}, (run.note,) if run.note else ()
 
 
 def _emulation(
-    context: Context, compared: Compared, judged: Judged, root: Match | None
+    context: Context, compared: Compared, records: Sequence[CaseRecord]
 ) -> Emulation | None:
-    mode = context.options.emulate
-    if root is None or mode is None:
+    mode, name = context.options.emulate, context.case.name
+    if compared.root is None or mode is None:
         return None
     from parity.extras.emulated_error import measure_emulated
 
-    matches, calls = compared.alignment.matches, compared.recording.port.calls
+    record, free = records[-1], compared.free
+    calls = Recording(compared.alignment.matches, compared.port.calls, context.store)
     return measure_emulated(
-        mode,
-        context.case.name,
-        Recording(matches, calls, context.store),
-        judged.sides,
-        compared.free,
-        judged.parts[-1].exclusives,
-        context.progress,
+        mode, name, calls, record.sides, free, record.exclusives, context.progress
     )
 
 
 def _nonfinite(context: Context, compared: Compared) -> tuple[NonFinite, ...]:
-    calls = compared.recording.calls
+    calls = compared.calls
     if not all(calls):
         return ()
     from parity.extras.nonfinite import first_nonfinite
@@ -102,19 +95,9 @@ def _nonfinite(context: Context, compared: Compared) -> tuple[NonFinite, ...]:
     return first_nonfinite(context.case.name, matches, calls, compared.free, context.store)
 
 
-def _repro(context: Context, judged: Judged, faults: Sequence[Fault]) -> Repro | None:
-    if not context.options.keep_repro or not faults:
-        return None
-    from parity.run.repro import take
-
-    return take(faults[0], judged, context)
-
-
-def _seen(context: Context, compared: Compared, root: Match | None) -> str:
-    case, recording = context.case, compared.recording
-    if case.seen is None or root is None or recording.port_root is None:
+def _seen(context: Context, compared: Compared) -> str:
+    case, port_root = context.case, compared.port_root
+    if case.seen is None or compared.root is None or port_root is None:
         return ""
-    outputs = (
-        root_outputs(one, context.store) for one in (recording.ref_root, recording.port_root)
-    )
+    outputs = (root_outputs(one, context.store) for one in (compared.ref_root, port_root))
     return case.seen(case.args, *outputs)

@@ -1,6 +1,6 @@
 """The reference that runs: recorded anew, run in float64, and changed to find out why."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -8,20 +8,18 @@ import numpy as np
 import torch
 
 from parity.capture import torch as capture_torch
-from parity.capture.arguments import in_train_mode, port_arguments, returning
+from parity.capture.arguments import port_arguments, returning
 from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
+from parity.core.globs import path_name
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
-from parity.core.verdicts import Diagnosis
-from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.diagnose import diagnose
 from parity.force.float64 import TorchModules
 from parity.host import environment
-from parity.judge.faults import Found
-from parity.run.protocols import Arguments
+from parity.run.protocols import Arguments, Inside, Layout
 
 if TYPE_CHECKING:
     from parity.gradients.torch import TorchBackward
@@ -50,19 +48,13 @@ class Live:
         """A context in which random layers draw the same numbers in every case."""
         return seeded(self._seed)
 
-    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
+    def arguments(self, case: Case, layout: Layout) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
         capture_torch.check_devices(module, case.args, case.kwargs)
         return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
-    def record(
-        self,
-        case: Case,
-        store: Store,
-        layout: Mapping[str, str],
-        inside: Collection[str] | None,
-    ) -> Trace:
+    def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
         """Calls of a run, or the one call whose output is known from cases before."""
         module, method = self._called(case), case.torch
         if case.returned_from is not None:
@@ -81,15 +73,9 @@ class Live:
         """Backward pass from gradients at the outputs that the seed gives."""
         from parity.gradients.torch import TorchBackward
 
-        named = self._called(case).named_modules()
-        modules = {join(case.path, path): module for path, module in named}
-        return TorchBackward(modules, case.torch, self._seed)
+        return TorchBackward(self.float64(case).modules, case.torch, self._seed)
 
-    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
-        """Cause by experiment: a change of the reference that makes it do what the port does."""
-        reference = scene.sides.reference
-        assert isinstance(reference, TorchModules)  # `float64` made it
-        return diagnose(found, scene, reference)
+    diagnose = staticmethod(diagnose)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""
@@ -102,8 +88,13 @@ class Live:
 
     def notes(self, case: Case) -> tuple[str, ...]:
         """A warning of modules in train mode that behave differently there."""
-        found = ", ".join(in_train_mode(self._called(case))[:5])
-        return (f"the reference is in train mode: {found}; call .eval()",) if found else ()
+        found = [
+            path_name(path)
+            for path, one in self._called(case).named_modules()
+            if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
+        ]
+        text = f"the reference is in train mode: {', '.join(found[:5])}; call .eval()"
+        return (text,) if found else ()
 
     def _called(self, case: Case) -> torch.nn.Module:
         return self._root.get_submodule(case.path)

@@ -3,17 +3,16 @@
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-from parity.core.pair import Case
+from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import tied
 from parity.host import memory
 from parity.host.progress import Progress
 from parity.report import Report
 from parity.run.assemble import Comparison, assembled
 from parity.run.case import run_case
-from parity.run.outcome import Outcome
+from parity.run.records import Outcome
 
 
 class Usage:
@@ -38,14 +37,12 @@ def run_cases(
     progress: Progress,
     usage: Usage,
     *,
-    others: Sequence[Outcome] = (),
     finish: Callable[[Outcome], Outcome] = lambda outcome: outcome,
     gaps: Callable[[Sequence[Case]], Sequence[str]] = lambda cases: (),
 ) -> Report:
     """Report of all cases.
 
-    `others` are outcomes of cases that cannot run, `finish` completes an outcome, and `gaps` says
-    what the inputs of the cases leave out.
+    `finish` completes an outcome, and `gaps` says what the inputs of the cases leave out.
     """
     reference, port, options = comparison.reference, comparison.port, comparison.options
     options = replace(options, tied=tied(reference.tensors()))
@@ -59,12 +56,12 @@ def run_cases(
         if case.args_from is not None:
             case = replace(case, args=case.args_from(outputs))
         if case.returned_from is not None:
-            case = replace(case, returned_from=partial(_known, case.returned_from(outputs)))
+            case = replace(case, returned_from=_always(case.returned_from(outputs)))
         with reference.seeded():
             outcome = run_case(case, reference, port, options, pairing.weight_map, progress)
         outcome = finish(outcome)
         if outcome.extras.repro is not None:
-            options = replace(options, keep_repro=False)  # of one call the arrays are kept
+            options = replace(options, making=None)  # of one call the arrays are kept
         outcomes.append(outcome)
         outputs[case.name] = outcome.outputs
         done.append(case)
@@ -75,9 +72,22 @@ def run_cases(
     }
     facts = {**comparison.facts, **usage.facts(), **progress.facts(), **seen}
     comparison = replace(comparison, options=options, facts=facts)
-    return assembled(comparison, [*others, *outcomes], pairing, tuple(gaps(done)))
+    return assembled(comparison, outcomes, pairing, tuple(gaps(done)))
 
 
-def _known(output: Any, outputs: Mapping[str, Mapping[str, Any]]) -> Any:
-    """The output that follows from cases before."""
-    return output
+def _always(value: Any) -> Callable[..., Any]:
+    return lambda outputs: value
+
+
+def pair_facts(
+    pair: Pair, reference: Any, cases: Sequence[Case], options: PairOptions, seed: int
+) -> dict[str, Any]:
+    """Inputs, size of the reference, and what the pair states of itself."""
+    sources = "; ".join(dict.fromkeys(case.source for case in cases if case.source))
+    given = ", ".join(f"{key} {value}" for key, value in options.items() if value is not None)
+    return {
+        "input": sources or f"made by the pair{given and f' ({given})'}",
+        **pair.facts(options, seed),
+        "parameters": sum(p.numel() for p in reference.parameters()),
+        "weights_gib": memory.gib(sum(p.nbytes for p in reference.parameters())),
+    }

@@ -1,27 +1,30 @@
 """The port that runs: recorded, then run again on the reference's values."""
 
-from collections.abc import Collection
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import jax
 from flax import nnx
 
 from parity.capture import layout as layout_rules
 from parity.capture import nnx as capture_nnx
+from parity.capture import taps
 from parity.capture.functional import Functional
 from parity.capture.recorder import Subtree
-from parity.capture.tapped import record_with_taps
 from parity.core.calls import Trace
 from parity.core.exceptions import InputError
+from parity.core.globs import captured, renamed
+from parity.diagnose.case_record import CaseRecord
 from parity.host.programs import Programs
 from parity.options.options import Options
 from parity.options.scope import Scope
 from parity.run.inputs import check_inputs
 from parity.run.judge import judge_forced
-from parity.run.pairing import Pairing, pair
+from parity.run.pairing import pair
 from parity.run.protocols import Arguments, Context, Reference
-from parity.run.records import Compared, Judged
+from parity.run.records import Compared, Pairing
 
 NO_TAPS = (
     "the port is a function without taps, seen as a whole: name what the reference's modules"
@@ -57,7 +60,7 @@ class RunningPort:
 
     def pair(self, reference: Reference, options: Options) -> Pairing:
         """The modules and tensors that correspond to the reference's."""
-        return pair(reference.modules(), reference.tensors(), self.root, options)
+        return pair(reference, self.root, options)
 
     def prepare(self, context: Context, given: Arguments) -> None:
         """Drop programs that will hardly run again.
@@ -84,12 +87,16 @@ class RunningPort:
             store=context.store,
             subtree=Subtree(context.port_path, scope.port),
         )
-        with layout_rules.hint(ref.calls[-1]) if self._args is None else nullcontext():
-            trace = record_with_taps(run, module, ref, context.options.rename or {})
+        try:
+            trace = _record_with_taps(run, module, ref, context.options.rename or {})
+        except Exception as error:
+            if self._args is None and not isinstance(error, InputError):
+                layout_rules.add_hint(error, ref.calls[-1])
+            raise
         check_inputs(ref.calls[-1], trace.calls[-1], context.store)
         return trace
 
-    def judge(self, context: Context, compared: Compared) -> Judged:
+    def judge(self, context: Context, compared: Compared) -> Sequence[CaseRecord]:
         """Judged rows, by running each side with the other's values."""
         return judge_forced(context, compared, self._called(context))
 
@@ -109,3 +116,26 @@ class RunningPort:
                 f" {context.case.path!r}; use rename="
             )
         return found
+
+
+def _record_with_taps(
+    run: Callable[[], Trace], module: nnx.Module, ref: Trace, rename: Mapping[str, str]
+) -> Trace:
+    """The port's calls, operation by operation if it has taps that its programs may hide."""
+    compiled: Trace | None = None
+    if not isinstance(module, Functional):
+        compiled = run()
+        if not compiled.untapped and not _may_hide_taps(ref, compiled, rename):
+            return compiled
+    with jax.disable_jit():
+        eager = run()
+    if compiled is None or any(call.tapped for call in eager.calls):
+        return eager
+    return replace(compiled, untapped=eager.untapped)
+
+
+def _may_hide_taps(ref: Trace, port: Trace, rename: Mapping[str, str]) -> bool:
+    """True if a program compiled before the run may have a tap where the port makes no call."""
+    made = {f".{call.path}" for call in port.calls}
+    lacking = {f".{renamed(call.path, rename)}" for call in ref.calls if call.path} - made
+    return any(captured(f"*.{name}", path) for name in taps.called() for path in lacking)

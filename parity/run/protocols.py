@@ -8,7 +8,7 @@ of them go through one runner, `case.run_case`.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import renamed
@@ -22,14 +22,16 @@ from parity.host.progress import Progress
 from parity.judge.faults import Found
 from parity.options.options import Options
 from parity.options.scope import Scope
-from parity.run.records import Compared, Judged
-
-if TYPE_CHECKING:
-    from parity.gradients.protocol import Backward
-    from parity.run.pairing import Pairing
+from parity.run.records import Compared, Pairing
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
+
+Layout = Mapping[str, str]
+"""Globs of `path` or `path#leaf` to where the channel is."""
+
+Inside = Collection[str] | None
+"""Paths of the submodules to record; `None` stands for all."""
 
 
 class Reference(Protocol):
@@ -47,32 +49,19 @@ class Reference(Protocol):
         """A context in which random layers draw the same numbers in every case."""
         ...
 
-    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
+    def arguments(self, case: Case, layout: Layout) -> Arguments:
         """The case's arguments in the port's layout."""
         ...
 
-    def record(
-        self,
-        case: Case,
-        store: Store,
-        layout: Mapping[str, str],
-        inside: Collection[str] | None,
-    ) -> Trace:
-        """The calls of the case, with their arrays in `store`.
-
-        `inside` are the paths of the submodules to record; `None` stands for all.
-        """
+    def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
+        """The calls of the case, with their arrays in `store`."""
         ...
 
     def float64(self, case: Case) -> Float64:
         """The case in float64."""
         ...
 
-    def backward(self, case: Case) -> "Backward":
-        """The backward pass of the case, of a reference that runs."""
-        ...
-
-    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
+    def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
         """The cause of what one call gets wrong, as far as the reference can tell."""
         ...
 
@@ -113,7 +102,7 @@ class Port(Protocol):
         """All modules of the root."""
         ...
 
-    def pair(self, reference: Reference, options: Options) -> "Pairing":
+    def pair(self, reference: Reference, options: Options) -> Pairing:
         """The modules and tensors that correspond to the reference's."""
         ...
 
@@ -129,7 +118,7 @@ class Port(Protocol):
         """The calls of the case on the arguments `given`; `ref` is the reference's run."""
         ...
 
-    def judge(self, context: Context, compared: Compared) -> Judged:
+    def judge(self, context: Context, compared: Compared) -> Sequence[CaseRecord]:
         """Judged rows of all matched calls."""
         ...
 

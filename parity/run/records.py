@@ -1,27 +1,41 @@
-"""Records that the stages of a case pass on."""
+"""Records that the stages of a comparison pass on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from parity.align.calls import Alignment
-from parity.core.calls import Call, Trace
+from parity.core.calls import Call, Match, Trace
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.repro import Repro
-from parity.core.verdicts import Fault, Row
+from parity.core.tensors import Tensor, Weight
+from parity.core.verdicts import Coverage, Fault, Row
 from parity.extras.input_coverage import InputCoverage
-from parity.force.common import Sides
-from parity.judge.faults import Found
 from parity.measure.free import Free
 from parity.options.scope import Scope
-from parity.run.part import Part
+from parity.weights.module_map import Folding
 
 
 @dataclass(frozen=True)
-class Recording:
-    """One recorded run of each side, in the scope of the comparison.
+class Pairing:
+    """Modules that correspond, and tensors that hold the same values.
+
+    `modules` counts the reference's, `tensors` are the reference's.
+    """
+
+    modules: int
+    folding: Folding
+    weight_map: tuple[Weight, ...]
+    tensors: Sequence[Tensor] = ()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One recorded run of each side, in the scope of the comparison, with its calls matched.
 
     `ref_root` and `port_root` are the calls of the called module itself, which the scope may leave
-    out; the port's is `None` where nothing in the scope was called.
+    out; the port's is `None` where nothing in the scope was called. `free` are the free-running
+    errors.
     """
 
     scope: Scope
@@ -30,33 +44,18 @@ class Recording:
     ref_root: Call
     port_root: Call | None
     exercised: InputCoverage
+    alignment: Alignment
+    free: Free
 
     @property
     def calls(self) -> tuple[Sequence[Call], Sequence[Call]]:
         """All calls of the reference and of the port."""
         return self.ref.calls, self.port.calls
 
-
-@dataclass(frozen=True)
-class Compared:
-    """A recording whose calls are matched, and the free-running errors."""
-
-    recording: Recording
-    alignment: Alignment
-    free: Free
-
-
-@dataclass(frozen=True)
-class Judged:
-    """Judged parts of a case, and the sides whose runs they were judged by."""
-
-    parts: Sequence[Part]
-    sides: Sides
-
     @property
-    def found(self) -> Sequence[Found]:
-        """The rows of all parts."""
-        return [one for part in self.parts for one in part.found]
+    def root(self) -> Match | None:
+        """The match of the called module itself, if it is in the scope and has a counterpart."""
+        return next((m for m in self.alignment.matches if m.ref.parent == -1), None)
 
 
 @dataclass(frozen=True)
@@ -75,3 +74,20 @@ class Extras:
     nonfinite: tuple[NonFinite, ...] = ()
     repro: Repro | None = None
     seen: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Result of one case; `outputs` are the reference's, channel-first, by leaf.
+
+    `left_out` names what both sides have and a declaration leaves out.
+    """
+
+    rows: tuple[Row, ...]
+    faults: tuple[Fault, ...]
+    coverage: Coverage
+    outputs: Mapping[str, Any]
+    exercised: InputCoverage
+    notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    extras: Extras = field(default_factory=Extras)

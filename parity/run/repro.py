@@ -1,8 +1,7 @@
 """The call of one fault, taken out of a comparison so that it can be made again by itself."""
 
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,12 +17,9 @@ from parity.core.pair import PairOptions
 from parity.core.repro import Repro
 from parity.core.tree import rebuild
 from parity.core.verdicts import Fault
+from parity.diagnose.case_record import CaseRecord, record_of
 from parity.force.common import reference, values
-from parity.run.outcome import Outcome
-from parity.run.part import part_of
-from parity.run.port import RunningPort
 from parity.run.protocols import Context
-from parity.run.records import Judged
 
 Array = Shaped[np.ndarray, "..."]
 
@@ -31,21 +27,29 @@ PLAIN = (type(None), bool, int, float, str)
 """Arguments besides arrays that can be written into a script."""
 
 
+CONFIGURED = ("jax_enable_x64", "jax_default_matmul_precision")
+"""Settings that a script takes over, beside the device."""
+
+
 class Unshowable(Exception):
     """The call cannot be written down; the message says why."""
 
 
-def take(fault: Fault, judged: Judged, context: Context) -> Repro:
-    """The call of a fault, for a port that runs."""
-    assert isinstance(context.port, RunningPort)  # of no other port is one asked for
-    root, store = context.port.root, context.store
-    part, sides, place = part_of(fault, judged.parts), judged.sides, (fault.path, fault.call)
-    match = next(m for m in part.extent.matches if (m.ref.path, m.ref.number) == place)
+def take(
+    fault: Fault, records: Sequence[CaseRecord], context: Context, making: Callable[[], str]
+) -> Repro:
+    """The call of a fault, of a port that runs and that the source `making()` makes."""
+    live: Any = context.reference  # both sides run: of no others is one asked for
+    port: Any = context.port
+    root, store = port.root, context.store
+    record, place = record_of(fault.path, fault.call, records), (fault.path, fault.call)
+    match = next(m for m in record.matches if (m.ref.path, m.ref.number) == place)
     if match.port.tapped:
         return Repro(fault, problem="it is at a tap, and a tap cannot be called by itself")
-    method = sides.nnx_method if match.ref.parent == -1 else "__call__"
+    method = record.sides.nnx_method if match.ref.parent == -1 else "__call__"
     try:
-        call, imports = _source(match, root, sides.nnx_modules[match.port.path], method)
+        made = making()
+        call, imports = _source(match, root, record.sides.nnx_modules[match.port.path], method)
     except Unshowable as error:
         return Repro(fault, problem=str(error))
     names = [leaf.name for leaf in match.port.inputs if leaf.buffer]
@@ -63,21 +67,17 @@ def take(fault: Fault, judged: Judged, context: Context) -> Repro:
         # copies: a mapping would keep the whole file of the comparison
         given=_copied(dict(zip(names, values(match, store), strict=True))),
         expected=_copied(expected),
+        weights=live.weights_of(fault.path),
+        making=made,
         settings=_settings(),
     )
 
 
 def _settings() -> tuple[str, ...]:
     """Lines for what of JAX's configuration decides where and how exactly the port computes."""
-    lines = []
-    x64, precision, device = (
-        getattr(jax.config, f"jax_{name}")
-        for name in ("enable_x64", "default_matmul_precision", "default_device")
-    )
-    if x64:
-        lines.append('jax.config.update("jax_enable_x64", True)')
-    if precision is not None:
-        lines.append(f'jax.config.update("jax_default_matmul_precision", {precision!r})')
+    values = {name: getattr(jax.config, name) for name in CONFIGURED}
+    lines = [f'jax.config.update("{name}", {value!r})' for name, value in values.items() if value]
+    device = getattr(jax.config, "jax_default_device")  # noqa: B009
     if isinstance(device, jax.Device):
         number = jax.devices(device.platform).index(device)
         place = f"jax.devices({device.platform!r})[{number}]"
@@ -85,44 +85,28 @@ def _settings() -> tuple[str, ...]:
     return tuple(lines)
 
 
-def with_repro(
-    outcome: Outcome,
-    weights_of: Callable[[str], Mapping[str, Array]],
-    made: Callable[[Repro], Repro],
-) -> Outcome:
-    """The outcome, its repro with the weights of the module and with how the port is `made`."""
-    repro = outcome.extras.repro
-    if repro is None:
-        return outcome
-    if not repro.problem:
-        repro = replace(repro, weights=weights_of(repro.fault.path))
-    return replace(outcome, extras=replace(outcome.extras, repro=made(repro)))
-
-
-def made_by_pair(repro: Repro, options: PairOptions, seed: int) -> Repro:
-    """Return the repro with how a `parity.Pair` makes its port."""
+def made_by_pair(options: PairOptions, seed: int) -> str:
+    """How a `parity.Pair` makes its port; raises Unshowable."""
     try:
         written = _text(dict(options))
     except Unshowable as error:
-        return replace(repro, problem=f"of an option of the pair: {error}")
-    making = (
+        raise Unshowable(f"of an option of the pair: {error}") from error
+    return (
         f"options = {written}\n"
         f"reference = {{name}}.make_torch(options, {seed})\n"
         "port = {name}.make_nnx(options, reference)"
     )
-    return replace(repro, making=making)
 
 
-def made_by_function(repro: Repro, seed: int) -> Repro:
-    """The repro with how the port is made by a function that `parity compare` takes.
+def made_by_function(seed: int) -> str:
+    """How the port is made by a function that `parity compare` takes.
 
     `seed` is what torch's stream begins at when the function is called.
     """
-    making = (
+    return (
         f"torch.manual_seed({seed})\nmade = {{name}}()\n"
         'port = made["nnx_module"] if isinstance(made, Mapping) else made[1]'
     )
-    return replace(repro, making=making)
 
 
 def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
@@ -135,7 +119,7 @@ def _source(match: Match, root: nnx.Module, module: nnx.Module, method: Method) 
         raise Unshowable("its arguments hold a module or random streams under jit")
     if isinstance(module, Part):
         raise Unshowable("it is a module of Linen, which there is only while it is called")
-    names = [_Given(leaf.name) for leaf in match.port.inputs if leaf.buffer]
+    names = [_Source(f"given[{leaf.name!r}]") for leaf in match.port.inputs if leaf.buffer]
     args, kwargs = unbind(target(module, method), rebuild(match.port.arguments, names))
     words = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in kwargs.items())]
     owner = _access(root, match.port.path)
@@ -145,28 +129,22 @@ def _source(match: Match, root: nnx.Module, module: nnx.Module, method: Method) 
     return f"{owner}{name}({', '.join(words)})", ""
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Stands for an array of the arguments."""
+class _Source(str):
+    """Text that is source already."""
 
-    name: str
+    __repr__ = str.__str__
 
 
 def _text(value: Any) -> str:
     """A value as source."""
-    if isinstance(value, _Given):
-        return f"given[{value.name!r}]"
     if type(value) is float and not np.isfinite(value):
         return f'float("{value}")'
-    if type(value) in PLAIN:
+    if type(value) in (*PLAIN, _Source):
         return repr(value)
-    if type(value) is list:
-        return f"[{', '.join(map(_text, value))}]"
-    if type(value) is tuple:
-        items = ", ".join(map(_text, value))
-        return f"({items},)" if len(value) == 1 else f"({items})"
+    if type(value) in (list, tuple):
+        return repr(type(value)(_Source(_text(item)) for item in value))
     if type(value) is dict:
-        return f"{{{', '.join(f'{_text(key)}: {_text(item)}' for key, item in value.items())}}}"
+        return repr({_Source(_text(key)): _Source(_text(item)) for key, item in value.items()})
     raise Unshowable(f"it takes a {type(value).__name__}, which a script cannot spell")
 
 

@@ -18,7 +18,6 @@ from parity.core.globs import renamed
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Mistake, Pair, PairOptions
 from parity.host.progress import Progress
-from parity.options.arguments import check_globs
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
@@ -75,12 +74,11 @@ def selftest(
 
 @dataclass(frozen=True)
 class _Ran:
-    """A case that ran: what need not match in it, the port's modules by path, and the errors of
-    its outputs without any mistake.
+    """A case that ran: the port's modules by path, and the errors of its outputs without any
+    mistake.
     """
 
     case: Case
-    ignore: tuple[str, ...]
     modules: Mapping[str, Any]
     errors: tuple[float, ...]
 
@@ -103,11 +101,10 @@ class _Bench:
                 continue  # modules by themselves and the whole without its parts
             if case.args_from is not None:
                 case = replace(case, args=case.args_from(outputs))
-            ignore = self._declared(case)
-            report = self._compare(case, ignore)
+            report = self._compare(case)
             outputs[case.name] = report.outputs
             called = {row.nnx_path: modules[row.nnx_path] for row in report.rows}
-            self._ran.append(_Ran(case, ignore, called, _at_the_output(report)))
+            self._ran.append(_Ran(case, called, _at_the_output(report)))
             self.healthy.append(self._trial((), case, {}, report))
 
     def try_one(self, mistake: Mistake) -> list[Trial]:
@@ -143,32 +140,19 @@ class _Bench:
                     if self._reference_path[wrong] in expected:
                         return None
                     expected[self._reference_path[wrong]] = mistake.causes
-            report = self._compare(ran.case, ran.ignore)
-        if report.verdict != "FAIL" and not _worse(_at_the_output(report), ran.errors):
+            report = self._compare(ran.case)
+        errors = zip(_at_the_output(report), ran.errors, strict=True)
+        if report.verdict != "FAIL" and all(error <= 2 * own for error, own in errors):
             return None
         return self._trial(tuple(mistake.name for mistake, _ in drawn), ran.case, expected, report)
 
-    def _declared(self, case: Case) -> tuple[str, ...]:
-        """Return what the pair declares and this case has: `compare` refuses other globs."""
-        report = self._compare(case, ())
-        names = [f"{row.path}#{row.leaf}" for row in report.rows]
-        paths = [*self._reference_path.values(), *submodules(self._port)]
-        return tuple(
-            glob
-            for glob in self._pair.declared
-            if any(fnmatchcase(name, glob) for name in (names if "#" in glob else paths))
-        )
-
     @one_at_a_time
-    def _compare(self, case: Case, ignore: tuple[str, ...]) -> Report:
-        """Report of a case, as of `parity.compare`; R is measured only where it decides."""
+    def _compare(self, case: Case) -> Report:
+        """Report of a case, as of `parity.run_pair`; R is measured only where it decides."""
+        pair = self._pair
         options = Options(
-            declared=dict.fromkeys(ignore, "ignored by the selftest"),
-            rename=self._pair.rename,
-            layout=self._pair.layout,
-            leaves=tuple(glob for glob in ignore if "#" in glob),
+            declared=pair.declared, rename=pair.rename, layout=pair.layout, fused=pair.fused
         )
-        options = check_globs(self._reference, self._port, options)
         plain = Case(case.name, case.args, torch=case.torch, nnx=case.nnx, kwargs=case.kwargs)
         live, port = Live(self._reference), RunningPort(self._port)
         comparison = Comparison(case.name, live, port, options, {}, {})
@@ -205,10 +189,6 @@ def _charged(
 
 def _sites(mistake: Mistake, ran: _Ran) -> Sequence[str]:
     return mistake.sites(ran.modules) if fnmatchcase(ran.case.name, mistake.cases) else ()
-
-
-def _worse(errors: Sequence[float], before: Sequence[float]) -> bool:
-    return any(not error <= 2 * own for error, own in zip(errors, before, strict=True))
 
 
 def _at_the_output(report: Report) -> tuple[float, ...]:

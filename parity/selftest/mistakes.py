@@ -7,7 +7,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ def behaviour(
     causes: Sequence[str],
     wrong: Wrong,
     kinds: Sequence[str] = (),
-    applies: Callable[[nnx.Module], bool] = lambda module: True,
+    applies: Callable[[nnx.Module], object] = lambda module: True,
     method: str = "__call__",
     cases: str = "*",
 ) -> Mistake:
@@ -45,30 +45,23 @@ def behaviour(
             and (path or method != "__call__")  # the root may be called by another method
         ]
 
-    def plant(
-        modules: Modules, path: str, draw: random.Random
-    ) -> AbstractContextManager[tuple[str, ...]]:
-        return _behaving(modules[path], path, wrong, method)
+    @contextmanager
+    def plant(modules: Modules, path: str, draw: random.Random) -> Iterator[tuple[str, ...]]:
+        right = type(modules[path])
+        function = getattr(right, method)
+
+        @functools.wraps(function)
+        def mistaken(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return wrong(self, functools.partial(function, self), *args, **kwargs)
+
+        mine = type(right.__name__, (right,), {method: mistaken})
+        object.__setattr__(modules[path], "__class__", mine)
+        try:
+            yield (path,)
+        finally:
+            object.__setattr__(modules[path], "__class__", right)
 
     return Mistake(name, tuple(causes), sites, plant, cases)
-
-
-@contextmanager
-def _behaving(
-    module: nnx.Module, path: str, wrong: Wrong, method: str
-) -> Iterator[tuple[str, ...]]:
-    right = type(module)
-    function = getattr(right, method)
-
-    @functools.wraps(function)
-    def mistaken(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return wrong(self, functools.partial(function, self), *args, **kwargs)
-
-    object.__setattr__(module, "__class__", type(right.__name__, (right,), {method: mistaken}))
-    try:
-        yield (path,)
-    finally:
-        object.__setattr__(module, "__class__", right)
 
 
 Change = Callable[[Array, random.Random], Array]
@@ -143,16 +136,12 @@ def _square(key: str, values: Array) -> bool:
     return values.ndim > 1 and values.shape[-1] == values.shape[-2] > 1
 
 
-def _vector(key: str, values: Array) -> bool:
-    return values.ndim == 1 and values.size > 1
+def _vector(key: str, values: Array, names: Sequence[str] = ()) -> bool:
+    return values.ndim == 1 and values.size > 1 and (not names or key in names)
 
 
-def _bias(key: str, values: Array) -> bool:
-    return _vector(key, values) and key == "bias"
-
-
-def _scale(key: str, values: Array) -> bool:
-    return _vector(key, values) and key == "scale"
+_bias = functools.partial(_vector, names=["bias"])
+_scale = functools.partial(_vector, names=["scale"])
 
 
 def _pairs(values: Array) -> list[tuple[int, int]]:
@@ -163,6 +152,14 @@ def _pairs(values: Array) -> list[tuple[int, int]]:
 
 def _swap_axes(values: Array, draw: random.Random) -> Array:
     return np.asarray(np.swapaxes(values, *draw.choice(_pairs(values))))
+
+
+def _transposed(values: Array, draw: random.Random) -> Array:
+    return np.swapaxes(values, -1, -2)
+
+
+def _larger(values: Array, draw: random.Random) -> Array:
+    return values * np.float32(1.05)
 
 
 def _flip(values: Array, draw: random.Random) -> Array:
@@ -190,16 +187,15 @@ def _one_nan(values: Array, draw: random.Random) -> Array:
 
 
 TENSORS = (
-    tensor("kernel, two axes swapped", "weights_layout", _swap_axes,
-           lambda key, values: bool(_pairs(values))),
-    tensor("kernel, in and out swapped", "weights_layout",
-           lambda values, draw: np.swapaxes(values, -1, -2), _square),
+    tensor(
+        "kernel, two axes swapped", "weights_layout", _swap_axes, lambda key, v: bool(_pairs(v))
+    ),
+    tensor("kernel, in and out swapped", "weights_layout", _transposed, _square),
     tensor("kernel, an axis flipped", "weights_layout", _flip, _spatial),
     tensor("kernel, reshaped and not permuted", "weights_layout", _reshape, _kernel),
     tensor("kernel, never loaded", "weights_missing", _random, _kernel),
     tensor("kernel, all zeros", "weights_missing", lambda v, draw: np.zeros_like(v), _kernel),
-    tensor("kernel, five percent too large", "weights_value",
-           lambda values, draw: values * np.float32(1.05), _kernel),
+    tensor("kernel, five percent too large", "weights_value", _larger, _kernel),
     tensor("kernel, one entry NaN", "nonfinite", _one_nan, _kernel),
     tensor("kernel, rounded to bfloat16", "weights_precision", _round(jnp.bfloat16), _kernel),
     tensor("kernel, rounded to float16", "weights_precision", _round(jnp.float16), _kernel),
@@ -208,7 +204,7 @@ TENSORS = (
     tensor("norm scale, never loaded", "weights_missing", lambda v, draw: np.ones_like(v), _scale),
     exchanged("kernels of two layers swapped", _kernel),
     exchanged("vectors of the same size swapped", _vector),
-)  # fmt: skip
+)
 
 
 def _first(change: Callable[[Any], Any]) -> Wrong:
@@ -221,11 +217,6 @@ def _first(change: Callable[[Any], Any]) -> Wrong:
         return change(output)
 
     return wrong
-
-
-def _leaf(module: nnx.Module) -> bool:
-    """Return true if the module computes something by itself: it owns parameters."""
-    return bool(_parameters(module))
 
 
 def _rounded_operands(module: Any, right: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -242,6 +233,14 @@ def _low(x: Any) -> Any:
     return x.astype(jnp.bfloat16).astype(x.dtype)
 
 
+def _multiplies(module: nnx.Module) -> bool:
+    return "kernel" in dict(_parameters(module))
+
+
+def _exchanged(x: Any) -> Any:
+    return jnp.swapaxes(x, -2, -3)
+
+
 _TURNS = itertools.count()
 """A random layer that was left on drops something else at each call."""
 
@@ -251,19 +250,19 @@ def _dropped(x: Any) -> Any:
     return jnp.where(jnp.asarray(keep), x / 0.9, 0)
 
 
+of_layer = functools.partial(behaviour, applies=_parameters)
+"""A mistake in what a module that has parameters of its own does."""
+
 OUTPUTS = (
     behaviour("output one percent too large", ["scale_or_offset"], _first(lambda x: x * 1.01)),
     behaviour("output with an offset", ["scale_or_offset"], _first(lambda x: x + 0.05)),
     behaviour("output with the other sign", ["scale_or_offset"], _first(lambda x: -x)),
-    behaviour("output of another dtype", ["dtype"], _first(_low), applies=_leaf),
+    of_layer("output of another dtype", ["dtype"], _first(_low)),
     behaviour("dropout left on", ["dropout"], _first(_dropped)),
-    behaviour("channels in opposite order", ["reshape_order"], _first(lambda x: x[..., ::-1]),
-              applies=_leaf),
-    behaviour("height and width exchanged", ["reshape_order"],
-              _first(lambda x: jnp.swapaxes(x, -2, -3)), applies=_leaf),
-    behaviour("products in bfloat16", ["matmul_precision"], _rounded_operands,
-              applies=lambda module: any(key == "kernel" for key, _ in _parameters(module))),
-)  # fmt: skip
+    of_layer("channels in opposite order", ["reshape_order"], _first(lambda x: x[..., ::-1])),
+    of_layer("height and width exchanged", ["reshape_order"], _first(_exchanged)),
+    behaviour("products in bfloat16", ["matmul_precision"], _rounded_operands, applies=_multiplies),
+)
 
 GENERAL = (*TENSORS, *OUTPUTS)
 """Mistakes that any port can have."""

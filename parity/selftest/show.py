@@ -1,18 +1,17 @@
 """Outcome of a self-test, for people and as CSV."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from parity.core.files import write_text
 from parity.core.globs import path_name
 from parity.report.as_json import dumps
-from parity.report.table import csv
+from parity.report.table import COLOURS, csv
 from parity.selftest.trials import SelfTest, Trial, share
 
 if TYPE_CHECKING:
@@ -28,25 +27,28 @@ def to_frame(result: SelfTest) -> "pd.DataFrame":
 
 def write(result: SelfTest, folder: Path) -> Path:
     """Write `selftest.csv`."""
-    path = folder / "selftest.csv"
-    write_text(path, csv(to_frame(result)))
+    write_text(path := folder / "selftest.csv", csv(to_frame(result)))
     return path
 
 
 def show(result: SelfTest, console: Console) -> None:
     """Print a line for each mistake, then the totals, then what went wrong."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("mistake", "tried", "killed", "place", "cause"):
-        table.add_column(head, justify="left" if head == "mistake" else "right", no_wrap=True)
-    names = dict.fromkeys(trial.mistakes for trial in result.singles)
-    for name in names:
-        _line(table, name[0], [trial for trial in result.singles if trial.mistakes == name])
-    table.add_section()
-    _line(table, "all", result.singles)
-    _line(table, "three at once", result.triples)
+    answers = ("killed", "place", "cause")
+    numbers = (Column(head, justify="right", no_wrap=True) for head in ("tried", *answers))
+    table = Table(Column("mistake", no_wrap=True), *numbers, box=SIMPLE_HEAD, pad_edge=False)
+    groups: dict[str, list[Trial]] = {}
+    for trial in result.singles:
+        groups.setdefault(trial.mistakes[0], []).append(trial)
+    totals = {"all": result.singles, "three at once": result.triples}
+    for name, trials in (*groups.items(), *totals.items()):
+        if name == "all":
+            table.add_section()
+        if trials:
+            parts = (share(getattr(trial, answer) for trial in trials) for answer in answers)
+            table.add_row(name, str(len(trials)), *(f"{100 * part:.3g} %" for part in parts))
     console.print(table)
-    alarms = len(_alarms(result))
-    console.print(f"the port without a mistake: {alarms} alarms in {len(result.healthy)} runs")
+    alarms, runs = len(result.alarms), len(result.healthy)
+    console.print(f"the port without a mistake: {alarms} alarms in {runs} runs")
     show_verdict(result, console)
 
 
@@ -55,38 +57,15 @@ def show_verdict(result: SelfTest, console: Console) -> None:
     for trial in (*result.singles, *result.triples):
         if not (trial.place and trial.cause):
             console.print(Text(_story(trial), style="yellow"), soft_wrap=True)
-    for trial in _alarms(result):
+    for trial in result.alarms:
         console.print(Text(f"alarm: {_story(trial)}", style="red"), soft_wrap=True)
-    style = "green" if result else "red"
-    console.print(Text(f"selftest: {_verdict(result)}", style=style))
+    console.print(Text(f"selftest: {result.verdict}", style=COLOURS[result.verdict]))
 
 
 def to_json(result: SelfTest) -> str:
     """Return the verdict and every trial, in the columns of `selftest.csv`, as JSON."""
-    groups = {"healthy": result.healthy, "singles": result.singles, "triples": result.triples}
-    trials = {name: [_record(trial) for trial in group] for name, group in groups.items()}
-    return dumps({"verdict": _verdict(result), **trials}, indent=1)
-
-
-def _verdict(result: SelfTest) -> str:
-    return "PASS" if result else "FAIL"
-
-
-def _alarms(result: SelfTest) -> list[Trial]:
-    return [trial for trial in result.healthy if trial.verdict not in ("PASS", "WARN")]
-
-
-def _line(table: Table, name: str, trials: Sequence[Trial]) -> None:
-    if trials:
-        parts = [
-            share(answers)
-            for answers in (
-                (trial.killed for trial in trials),
-                (trial.place for trial in trials),
-                (trial.cause for trial in trials),
-            )
-        ]
-        table.add_row(name, str(len(trials)), *(f"{100 * part:.3g} %" for part in parts))
+    trials = {name: list(map(_record, group)) for name, group in vars(result).items()}
+    return dumps({"verdict": result.verdict, **trials}, indent=1)
 
 
 def _story(trial: Trial) -> str:

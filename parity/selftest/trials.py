@@ -49,6 +49,16 @@ class SelfTest:
     triples: tuple[Trial, ...]
     healthy: tuple[Trial, ...]
 
+    @property
+    def alarms(self) -> list[Trial]:
+        """Comparisons of the port without a mistake that did not hold."""
+        return [trial for trial in self.healthy if trial.verdict not in ("PASS", "WARN")]
+
+    @property
+    def verdict(self) -> str:
+        """The verdict on the harness."""
+        return "PASS" if self else "FAIL"
+
     def __bool__(self) -> bool:
         """Return true if enough mistakes were found, and nothing in the port without one."""
         return (
@@ -56,7 +66,7 @@ class SelfTest:
             and share(trial.place for trial in self.singles) >= PLACE
             and share(trial.cause for trial in self.singles) >= CAUSE
             and all(trial.place for trial in self.triples)
-            and all(trial.verdict in ("PASS", "WARN") for trial in self.healthy)
+            and not self.alarms
         )
 
 

@@ -12,10 +12,10 @@ from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
-from parity.run.outcome import Outcome
 from parity.run.port import RunningPort
-from parity.traces.index import AGAIN, NOT_OFFLINE
-from parity.traces.methods import case_of
+from parity.run.records import Outcome
+from parity.traces.arrays import AGAIN
+from parity.traces.methods import case_of, offline_of
 from parity.traces.recorded import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
 
@@ -50,8 +50,8 @@ def check_trace(
         )
     cases = [case_of(stored, pair) for stored in index.cases]
     progress.stage("making the port")
-    assert pair.offline is not None  # checked above
-    port = RunningPort(pair.offline.make_nnx(index.settings, golden.state), own_process=own_process)
+    made = offline_of(pair).make_nnx(index.settings, golden.state)
+    port = RunningPort(made, own_process=own_process)
     options = Options(
         rungs=pair.rungs,
         declared=pair.declared,
@@ -86,8 +86,7 @@ def _check_pair(golden: Golden, pair: Pair) -> None:
         raise InputError(
             f"{folder}: a trace of pair {index.pair!r}, not of {pair.name!r}; use --pair"
         )
-    if pair.offline is None:
-        raise InputError(NOT_OFFLINE.format(pair.name))
+    offline_of(pair)
     if index.layout != dict(pair.layout):
         raise InputError(
             f"{folder}: recorded with layout {dict(index.layout)}, the pair has"

@@ -3,19 +3,18 @@
 Neither model runs. The first trace is the reference, the second stands in place of the port.
 """
 
-from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from parity.core.exceptions import InputError
 from parity.core.pair import Case
-from parity.core.verdicts import Coverage
-from parity.extras.input_coverage import InputCoverage
+from parity.core.plain import encode
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
-from parity.run.outcome import Outcome
+from parity.run.records import Outcome
 from parity.traces.index import Index, StoredCase
 from parity.traces.recorded import Recorded
 from parity.traces.second import SecondTrace
@@ -35,13 +34,22 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     progress.stage("checking the files of the traces")
     ref, other = open_trace(before), open_trace(after)
     _check_alike(ref, other)
-    both = {case.key for case in ref.index.cases} & {case.key for case in other.index.cases}
+    both = ref.cases.keys() & other.cases.keys()
     missing = [
-        _missing(case, f"only {golden.folder} has the case {case.name}")
+        f"only {golden.folder} has the case {case.name}"
         for golden in (ref, other)
         for case in golden.index.cases
         if case.key not in both
     ]
+    if not both:
+        raise InputError(f"{before} and {after}: have no case in common")
+
+    def finish(outcome: Outcome) -> Outcome:
+        """The first outcome says which cases the other trace lacks."""
+        lost = (*outcome.coverage.unmatched_calls, *missing)
+        missing.clear()
+        return replace(outcome, coverage=replace(outcome.coverage, unmatched_calls=lost))
+
     comparison = Comparison(
         f"{before.name} against {after.name}",
         Recorded(ref, LOOK, one_layout=True),
@@ -52,7 +60,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
     )
     cases = [_case(case) for case in ref.index.cases if case.key in both]
     gaps = ref.index.gaps
-    return run_cases(comparison, cases, progress, usage, others=missing, gaps=lambda _: gaps)
+    return run_cases(comparison, cases, progress, usage, finish=finish, gaps=lambda _: gaps)
 
 
 def _case(stored: StoredCase) -> Case:
@@ -73,8 +81,7 @@ def _check_alike(ref: Golden, other: Golden) -> None:
                 f"{ref.folder} and {other.folder}: of {what} {one!r} and {two!r}; traces of one"
                 f" {what} can be compared"
             )
-    before, after = _inputs(a), _inputs(b)
-    differ = [key for key in before if key in after and before[key] != after[key]]
+    differ = [key for key, case in ref.cases.items() if _differ(case, other.cases.get(key))]
     if differ:
         name, path = differ[0]
         called = f" of {path}" if path else ""
@@ -84,15 +91,11 @@ def _check_alike(ref: Golden, other: Golden) -> None:
         )
 
 
-def _inputs(index: Index) -> Mapping[tuple[str, str], str]:
-    """Digests of what the pair gave to its cases, and not of what cases before made of that."""
-    found = index.request.get("cases", [])
-    try:
-        return {(str(name), str(path)): str(given) for name, path, given in found}
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"{index.pair}: the trace does not say what its cases are given"
-        ) from error
+def _differ(one: StoredCase, other: StoredCase | None) -> bool:
+    """True if a pair gave other inputs to a case, other than by what cases before made of them."""
+    if other is None or not (one.free and other.free):
+        return False
+    return (encode(one.arguments), one.given) != (encode(other.arguments), other.given)
 
 
 def _why(a: Index, b: Index) -> str:
@@ -104,19 +107,3 @@ def _why(a: Index, b: Index) -> str:
         if before.get(name) != after.get(name)
     ]
     return f" ({'; '.join(words)})" if words else ""
-
-
-def _missing(case: StoredCase, why: str) -> Outcome:
-    """Outcome of a case that only one of the traces has."""
-    coverage = Coverage(
-        modules=len(case.modules),
-        matched=(),
-        declared={},
-        unmatched=(),
-        inlined={},
-        calls=len(case.calls),
-        matched_calls=0,
-        unmatched_calls=(why,),
-    )
-    nothing = InputCoverage(case.path, {}, frozenset(), frozenset(), frozenset())
-    return Outcome((), (), coverage, {}, nothing)

@@ -10,7 +10,7 @@ from parity.core.verdicts import Diagnosis
 from parity.diagnose import array_probes
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
-from parity.diagnose.location import location
+from parity.diagnose.error_map import location
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.judge.faults import Found
 from parity.traces.float64 import RecordedFloat64

@@ -10,30 +10,22 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from parity.core.arrays import Array, LazyArrays
-from parity.core.calls import Call, Match
+from parity.core.calls import Call, Leaf, Match, above
 from parity.core.store import Store
 from parity.force.common import Arrays, Listener, NotMeasured
-from parity.traces.index import StoredCase, StoredLeaf, Wide
-from parity.traces.shards import Reader
+from parity.traces.arrays import ArrayFolder
+from parity.traces.index import StoredCase, Wide
 
 APART = (
     "not measured: the trace has its float64 values with {} apart, and the port does not call it"
 )
 
 
-def difference(wide: Array, ref: Array) -> Array:
-    """Difference of a float64 array from the recorded one, as a trace stores it."""
-    kind = np.complex64 if ref.dtype.kind == "c" else np.float32
-    exact = np.complex128 if ref.dtype.kind == "c" else np.float64
-    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite counts nowhere
-        return np.asarray(wide - ref.astype(exact)).astype(kind)
-
-
 class RecordedFloat64:
     """One case as it ran in float64 when it was recorded: a `Float64`."""
 
-    def __init__(self, case: StoredCase, reader: Reader) -> None:
-        self._case, self._reader = case, reader
+    def __init__(self, case: StoredCase, arrays: ArrayFolder) -> None:
+        self._case, self._arrays = case, arrays
 
     def own(
         self,
@@ -55,59 +47,47 @@ class RecordedFloat64:
         inside: dict[int, list[int]] = defaultdict(list)
         for one in calls:
             inside[one.parent].append(one.order)
+        parents = {one.order: one.parent for one in calls}
         unknown: dict[int, str] = {}
         for match in matches:
-            order, stored = match.ref.order, self._case.calls[match.ref.order]
-            above, unmatched = match.ref.parent, set(inside[order]) - matched
+            order, around = match.ref.order, match.ref.parent
+            wide, unmatched = self._case.float64[order], set(inside[order]) - matched
             passed: Arrays = {}
-            if above != -1 and above == match.parent and matched.issuperset(inside[above]):
-                passed = self._wider(stored.inputs, stored.passed)
-            outputs = self._wider(stored.outputs, stored.whole if unmatched else stored.own)
-            if unmatched and (stored.problem or not matched.isdisjoint(_all_inside(order, inside))):
+            if around != -1 and around == match.parent and matched.issuperset(inside[around]):
+                passed = self._wider(match.ref.inputs, wide.passed)
+            outputs = self._wider(match.ref.outputs, wide.whole if unmatched else wide.own)
+            deeper = any(order in above(parents[one], parents) for one in matched)
+            if unmatched and (wide.problem or deeper):
                 path = self._case.calls[min(unmatched)].path
-                unknown[order] = stored.problem or APART.format(f"`{path}`")
+                unknown[order] = wide.problem or APART.format(f"`{path}`")
             listener(match, passed, outputs if order in wanted else {})
         return unknown
 
     def whole(self, call: Call, store: Store) -> Arrays:
         """Recorded outputs; without calls inside they are those of the local computation."""
-        stored = self._case.calls[call.order]
-        if any(one.parent == call.order for one in self._case.calls):
-            if stored.problem:
-                raise NotMeasured(stored.problem)
-            return self._wider(stored.outputs, stored.whole)
-        if self._case.problem:
-            raise NotMeasured(self._case.problem)
-        return self._wider(stored.outputs, stored.own)
+        wide = self._case.float64[call.order]
+        inside = any(one.parent == call.order for one in self._case.calls)
+        if problem := wide.problem if inside else self._case.problem:
+            raise NotMeasured(problem)
+        return self._wider(call.outputs, wide.whole if inside else wide.own)
 
     def returned(self, order: int, leaf: str) -> Array | None:
         """Output of a call by its local computation."""
-        stored = self._case.calls[order]
-        return self._wider(stored.outputs, stored.own).get(leaf)
+        return self._wider(self._case.calls[order].outputs, self._case.float64[order].own).get(leaf)
 
     def child_input(self, order: int, leaf: str) -> Array | None:
         """Input of a call, as its parent computes it."""
-        stored = self._case.calls[order]
-        return self._wider(stored.inputs, stored.passed).get(leaf)
+        wide = self._case.float64[order].passed
+        return self._wider(self._case.calls[order].inputs, wide).get(leaf)
 
-    def _wider(self, leaves: Sequence[StoredLeaf], wide: Wide) -> Arrays:
+    def _wider(self, leaves: Sequence[Leaf], wide: Wide) -> Arrays:
         """Arrays in float64: the recorded ones and what was recorded on top of them."""
-        forms = {leaf.name: leaf.form for leaf in leaves if leaf.form and leaf.name in wide}
+        buffers = {x.name: x.buffer for x in leaves if x.buffer and x.name in wide}
 
         def read(name: str) -> Array:
-            form, more = forms[name], wide[name]
-            kind = np.complex128 if form.dtype.kind == "c" else np.float64
-            array = self._reader.read(form).astype(kind)
-            return array if more is None else array + self._reader.read(more)
+            buffer, more = buffers[name], wide[name]
+            kind = np.complex128 if buffer.dtype.kind == "c" else np.float64
+            array = self._arrays.read(buffer).astype(kind)
+            return array if more is None else array + self._arrays.read(more)
 
-        return LazyArrays(forms, read)
-
-
-def _all_inside(order: int, inside: Mapping[int, Sequence[int]]) -> list[int]:
-    found: list[int] = []
-    waiting = [order]
-    while waiting:
-        inner = inside[waiting.pop()]
-        found += inner
-        waiting += inner
-    return found
+        return LazyArrays(buffers, read)

@@ -1,4 +1,4 @@
-"""The index of a golden trace, `trace.json`: what was recorded, of what, and in which file it lies.
+"""The index of a golden trace, `trace.json`: what was recorded, of what, and with which arrays.
 
 It holds a digest of itself, so that a changed one is refused. Whoever may change a trace can change
 that too: nothing in the file is believed, and every record refuses what no recording writes.
@@ -7,94 +7,70 @@ that too: nothing in the file is believed, and every record refuses what no reco
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from parity.core.calls import ModuleInfo
+from parity.core.calls import Call, Leaf, ModuleInfo, Trace
 from parity.core.codec import load, plain, stored_as, typed
 from parity.core.exceptions import InputError
 from parity.core.files import write_text
+from parity.core.plain import decode, encode
+from parity.core.store import Buffer
 from parity.core.tree import Node, Skeleton, Slot
-from parity.traces.plain import decode, decode_value, encode, encode_value
-from parity.traces.shards import Form, Shard
+from parity.traces.arrays import AGAIN
 
 NAME = "trace.json"
 
-FORMAT = 4
+FORMAT = 5
 """Raised when another reader would misread a trace: with the form of `trace.json`, and with what is
 recorded of a call or what its numbers mean. A trace of another version of the package or of its
 dependencies can be used as long as this is the same."""
 
-NOT_OFFLINE = (
-    "pair {!r} does not say how its port is made without torch; give it offline=parity.Offline(...)"
-)
-
-AGAIN = "record it again with `parity record`"
-
-Wide = Mapping[str, Form | None]
+Wide = Mapping[str, Buffer | None]
 """By leaf, what to add in float64 to the recorded array to get the reference's own in float64;
 `None` where that is nothing."""
 
 
-CALL = ("path", "kind", "method", "number", "parent")
-"""Fields that a `StoredCall` has in common with its `Call`."""
-
-
 @dataclass(frozen=True)
-class StoredLeaf:
-    """A `Leaf` with the form of its array instead of its place in a store."""
+class Float64Call:
+    """A call of the reference in float64.
 
-    name: str
-    form: Form | None
-    value: Any = field(metadata=stored_as(encode_value, decode_value))
-    moved: bool
-    sure: bool
-
-
-@dataclass(frozen=True)
-class StoredCall:
-    """A call of the reference; its `order` is its place in the list.
-
-    In float64: `own` is what it returns while the calls inside it return what was recorded,
-    `passed` its inputs as its parent computes them then, `whole` what it returns with all that is
-    inside it, for a call with others inside. `problem` says why `whole` is not known.
+    `own` is what it returns while the calls inside it return what was recorded, `passed` its inputs
+    as its parent computes them then, `whole` what it returns with all that is inside it, for a call
+    with others inside. `problem` says why `whole` is not known.
     """
 
-    path: str
-    kind: str
-    method: str
-    number: int
-    parent: int
-    inputs: tuple[StoredLeaf, ...]
-    outputs: tuple[StoredLeaf, ...]
     own: Wide = field(default_factory=dict)
     passed: Wide = field(default_factory=dict)
     whole: Wide = field(default_factory=dict)
     problem: str = ""
 
-    def __post_init__(self) -> None:
-        for leaf, more in (
-            *(
-                (leaf, wide.get(leaf.name))
-                for leaf in self.outputs
-                for wide in (self.own, self.whole)
-            ),
-            *((leaf, self.passed.get(leaf.name)) for leaf in self.inputs),
-        ):
-            if more and leaf.form and not more.adds_to(leaf.form):
-                raise InputError(
-                    f"{more.text} cannot be added to {leaf.form.text} of {leaf.name!r}"
-                )
+    def check(self, call: Call) -> None:
+        """Refuse what cannot be added to the arrays of this call."""
+        parts = ((self.own, call.outputs), (self.whole, call.outputs), (self.passed, call.inputs))
+        for wide, leaves in parts:
+            for leaf in leaves:
+                more = wide.get(leaf.name)
+                if more and leaf.buffer and not _adds(more, leaf.buffer):
+                    raise InputError(
+                        f"{more.text} cannot be added to {leaf.buffer.text} of {leaf.name!r}"
+                    )
+
+
+def _adds(more: Buffer, to: Buffer) -> bool:
+    kind = "complex64" if to.dtype.kind == "c" else "float32"
+    return (more.shape, more.dtype.name) == (to.shape, kind)
 
 
 @dataclass(frozen=True)
 class StoredCase:
     """One case: what to call on the port and with what, and all that the reference did.
 
-    `nnx` and `shipped` are names as `methods` gives them. `problem` says why the reference did not
-    run in float64.
+    `nnx` and `shipped` are names as `methods` gives them. `free` says that its inputs depend on no
+    case before. `float64` has each of the `calls` in float64, and `problem` says why the reference
+    did not run so.
     """
 
     name: str
@@ -105,13 +81,14 @@ class StoredCase:
     floor: bool
     r_limit: float | None
     arguments: Skeleton = field(metadata=stored_as(encode, decode))
-    given: tuple[Form, ...]
-    calls: tuple[StoredCall, ...]
+    given: tuple[Buffer, ...]
+    free: bool
+    calls: tuple[Call, ...]
+    float64: tuple[Float64Call, ...]
     modules: tuple[ModuleInfo, ...]
     optional: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
     problem: str
-    shards: tuple[Shard, ...]
 
     def __post_init__(self) -> None:
         children = self.arguments.children if isinstance(self.arguments, Node) else ()
@@ -122,11 +99,22 @@ class StoredCase:
         above = [call.parent for call in self.calls]
         if above[-1:] != [-1] or not all(i < up < len(above) for i, up in enumerate(above[:-1])):
             raise InputError("calls: each but the last must be inside a later one")
+        if [call.order for call in self.calls] != list(range(len(above))):
+            raise InputError("calls: expected the order of each to be its place")
+        if len(self.float64) != len(self.calls):
+            raise InputError(f"float64: expected {len(self.calls)}, found {len(self.float64)}")
+        for call, wide in zip(self.calls, self.float64, strict=True):
+            wide.check(call)
 
     @property
     def key(self) -> tuple[str, str]:
         """Cases of one name differ in the module that they call."""
         return self.name, self.path
+
+    @property
+    def trace(self) -> Trace:
+        """The recorded calls."""
+        return Trace(self.calls, {info.path: info for info in self.modules})
 
 
 @dataclass(frozen=True)
@@ -137,21 +125,19 @@ class StoredTensor:
     name: str
     buffer: bool
     identity: int
-    form: Form
+    values: Buffer
 
 
 @dataclass(frozen=True)
 class Index:
     """All of `trace.json`.
 
-    `request` is what was asked for, and of which code: a recording goes on only with the same.
     `state` maps the names of the reference's state dict to its tensors. `only` and `depth` say
     which modules were recorded, as for `run`. `gaps` are what the pair says that its inputs leave
     out.
     """
 
     pair: str
-    request: Mapping[str, Any]
     layout: Mapping[str, str]
     settings: Mapping[str, Any]
     environment: Mapping[str, Any]
@@ -160,16 +146,14 @@ class Index:
     depth: int | None
     modules: tuple[ModuleInfo, ...]
     tensors: tuple[StoredTensor, ...]
-    state: Mapping[str, Form]
-    weights: tuple[Shard, ...] = ()
-    gaps: tuple[str, ...] = ()
-    cases: tuple[StoredCase, ...] = ()
-    complete: bool = False
+    state: Mapping[str, Buffer]
+    gaps: tuple[str, ...]
+    cases: tuple[StoredCase, ...]
 
     def __post_init__(self) -> None:
         if type(self.environment.get("seed")) is not int:
             raise InputError("environment.seed: expected an integer")
-        if self.complete and not self.cases:
+        if not self.cases:
             raise InputError("has no case")
         for (name, path), count in Counter(case.key for case in self.cases).items():
             if count > 1:
@@ -181,21 +165,21 @@ class Index:
         return bool(self.only) or self.depth is not None
 
     @property
-    def shards(self) -> tuple[Shard, ...]:
-        """All files."""
-        return (*self.weights, *(shard for case in self.cases for shard in case.shards))
-
-    @property
-    def forms(self) -> Iterator[Form]:
+    def buffers(self) -> Iterator[Buffer]:
         """All arrays, as often as they are named."""
-        yield from (tensor.form for tensor in self.tensors)
+        yield from (tensor.values for tensor in self.tensors)
         yield from self.state.values()
         for case in self.cases:
             yield from case.given
-            for call in case.calls:
-                yield from (leaf.form for leaf in (*call.inputs, *call.outputs) if leaf.form)
-                for wide in (call.own, call.passed, call.whole):
-                    yield from filter(None, wide.values())
+            for call, wide in zip(case.calls, case.float64, strict=True):
+                yield from buffers_of((*call.inputs, *call.outputs))
+                for one in (wide.own, wide.passed, wide.whole):
+                    yield from filter(None, one.values())
+
+
+def buffers_of(leaves: Sequence[Leaf]) -> list[Buffer]:
+    """The arrays among some leaves."""
+    return [leaf.buffer for leaf in leaves if leaf.buffer is not None]
 
 
 def write_index(folder: Path, index: Index) -> None:

@@ -4,13 +4,27 @@ from collections.abc import Callable
 from typing import Any
 
 from parity.core.exceptions import InputError
-from parity.core.pair import Case, Pair
+from parity.core.pair import Case, Offline, Pair
 from parity.traces.index import StoredCase
 
 Method = str | Callable[..., Any]
 
 FUNCTION = "function:"
 """Before the name of a function; no method has such a name."""
+
+
+def offline_of(pair: Pair) -> Offline:
+    """Maker of the port where torch is not installed.
+
+    Raises:
+        InputError: the pair does not say.
+    """
+    if pair.offline is None:
+        raise InputError(
+            f"pair {pair.name!r} does not say how its port is made without torch; give it"
+            " offline=parity.Offline(...)"
+        )
+    return pair.offline
 
 
 def name_of(method: Method, pair: Pair) -> str:
@@ -31,41 +45,38 @@ def name_of(method: Method, pair: Pair) -> str:
     )
 
 
-def method_of(name: str, pair: Pair) -> Method:
-    """The method or function of that name.
+def case_of(stored: StoredCase, pair: Pair) -> Case:
+    """The case of the pair that was recorded.
 
     Raises:
-        InputError: the pair lists no such function.
+        InputError: it calls a function on the port that the pair does not list.
     """
-    if not name.startswith(FUNCTION):
-        return name
-    known = _functions(pair)
-    function = known.get(name.removeprefix(FUNCTION))
-    if function is None:
-        raise InputError(
-            f"the trace calls {name.removeprefix(FUNCTION)!r} on the port, and pair {pair.name!r}"
-            f" has {', '.join(known) or 'none'} in Offline.methods; record it again"
-        )
-    return function
-
-
-def case_of(stored: StoredCase, pair: Pair) -> Case:
-    """The case of the pair that was recorded."""
     return Case(
         stored.name,
         path=stored.path,
-        nnx=method_of(stored.nnx, pair),
+        nnx=_method_of(stored.nnx, pair),
         depth=stored.depth,
         floor=stored.floor,
         r_limit=stored.r_limit,
-        shipped=None if stored.shipped is None else method_of(stored.shipped, pair),
+        shipped=None if stored.shipped is None else _method_of(stored.shipped, pair),
     )
 
 
+def _method_of(stored: str, pair: Pair) -> Method:
+    if not stored.startswith(FUNCTION):
+        return stored
+    name, known = stored.removeprefix(FUNCTION), _functions(pair)
+    if name not in known:
+        raise InputError(
+            f"the trace calls {name!r} on the port, and pair {pair.name!r} has"
+            f" {', '.join(known) or 'none'} in Offline.methods; record it again"
+        )
+    return known[name]
+
+
 def _functions(pair: Pair) -> dict[str, Callable[..., Any]]:
-    found: dict[str, Callable[..., Any]] = {}
-    for function in pair.offline.methods if pair.offline else ():
-        name = function.__name__
-        if found.setdefault(name, function) is not function:
-            raise InputError(f"two functions in Offline.methods of {pair.name!r} are named {name}")
+    methods = dict.fromkeys(offline_of(pair).methods)
+    found = {function.__name__: function for function in methods}
+    if len(found) < len(methods):
+        raise InputError(f"two functions in Offline.methods of {pair.name!r} have one name")
     return found

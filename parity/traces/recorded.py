@@ -1,12 +1,11 @@
 """The reference of a golden trace, in place of one that runs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from parity.core.calls import Leaf, ModuleInfo, Trace
-from parity.core.exceptions import InputError
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
@@ -15,11 +14,11 @@ from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
 from parity.host import environment
 from parity.judge.faults import Found
-from parity.run.protocols import Arguments
+from parity.run.protocols import Arguments, Inside, Layout
 from parity.traces.diagnosis import diagnosis
 from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
-from parity.traces.trace import Golden, adopted
+from parity.traces.trace import Golden
 
 BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 
@@ -33,7 +32,7 @@ class Recorded:
 
     def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
         self._golden, self._advice, self._one_layout = golden, advice, one_layout
-        self._cases = {case.key: case for case in golden.index.cases}
+        self._cases = golden.cases
 
     def environment(self) -> Mapping[str, Any]:
         """This machine's environment, with PyTorch's side as it was where this was recorded."""
@@ -53,40 +52,25 @@ class Recorded:
         """A context in which nothing of the reference is drawn."""
         return nullcontext()
 
-    def arguments(self, case: Case, layout: Mapping[str, str]) -> Arguments:
+    def arguments(self, case: Case, layout: Layout) -> Arguments:
         """The recorded arguments, in the port's layout."""
         stored = self._of(case)
-        given = rebuild(stored.arguments, [self._golden.reader.read(x) for x in stored.given])
-        args, kwargs = given
+        args, kwargs = rebuild(stored.arguments, list(map(self._golden.arrays.read, stored.given)))
         return tuple(args), dict(kwargs)
 
-    def record(
-        self,
-        case: Case,
-        store: Store,
-        layout: Mapping[str, str],
-        inside: Collection[str] | None,
-    ) -> Trace:
+    def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
         """The recorded calls, in the scope that a check has too."""
-        stored = self._of(case)
-        trace = adopted(stored.calls, stored.modules, self._golden.reader, store)
+        store.adopt(self._golden.arrays.find)
+        trace = self._of(case).trace
         return in_one_layout(trace) if self._one_layout else trace
 
     def float64(self, case: Case) -> RecordedFloat64:
         """The recorded float64 runs."""
-        return RecordedFloat64(self._of(case), self._golden.reader)
+        return RecordedFloat64(self._of(case), self._golden.arrays)
 
-    def backward(self, case: Case) -> NoReturn:
-        """Nothing: a trace holds no gradients.
-
-        Raises:
-            InputError: always.
-        """
-        raise InputError(f"{self._golden.folder}: a trace holds no gradients; compare without")
-
-    def diagnose(self, found: Found, scene: CaseRecord) -> Diagnosis:
+    def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
-        return diagnosis(found, scene, self._advice)
+        return diagnosis(found, record, self._advice)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments of the recorded classes."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from parity.core.exceptions import InputError
 from parity.core.globs import captured, renamed
-from parity.core.tensors import Array, Fused, Part, Stacked, Tensor
+from parity.core.tensors import Array, Fused, Stacked, Tensor, TensorPart
 
 Rule = Fused | Stacked
 
@@ -114,12 +114,12 @@ def _cut(rule: Rule, whole: Tensor, sizes: Sequence[int]) -> list[Tensor] | None
         return None
     starts = [0, *map(int, ends[:-1])]
     return [
-        _part(whole, Part(axis, start, None if isinstance(rule, Stacked) else int(end)))
+        _part(whole, TensorPart(axis, start, None if isinstance(rule, Stacked) else int(end)))
         for start, end in zip(starts, ends, strict=True)
     ]
 
 
-def _part(whole: Tensor, part: Part) -> Tensor:
+def _part(whole: Tensor, part: TensorPart) -> Tensor:
     def read() -> Array:
         return np.asarray(whole.read()[part.index])
 

@@ -17,9 +17,9 @@ ASKED = {"seed": 3}
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory):
-    """A trace of the tiny pair, in files of 2 KB."""
+    """A trace of the tiny pair."""
     folder = tmp_path_factory.mktemp("trace")
-    record_pair(tiny.PAIR, folder, **ASKED, shard_size=2000)
+    record_pair(tiny.PAIR, folder, **ASKED)
     return folder
 
 

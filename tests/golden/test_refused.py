@@ -10,13 +10,15 @@ from safetensors.numpy import save_file
 
 import parity
 from parity.core.exceptions import InputError
-from parity.traces import index, shards
+from parity.traces import index
+from parity.traces.arrays import ArrayFolder
 from parity.traces.check import check_trace
 from parity.traces.record import record_pair
 
 
-def shard(folder, number=1):
-    return folder / f"{number:05d}.safetensors"
+def array_of(folder):
+    """The file of the first array that the trace has."""
+    return next(ArrayFolder(folder).path(x) for x in index.read_index(folder).buffers)
 
 
 def edited(**changes):
@@ -28,40 +30,23 @@ def edited(**changes):
 
 
 def truncated(folder, resign):
-    path = shard(folder)
+    path = array_of(folder)
     path.write_bytes(path.read_bytes()[:-4])
 
 
 def changed(folder, resign):
-    path = shard(folder)
+    path = array_of(folder)
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
 
 
-def first_shard(content):
-    return content["cases"][0]["shards"][0]
+def another_array(folder, resign):
+    save_file({"array": np.zeros(3)}, array_of(folder))
 
 
-def outside(folder, resign):
-    resign(folder, lambda content: first_shard(content).update(name="../elsewhere.safetensors"))
-
-
-def absolute(folder, resign):
-    resign(folder, lambda content: first_shard(content).update(name="/etc/passwd"))
-
-
-def another_file(folder, resign):
-    """Files and digests fit, and the arrays that the index names are not there."""
-    kept = {}
-
-    def change(content):
-        path = folder / first_shard(content)["name"]
-        save_file({"other": np.zeros(3)}, path)
-        kept.update(sha256=shards.sha256(path), nbytes=path.stat().st_size)
-        first_shard(content).update(kept)
-
-    resign(folder, change)
+def under_another_name(folder, resign):
+    save_file({"other": np.zeros(3)}, array_of(folder))
 
 
 def one_of_another_shape(folder, resign):
@@ -83,7 +68,7 @@ def all_of_another_type(folder, resign):
 def nothing_named_so(folder, resign):
     def change(content):
         leaf = content["cases"][0]["calls"][-1]["outputs"][0]
-        leaf["form"]["digest"] = "00" * 16
+        leaf["buffer"]["digest"] = "00" * 16
 
     resign(folder, change)
 
@@ -96,28 +81,22 @@ def no_function(folder, resign):
     resign(folder, lambda content: content["cases"][0].update(shipped="function:os.system"))
 
 
-def unfinished(folder, resign):
-    resign(folder, lambda content: content.update(complete=False))
-
-
 @pytest.mark.parametrize(
     ("spoil", "parts"),
     [
         (lambda folder, resign: (folder / index.NAME).unlink(), ["give the folder that"]),
         (lambda folder, resign: (folder / index.NAME).write_text("{"), ["no JSON"]),
         (lambda folder, resign: (folder / index.NAME).write_text("[]"), ["no index of a gold"]),
-        (edited(format=99), ["format 99, this version reads 4", "record it again"]),
+        (edited(format=99), ["format 99, this version reads 5", "record it again"]),
         (edited(seed=4, facts={}), ["changed since it was recorded"]),
-        (unfinished, ["its recording has not ended"]),
-        (lambda folder, resign: shard(folder).unlink(), ["00001.safetensors", "no such file"]),
-        (truncated, ["00001.safetensors", "expected", "bytes, found", "truncated"]),
-        (changed, ["00001.safetensors", "not what was recorded (SHA-256 differs)"]),
-        (outside, ["'../elsewhere.safetensors'", "refused"]),
-        (absolute, ["'/etc/passwd'", "refused"]),
-        (another_file, ["no file has array"]),
-        (one_of_another_shape, ["is named as float32[2, 7, 9, 3]", "float32[2, 7, 9, 3, 2]"]),
-        (all_of_another_type, ["to be float16[2, 7, 9, 3], found float32"]),
-        (nothing_named_so, ["no file has array 0000"]),
+        (lambda folder, resign: array_of(folder).unlink(), [".safetensors", "no such file"]),
+        (truncated, [".safetensors: truncated or changed"]),
+        (changed, [".safetensors: its content is not the float32[8, 3, 3, 3] that was recorded"]),
+        (another_array, [".safetensors: its content is not the float32[8, 3, 3, 3]"]),
+        (under_another_name, [".safetensors: truncated or changed"]),
+        (one_of_another_shape, ["its content is not the float32[2, 7, 9, 3, 2]"]),
+        (all_of_another_type, ["its content is not the float16[2, 7, 9, 3]"]),
+        (nothing_named_so, ["000.safetensors: the index names it, and there is no such file"]),
         (no_calls, ["cases[0]: 'calls' is missing; was it written by another version?"]),
         (no_function, ["calls 'os.system' on the port", "forward, jitted"]),
     ],

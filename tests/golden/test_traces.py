@@ -12,7 +12,7 @@ import torch
 import parity
 from parity.core.exceptions import InputError
 from parity.traces.compare import compare_traces
-from parity.traces.propagate import half
+from parity.traces.judge import half
 from parity.traces.record import record_pair
 from tests.reports import places
 
@@ -117,7 +117,7 @@ def test_code_of_a_container_is_told_by_what_it_hands_on(plain, edited):
     ]
 
 
-def test_rounding_upstream_is_no_fault_and_takes_exactness(plain, edited):
+def test_rounding_upstream_is_no_fault(plain, edited):
     """The stem multiplies and divides: what comes behind is given the same up to rounding."""
 
     def rounded(reference):
@@ -130,8 +130,7 @@ def test_rounding_upstream_is_no_fault_and_takes_exactness(plain, edited):
     assert 0 < table.loc["stem"]["excl_mae"] < 1e-6
     behind = table.loc["head"]
     assert behind["mae"] > 0
-    assert np.isnan(behind["excl_mae"])
-    assert behind["R"] > 0
+    assert 0 < behind["R"] < 1
 
 
 def test_a_small_mistake_is_charged_to_nobody_behind_it(plain, edited):
@@ -252,7 +251,6 @@ def test_a_case_that_only_one_has_too(plain, recorded):
             lambda content: content.update(layout={"*": "as_is"}),
             ["of layout {} and {'*': 'as_is'}"],
         ),
-        (lambda content: content["request"].update(cases=3), ["does not say what its cases"]),
     ],
 )
 def test_traces_of_other_things_are_refused(recorded, trace, resign, change, parts):
@@ -271,9 +269,24 @@ def test_other_inputs_are_refused(plain, tmp_path):
         assert part in str(caught.value)
 
 
+def test_inputs_that_cases_before_made_may_differ(recorded, tmp_path):
+    """The last case takes what the edited reference returned."""
+
+    def make_torch(*asked):
+        reference = tiny.make_torch(*asked)
+        gelu(reference)
+        return reference
+
+    record_pair(replace(tiny.PAIR, make_torch=make_torch), tmp_path, **ASKED)
+    report = compare_traces(recorded, tmp_path)
+    assert report.first_fault.path == "block.act"
+    assert {row.case for row in report.rows} >= {"forward/image", "call/h"}
+
+
 def test_a_spoilt_trace_is_refused(recorded, trace):
-    shutil.copy(trace / "00001.safetensors", trace / "00002.safetensors")
-    with pytest.raises(InputError, match=r"00002\.safetensors"):
+    one, other = sorted((trace / "arrays").iterdir())[:2]
+    shutil.copy(one, other)
+    with pytest.raises(InputError, match=other.name):
         compare_traces(recorded, trace)
 
 

@@ -1,9 +1,6 @@
 """A tiny pair that can be loaded, and its port made, where torch is not installed."""
 
-import os
-import time
 from dataclasses import replace
-from pathlib import Path
 
 from flax import nnx
 
@@ -91,18 +88,3 @@ PAIR = pair()
 WRONG = pair(lambda: Net(residual=1.01), more_bias)
 INLINED = pair(lambda: Net(residual=1.01, block=Inlined))
 OTHER = replace(PAIR, name="other")
-
-
-def waiting_cases(reference, options, seed):
-    """The cases, of which making the last one takes as long as a file is there."""
-    *first, last = cases(reference, options, seed)
-
-    def args_from(outputs):
-        while Path(os.environ["TINY_WAIT"]).exists():
-            time.sleep(0.05)
-        return last.args_from(outputs)
-
-    return (*first, replace(last, args_from=args_from))
-
-
-WAITING = replace(PAIR, cases=waiting_cases)

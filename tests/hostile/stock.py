@@ -44,5 +44,5 @@ def fill(folder: Path) -> Path:
         sys.path.append(golden)
     import tiny
 
-    record_pair(tiny.PAIR, folder / "trace", seed=3, shard_size=2000)
+    record_pair(tiny.PAIR, folder / "trace", seed=3)
     return folder

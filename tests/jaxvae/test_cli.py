@@ -269,12 +269,12 @@ TILES = [(16, 16), (12, 20), (8, 24)]
 def test_tiles_overlap_by_whole_latents(pair, bridge, tile):
     """16 pixels that overlap by a fifth would give back another size than went in."""
     ours = bridge.clone(pair.ours)
-    set_tiles(ours, False, tile)
+    set_tiles(ours, tile)
     shape = jax.ShapeDtypeStruct((1, 1, 20, 24, 3), "float32")
     latent = jax.eval_shape(lambda x: ours.encode(x).mode(), shape)
     assert jax.eval_shape(ours.decode, latent).shape == shape.shape
     with pytest.raises(UsageError, match="expected multiples of 4, at least two"):
-        set_tiles(ours, False, (10, 16))
+        set_tiles(ours, (10, 16))
 
 
 @pytest.mark.slow

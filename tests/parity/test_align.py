@@ -13,7 +13,7 @@ def leaf(name="", shape=(2, 4, 4, 8), dtype="float32", moved=False, sure=True, v
     if shape is None:
         return Leaf(name, value=value)
     digest = f"{shape}{dtype}{name}".encode()
-    return Leaf(name, Buffer(digest, 0, shape, np.dtype(dtype)), moved=moved, sure=sure)
+    return Leaf(name, Buffer(digest, shape, np.dtype(dtype)), moved=moved, sure=sure)
 
 
 X, Y = (leaf("x"),), (leaf(),)

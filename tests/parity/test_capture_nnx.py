@@ -1,5 +1,3 @@
-import threading
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,6 @@ from flax import nnx
 from parity.capture import nnx as capture_nnx
 from parity.capture.hooks_nnx import STAMP
 from parity.capture.nnx import record, submodules
-from parity.core.exceptions import InputError
 from parity.core.store import Store
 from tests.ports import nnx_of
 
@@ -134,28 +131,6 @@ def test_other_instances_are_not_recorded(store):
     port = nnx_of(lambda self, x: self.own(x) + other(x), own=Scale(1.0))
 
     assert [path for path, *_ in paths(run(port, X, store=store))] == ["own", ""]
-
-
-def test_a_second_comparison_at_the_same_time_is_refused(store):
-    inside, release = threading.Event(), threading.Event()
-
-    class Slow(nnx.Module):
-        def __call__(self, x):
-            inside.set()
-            release.wait(10)
-            return x
-
-    port = nnx_of(lambda self, x: self.slow(x), slow=Slow())
-
-    thread = threading.Thread(target=lambda: run(port, X, store=store))
-    thread.start()
-    try:
-        assert inside.wait(10)
-        with pytest.raises(InputError, match="another comparison is running"):
-            run(Net(), X, store=store)
-    finally:
-        release.set()
-        thread.join()
 
 
 def test_arguments_by_name_defaults_left_out(pair, image, store):

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from parity.cli import cli
-from parity.cli.making import arguments, find_function
+from parity.cli.compare import arguments, find_function
 from parity.core.exceptions import InputError
 from tests.commands import COMMAND, parity, refused
 from tests.docs.documents import blocks, difference
@@ -153,8 +153,8 @@ def beside(home, monkeypatch):
     ("name", "text"),
     [
         ("two", r"mine:two returns a tuple of 2, expected \(torch_module, nnx_module, args\)"),
-        ("strange", "parity.compare has no argument 'args'"),
-        ("short", "parity.compare needs 'torch_args'"),
+        ("strange", "parity.compare: got an unexpected keyword argument 'args'"),
+        ("short", "parity.compare: missing a required argument: 'torch_args'"),
         ("needing", "it is called without arguments"),
         ("LADDER", "has a ladder: `parity run mine:LADDER`"),
     ],

@@ -254,4 +254,4 @@ def test_an_error_in_the_background_is_raised():
 
     with pytest.raises(ValueError, match="lost"):
         run()
-    assert done == []
+    assert len(done) < 10  # those that waited with it at most

@@ -21,9 +21,8 @@ from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.as_json import as_json
-from parity.report.html import as_html, as_notebook
 from parity.report.html.data import page_data
-from parity.report.html.drift import drift, points
+from parity.report.html.page import as_html, as_notebook
 from parity.report.modules import module_tree
 from parity.run.assemble import ERROR_MAPS, _merged_faults
 
@@ -122,7 +121,7 @@ def test_the_same_report_gives_the_same_file(faulty, text):
 
 
 def test_what_is_not_finite_or_not_measured_is_json():
-    values = page_data(report_of(row(error=math.inf), row(error=math.nan)), drift((row(),), ()))
+    values = page_data(report_of(row(error=math.inf), row(error=math.nan)))
     columns = values["columns"]
     assert [line[columns.index("mae")] for line in values["rows"]] == ["inf", None]
     json.dumps(values, allow_nan=False)
@@ -177,23 +176,27 @@ def test_ids_are_of_one_element_each(page):
     assert targets <= set(ids)
 
 
-def test_pictures_take_the_colours_of_the_page(text, faulty):
-    pictures = re.findall(r"<svg.*?</svg>", text, re.DOTALL)
-    assert len(pictures) == 1 + len(faulty.faults)
-    for picture in pictures:
-        assert "var(--ink)" in picture
-        assert not re.search(r"#0[1-8]0[1-8]0[1-8]|#000000|#ffffff", picture)
+def test_the_script_gets_the_error_maps(faulty, page):
+    maps = page.data()["maps"]
+    assert [tag for tag, attrs in page.tags if attrs.get("class") == "map"] == ["div"] * len(maps)
+    for number, fault in enumerate(faulty.faults, 1):
+        found = maps[str(number)]
+        assert found["counts"] == list(fault.error_map.counts)
+        assert found["heat"][0] == pytest.approx(fault.error_map.heat[0], rel=1e-3)
 
 
 def test_points_are_the_worst_of_a_call():
     rows = [row("a", 1e-7), row("a", 3e-7, leaf="x"), row("b", 2e-7)]
     rows.append(replace(row("b", 2e-7, call=1), child_inputs=0.5, exclusive=Error(0, 0, 0)))
-    found = points(rows)
-    assert [(p.path, p.call, p.row) for p in found] == [("a", 0, 0), ("b", 0, 2), ("b", 1, 3)]
-    assert [p.free for p in found] == [3e-7, 2e-7, 2e-7]
-    assert [p.exclusive for p in found] == [3e-7, 2e-7, 0.5]
-    assert [p.measured for p in found] == [True, True, False]
-    assert [p.floor for p in found] == [2**-22] * 3
+    faults = (Fault("b", 1, "", "c", "M", ""), Fault("gone", 0, "", "c", "M", ""))
+    data = page_data(report_of(*rows, faults=faults))
+    first, free, _, exclusive, floor = zip(*data["calls"], strict=True)
+    assert first == (0, 2, 3)
+    assert free == (3e-7, 2e-7, 2e-7)
+    assert exclusive == (3e-7, 2e-7, 0.5)
+    assert floor == (pytest.approx(2**-22, rel=1e-3),) * 3
+    assert data["measured"] == 2
+    assert data["faults"] == [2, None]
 
 
 def test_every_module_has_its_place_and_its_worst_figures():
@@ -205,9 +208,9 @@ def test_every_module_has_its_place_and_its_worst_figures():
     assert [(m.path, m.calls, m.verdict) for m in a.inside] == [
         ("a.b", 2, "PASS"), ("a.c", 1, "PASS"), ("a.d", 0, "FAIL")
     ]  # fmt: skip
-    assert (a.inside[0].own, a.inside[1].own, root.own) == (1e-3, 5.0, 1e-9)
+    assert (a.inside[0].worst.own, a.inside[1].worst.own, root.worst.own) == (1e-3, 5.0, 1e-9)
     assert (root.faults, a.faults, a.inside[0].fault, a.inside[0].faults) == (1, 1, 1, 0)
-    assert (a.verdict, math.isnan(a.own)) == ("", True)
+    assert (a.verdict, math.isnan(a.worst.own)) == ("", True)
 
 
 def test_reports_of_nothing_and_of_free_running_errors_alone_are_pages():
@@ -293,5 +296,6 @@ def test_the_wheel_holds_the_templates(tmp_path):
     subprocess.run(words, cwd=root, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    expected = ("page.html", "page.css", "page.js", "notebook.html")
+    expected = ("page.html", "page.css", "page.js", "charts.js", "notebook.html",
+                "uplot/uPlot.iife.min.js", "uplot/uPlot.min.css", "uplot/LICENSE")  # fmt: skip
     assert {f"parity/report/html/templates/{name}" for name in expected} <= set(names)

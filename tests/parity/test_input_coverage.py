@@ -14,7 +14,7 @@ from tests.reports import compare
 
 
 def array(*shape, name="x", moved=True, dtype="float32"):
-    return Leaf(name, Buffer(b"", 0, shape, np.dtype(dtype)), moved=moved)
+    return Leaf(name, Buffer(b"", shape, np.dtype(dtype)), moved=moved)
 
 
 def call(*inputs, path="", kind="Net", parent=-1):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parity.diagnose.location import location
+from parity.diagnose.error_map import location
 
 REF = np.random.default_rng(0).standard_normal((2, 8, 9, 10, 6))
 

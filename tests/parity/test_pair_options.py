@@ -116,14 +116,6 @@ def test_wrong_words(words, part):
     assert part in said
 
 
-def test_a_recording_of_other_options_is_not_gone_on_with(tmp_path):
-    record_pair(PAIR, tmp_path, {"batch_rows": 2})
-    assert record_pair(PAIR, tmp_path).kept == 1
-    same_inputs = replace(PAIR, options=(ROWS, SCALE, parity.Option("mode", "Of something.", "a")))
-    with pytest.raises(parity.InputError, match=r"of something else \(options differ\)"):
-        record_pair(same_inputs, tmp_path)
-
-
 SIZE = parity.Option("size", "Which.", "small", lambda text: {"small": "org/small"}[text])
 SIZED = replace(PAIR, options=(ROWS, SCALE, SIZE))
 

@@ -20,7 +20,7 @@ from parity.report.terminal import show
 from tests.commands import python
 from tests.reports import compare
 
-FRAMEWORKS = ("torch", "jax", "flax", "numpy", "pandas", "matplotlib")
+FRAMEWORKS = ("torch", "jax", "flax", "numpy", "pandas")
 
 
 def loaded(code, names):

@@ -342,7 +342,7 @@ def test_plain():
     pass
 
 def test_fixture(unused):
-    heavy = {"torch", "jax", "flax", "numpy", "pandas", "rich", "click", "jinja2", "matplotlib"}
+    heavy = {"torch", "jax", "flax", "numpy", "pandas", "rich", "click", "jinja2"}
     assert not heavy & set(sys.modules)
 """
     project.makepyfile(test_plain=source)

@@ -142,16 +142,6 @@ def test_the_folder(tmp_path):
     assert {path.name for path in (tmp_path / "new" / "run").iterdir()} == names
 
 
-def test_a_page_that_cannot_be_drawn_loses_no_figure(tmp_path, monkeypatch):
-    def fail(report):
-        raise ValueError("no such colour")
-
-    monkeypatch.setattr("parity.report.html.as_html", fail)
-    with pytest.raises(ValueError, match="no such colour"):
-        report_of(some_row()).write(tmp_path)
-    assert {"layers.csv", "report.json"} <= {path.name for path in tmp_path.iterdir()}
-
-
 @pytest.mark.parametrize(
     ("returned", "child_inputs", "own"),
     [(math.nan, 0.0, math.nan), (math.nan, 0.5, 0.5), (0.1, 0.0, 0.1), (0.1, 0.5, 0.5)],

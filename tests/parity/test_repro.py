@@ -194,19 +194,22 @@ def test_a_function_that_was_called_is_imported(tmp_path):
 
 
 def test_how_a_pair_makes_its_port():
-    repro = Repro(Fault("a", 0, "", "forward", "Conv", ""))
-    assert made_by_pair(repro, {"size": (8, 8), "config": None}, 7).making == (
+    assert made_by_pair({"size": (8, 8), "config": None}, 7) == (
         "options = {'size': (8, 8), 'config': None}\n"
         "reference = {name}.make_torch(options, 7)\n"
         "port = {name}.make_nnx(options, reference)"
     )
-    assert "which a script cannot spell" in made_by_pair(repro, {"when": object()}, 7).problem
+    with pytest.raises(Unshowable, match="which a script cannot spell"):
+        made_by_pair({"when": object()}, 7)
 
 
 def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
-    bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port(given['x'])", "", array, array)
-    made = made_by_pair(bare, {"config": "{size}.json"}, 0)
+    fault, making = (
+        Fault("a", 0, "", "forward", "Conv", ""),
+        made_by_pair({"config": "{size}.json"}, 0),
+    )
+    made = Repro(fault, "port(given['x'])", "", array, array, making=making)
     write_repro(made, tmp_path, "mine:PAIR")
     assert "options = {'config': '{size}.json'}" in (tmp_path / "repro.py").read_text()
 

@@ -23,7 +23,7 @@ NAN = math.nan
 
 
 def match(dtype="float32", **options):
-    leaf = Leaf("", Buffer(b"", 0, (3,), np.dtype(dtype)))
+    leaf = Leaf("", Buffer(b"", (3,), np.dtype(dtype)))
     return LeafMatch(leaf, leaf, **options)
 
 

@@ -4,6 +4,8 @@ Source: diffusers 0.42.1, `autoencoder_kl_cogvideox.py`. Attribute and argument 
 of every cache, are those of the source.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any, Unpack
 
 from flax import nnx
@@ -109,79 +111,13 @@ class ResnetBlock3D(Module):
         return add(x, inputs), new_cache
 
 
-class DownBlock3D(Module):
-    """Resnets, then a downsampler unless it is the last block.
-
-    Source: diffusers 0.42.1, `CogVideoXDownBlock3D`.
-    """
+class Block(Module):
+    """Resnets, then samplers if it has any: what a down, a mid and an up block have in common."""
 
     def __init__(
         self,
         in_channels: int,
         out_channels: int,
-        temb_channels: int,
-        dropout: float = 0.0,
-        num_layers: int = 1,
-        resnet_eps: float = 1e-6,
-        resnet_act_fn: str = "swish",
-        resnet_groups: int = 32,
-        add_downsample: bool = True,
-        downsample_padding: int = 0,
-        compress_time: bool = False,
-        pad_mode: str = "first",
-        **build: Unpack[Build],
-    ):
-        self.gradient_checkpointing = False
-        self.resnets = nnx.List(
-            ResnetBlock3D(
-                in_channels if i == 0 else out_channels,
-                out_channels,
-                dropout=dropout,
-                temb_channels=temb_channels,
-                groups=resnet_groups,
-                eps=resnet_eps,
-                non_linearity=resnet_act_fn,
-                pad_mode=pad_mode,
-                **build,
-            )
-            for i in range(num_layers)
-        )
-        self.downsamplers: nnx.List[Downsample3D] | None
-        if add_downsample:
-            sampler = Downsample3D(
-                out_channels,
-                out_channels,
-                padding=downsample_padding,
-                compress_time=compress_time,
-                **build,
-            )
-            self.downsamplers = nnx.List([sampler])
-        else:
-            self.downsamplers = None
-
-    def __call__(
-        self,
-        hidden_states: Video,
-        temb: Temb | None = None,
-        zq: Video | None = None,
-        conv_cache: Cache | None = None,
-    ) -> tuple[Float[Array, "b t2 h2 w2 c2"], Cache]:
-        """Return the output and the caches of the resnets."""
-        hidden_states, new_cache = _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
-        for downsampler in self.downsamplers or ():
-            hidden_states = downsampler(hidden_states)
-        return hidden_states, new_cache
-
-
-class MidBlock3D(Module):
-    """Resnets that change neither size nor channels.
-
-    Source: diffusers 0.42.1, `CogVideoXMidBlock3D`.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
         temb_channels: int,
         dropout: float = 0.0,
         num_layers: int = 1,
@@ -192,57 +128,7 @@ class MidBlock3D(Module):
         pad_mode: str = "first",
         **build: Unpack[Build],
     ):
-        self.gradient_checkpointing = False
-        self.resnets = nnx.List(
-            ResnetBlock3D(
-                in_channels,
-                in_channels,
-                dropout=dropout,
-                temb_channels=temb_channels,
-                groups=resnet_groups,
-                eps=resnet_eps,
-                non_linearity=resnet_act_fn,
-                spatial_norm_dim=spatial_norm_dim,
-                pad_mode=pad_mode,
-                **build,
-            )
-            for _ in range(num_layers)
-        )
-
-    def __call__(
-        self,
-        hidden_states: Video,
-        temb: Temb | None = None,
-        zq: Float[Array, "b tz hz wz cz"] | None = None,
-        conv_cache: Cache | None = None,
-    ) -> tuple[Video, Cache]:
-        """Return the output and the caches of the resnets."""
-        return _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
-
-
-class UpBlock3D(Module):
-    """Resnets with spatial norms, then an upsampler unless it is the last block.
-
-    Source: diffusers 0.42.1, `CogVideoXUpBlock3D`.
-    """
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        temb_channels: int,
-        dropout: float = 0.0,
-        num_layers: int = 1,
-        resnet_eps: float = 1e-6,
-        resnet_act_fn: str = "swish",
-        resnet_groups: int = 32,
-        spatial_norm_dim: int | None = 16,
-        add_upsample: bool = True,
-        upsample_padding: int = 1,
-        compress_time: bool = False,
-        pad_mode: str = "first",
-        **build: Unpack[Build],
-    ):
+        """Take PyTorch's arguments; the first resnet changes the channels."""
         self.gradient_checkpointing = False
         self.resnets = nnx.List(
             ResnetBlock3D(
@@ -259,18 +145,6 @@ class UpBlock3D(Module):
             )
             for i in range(num_layers)
         )
-        self.upsamplers: nnx.List[Upsample3D] | None
-        if add_upsample:
-            sampler = Upsample3D(
-                out_channels,
-                out_channels,
-                padding=upsample_padding,
-                compress_time=compress_time,
-                **build,
-            )
-            self.upsamplers = nnx.List([sampler])
-        else:
-            self.upsamplers = None
 
     def __call__(
         self,
@@ -280,20 +154,89 @@ class UpBlock3D(Module):
         conv_cache: Cache | None = None,
     ) -> tuple[Float[Array, "b t2 h2 w2 c2"], Cache]:
         """Return the output and the caches of the resnets."""
-        hidden_states, new_cache = _run_resnets(self, hidden_states, temb, zq, conv_cache or {})
-        for upsampler in self.upsamplers or ():
-            hidden_states = upsampler(hidden_states)
+        conv_cache = conv_cache or {}
+        new_cache: Cache = {}
+        for i, resnet in enumerate(self.resnets):
+            key = f"resnet_{i}"
+            hidden_states, new_cache[key] = call(
+                resnet, self.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
+            )
+        for sampler in self.samplers():
+            hidden_states = sampler(hidden_states)
         return hidden_states, new_cache
 
+    def samplers(self) -> Iterable[Any]:
+        """Return what changes the size behind the resnets."""
+        return ()
 
-def _run_resnets(
-    block: Any, hidden_states: Video, temb: Temb | None, zq: Video | None, conv_cache: Cache
-) -> tuple[Float[Array, "b t h w c2"], Cache]:
-    """Return the output of the block's resnets, and the caches of each."""
-    new_cache: Cache = {}
-    for i, resnet in enumerate(block.resnets):
-        key = f"resnet_{i}"
-        hidden_states, new_cache[key] = call(
-            resnet, block.gradient_checkpointing, hidden_states, temb, zq, conv_cache.get(key)
-        )
-    return hidden_states, new_cache
+
+class DownBlock3D(Block):
+    """Resnets, then a downsampler unless it is the last block.
+
+    Source: diffusers 0.42.1, `CogVideoXDownBlock3D`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        temb_channels: int,
+        *,
+        add_downsample: bool = True,
+        downsample_padding: int = 0,
+        compress_time: bool = False,
+        **options: Any,
+    ):
+        """Take PyTorch's arguments; `options` are those of `Block`."""
+        super().__init__(in_channels, out_channels, temb_channels, **options)
+        sampler = partial(Downsample3D, padding=downsample_padding, compress_time=compress_time)
+        self.downsamplers = _sampler(sampler, out_channels, options) if add_downsample else None
+
+    def samplers(self) -> Iterable[Any]:
+        """Return the downsampler, if there is one."""
+        return self.downsamplers or ()
+
+
+class MidBlock3D(Block):
+    """Resnets that change neither size nor channels.
+
+    Source: diffusers 0.42.1, `CogVideoXMidBlock3D`.
+    """
+
+    def __init__(self, in_channels: int, temb_channels: int, **options: Any):
+        """Take PyTorch's arguments; `options` are those of `Block`."""
+        super().__init__(in_channels, in_channels, temb_channels, **options)
+
+
+class UpBlock3D(Block):
+    """Resnets with spatial norms, then an upsampler unless it is the last block.
+
+    Source: diffusers 0.42.1, `CogVideoXUpBlock3D`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        temb_channels: int,
+        *,
+        spatial_norm_dim: int | None = 16,
+        add_upsample: bool = True,
+        upsample_padding: int = 1,
+        compress_time: bool = False,
+        **options: Any,
+    ):
+        """Take PyTorch's arguments; `options` are those of `Block`."""
+        options["spatial_norm_dim"] = spatial_norm_dim
+        super().__init__(in_channels, out_channels, temb_channels, **options)
+        sampler = partial(Upsample3D, padding=upsample_padding, compress_time=compress_time)
+        self.upsamplers = _sampler(sampler, out_channels, options) if add_upsample else None
+
+    def samplers(self) -> Iterable[Any]:
+        """Return the upsampler, if there is one."""
+        return self.upsamplers or ()
+
+
+def _sampler(kind: Any, channels: int, options: dict[str, Any]) -> nnx.List[Any]:
+    build = {name: options[name] for name in Build.__annotations__}
+    return nnx.List([kind(channels, channels, **build)])

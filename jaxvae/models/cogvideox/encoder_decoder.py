@@ -3,7 +3,7 @@
 Source: diffusers 0.42.1, `autoencoder_kl_cogvideox.py`.
 """
 
-from typing import Unpack
+from typing import Any, Unpack
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -17,6 +17,16 @@ from jaxvae.models.cogvideox.causal_convolution import CausalConv3d
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.cogvideox.spatial_norm import SpatialNorm3D
 from jaxvae.run.steps import Video
+
+
+def _resnet_options(config: CogVideoXVAEConfig, build: Build) -> dict[str, Any]:
+    return {
+        "temb_channels": 0,
+        "resnet_eps": config.norm_eps,
+        "resnet_act_fn": config.act_fn,
+        "resnet_groups": config.norm_num_groups,
+        **build,
+    }
 
 
 class Encoder3D(Module):
@@ -36,7 +46,7 @@ class Encoder3D(Module):
     ):
         """Build from the model's configuration; `dropout` and `pad_mode` are not part of it."""
         channels = config.block_out_channels
-        groups = config.norm_num_groups
+        groups, resnets = config.norm_num_groups, _resnet_options(config, build)
         self.conv_in = CausalConv3d(config.in_channels, channels[0], 3, pad_mode=pad_mode, **build)
         self.down_blocks = nnx.List[DownBlock3D]([])
         for i in range(len(channels)):
@@ -44,27 +54,19 @@ class Encoder3D(Module):
                 DownBlock3D(
                     channels[max(i - 1, 0)],
                     channels[i],
-                    temb_channels=0,
                     dropout=dropout,
                     num_layers=config.layers_per_block,
-                    resnet_eps=config.norm_eps,
-                    resnet_act_fn=config.act_fn,
-                    resnet_groups=groups,
                     add_downsample=i < len(channels) - 1,
                     compress_time=i < config.time_levels,
-                    **build,
+                    **resnets,
                 )
             )
         self.mid_block = MidBlock3D(
             channels[-1],
-            temb_channels=0,
             dropout=dropout,
             num_layers=2,
-            resnet_eps=config.norm_eps,
-            resnet_act_fn=config.act_fn,
-            resnet_groups=groups,
             pad_mode=pad_mode,
-            **build,
+            **resnets,
         )
         self.norm_out = GroupNorm(groups, channels[-1], eps=1e-6, dtype=build["dtype"])
         self.conv_act = SiLU()
@@ -106,19 +108,15 @@ class Decoder3D(Module):
     ):
         """Build from the model's configuration; `dropout` and `pad_mode` are not part of it."""
         channels = config.block_out_channels[::-1]
-        groups = config.norm_num_groups
-        latent = config.latent_channels
+        groups, latent = config.norm_num_groups, config.latent_channels
+        resnets = _resnet_options(config, build)
         self.conv_in = CausalConv3d(latent, channels[0], 3, pad_mode=pad_mode, **build)
         self.mid_block = MidBlock3D(
             channels[0],
-            temb_channels=0,
             num_layers=2,
-            resnet_eps=config.norm_eps,
-            resnet_act_fn=config.act_fn,
-            resnet_groups=groups,
             spatial_norm_dim=latent,
             pad_mode=pad_mode,
-            **build,
+            **resnets,
         )
         self.up_blocks = nnx.List[UpBlock3D]([])
         for i in range(len(channels)):
@@ -126,17 +124,13 @@ class Decoder3D(Module):
                 UpBlock3D(
                     channels[max(i - 1, 0)],
                     channels[i],
-                    temb_channels=0,
                     dropout=dropout,
                     num_layers=config.layers_per_block + 1,
-                    resnet_eps=config.norm_eps,
-                    resnet_act_fn=config.act_fn,
-                    resnet_groups=groups,
                     spatial_norm_dim=latent,
                     add_upsample=i < len(channels) - 1,
                     compress_time=i < config.time_levels,
                     pad_mode=pad_mode,
-                    **build,
+                    **resnets,
                 )
             )
         self.norm_out = SpatialNorm3D(channels[-1], latent, groups, **build)

@@ -54,4 +54,5 @@ class Attention(Module):
         x = attend(query, key, value, precision)[:, :, 0]
         for step in self.to_out:
             x = step(x)
-        return add(x.reshape(hidden_states.shape), hidden_states)
+        output: Array = add(x.reshape(hidden_states.shape), hidden_states)
+        return output

@@ -5,7 +5,7 @@ to all of them alike are left out: no time embedding, no output scale, no dropou
 """
 
 from itertools import pairwise
-from typing import Any, ClassVar, Unpack
+from typing import ClassVar, Unpack
 
 from flax import nnx
 from jaxtyping import Array, Float
@@ -52,7 +52,8 @@ class ResnetBlock2D(Module):
         x = self.conv2(self.dropout(self.nonlinearity(self.norm2(x))))
         if self.conv_shortcut is not None:
             input_tensor = self.conv_shortcut(input_tensor)
-        return add(input_tensor, x)
+        output: Array = add(input_tensor, x)
+        return output
 
 
 class Resnets(Module):
@@ -76,6 +77,7 @@ class Resnets(Module):
         add_sampler: bool = True,
         **build: Unpack[Build],
     ):
+        self.gradient_checkpointing = False
         channels = [in_channels] + [out_channels] * num_layers
         self.resnets = nnx.List(
             ResnetBlock2D(*pair, resnet_groups, resnet_act_fn, **build)
@@ -91,9 +93,9 @@ class Resnets(Module):
     def __call__(self, hidden_states: Image) -> Float[Array, "b h2 w2 c2"]:
         """Return the output, larger or smaller."""
         for i, resnet in enumerate(self.resnets):
-            hidden_states = resnet(hidden_states)
+            hidden_states = call(resnet, self.gradient_checkpointing, hidden_states)
             if self.attends:
-                hidden_states = self.attentions[i](hidden_states)
+                hidden_states = call(self.attentions[i], self.gradient_checkpointing, hidden_states)
         for sampler in getattr(self, self.samplers) or ():
             hidden_states = sampler(hidden_states)
         return hidden_states
@@ -149,8 +151,7 @@ class UNetMidBlock2D(Module):
     def __call__(self, hidden_states: Image) -> Image:
         """Return the output, of the same size."""
         first, second = self.resnets
-        x = first(hidden_states)
-        for attention in self.attentions:
-            x = attention(x)
-        output: Any = call(second, self.gradient_checkpointing, x)
-        return output
+        x: Image = hidden_states
+        for step in (first, *self.attentions, second):
+            x = call(step, self.gradient_checkpointing, x)
+        return x

@@ -16,7 +16,6 @@ from jaxvae.layers.scopes import Module
 from jaxvae.models.kl import blocks
 from jaxvae.models.kl.attention import Image
 from jaxvae.models.kl.config import KLVAEConfig
-from jaxvae.run.gradient_checkpointing import call
 
 
 class Encoder(Module):
@@ -25,7 +24,6 @@ class Encoder(Module):
     def __init__(self, config: KLVAEConfig, **build: Unpack[Build]):
         """Build from the model's configuration."""
         channels = config.block_out_channels
-        self.gradient_checkpointing = False
         self.conv_in = Conv2d(config.in_channels, channels[0], 3, padding=1, **build)
         self.down_blocks = _blocks(
             config, config.down_block_types, channels, config.layers_per_block, build
@@ -39,7 +37,7 @@ class Encoder(Module):
         """Return the moments."""
         sample = self.conv_in(sample)
         for block in (*self.down_blocks, self.mid_block):
-            sample = call(block, self.gradient_checkpointing, sample)
+            sample = block(sample)
         return self.conv_out(self.conv_act(self.conv_norm_out(sample)))
 
 
@@ -52,7 +50,6 @@ class Decoder(Module):
     def __init__(self, config: KLVAEConfig, **build: Unpack[Build]):
         """Build from the model's configuration."""
         channels = config.block_out_channels[::-1]
-        self.gradient_checkpointing = False
         self.conv_in = Conv2d(config.latent_channels, channels[0], 3, padding=1, **build)
         self.mid_block = _mid_block(config, build)
         self.up_blocks = _blocks(
@@ -66,7 +63,7 @@ class Decoder(Module):
         """Return the image."""
         sample = self.conv_in(sample)
         for block in (self.mid_block, *self.up_blocks):
-            sample = call(block, self.gradient_checkpointing, sample)
+            sample = block(sample)
         return self.conv_out(self.conv_act(self.conv_norm_out(sample)))
 
 

@@ -5,6 +5,7 @@ by an earlier port or are easily made: see the names.
 """
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -13,79 +14,65 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxvae.layers.resize import nearest_resize
-from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, Right, ends, made, norm, shortcuts
+from jaxvae.pairs.mistakes import ACTIVATIONS, NORMS, ends, made, norm, shortcuts
 from parity import Mistake
 
-
-def _in_front(module: Any, conv_cache: Any, inputs: Array) -> Any:
-    first = jnp.repeat(inputs[:, :1], module.time_pad, axis=1)
-    return first if conv_cache is None else conv_cache
+Wrong = Callable[..., Any]
+Change = Callable[[Array], Any]
 
 
-def _zeros_in_front(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    if conv_cache is not None:
-        return right(inputs, conv_cache=conv_cache)
-    zeros = jnp.zeros_like(jnp.repeat(inputs[:, :1], module.time_pad, axis=1))
-    return module.conv(jnp.concatenate([zeros, inputs], 1)), _cache(module, None, inputs)
+def _causal(
+    lay: Callable[[Array, Array, Array], list[Array]] = lambda past, first, x: [past, x],
+    kept: Callable[[Array, int], Array] = lambda frames, count: frames[:, -count:],
+    convolve: Callable[[Any, Array], Any] = lambda conv, x: conv(x),
+) -> Wrong:
+    """A causal convolution that lays other frames before and behind its input, or keeps others.
+
+    `past` are the frames in front, in a first chunk `first`: its first frame, repeated.
+    """
+
+    def wrong(module: Any, right: Wrong, inputs: Array, conv_cache: Any = None) -> Any:
+        first = jnp.repeat(inputs[:, :1], module.time_pad, axis=1)
+        past = first if conv_cache is None else conv_cache
+        frames = jnp.concatenate(lay(past, first, inputs), axis=1)
+        cache = kept(jnp.concatenate([past, inputs], axis=1), module.time_pad)
+        return convolve(module.conv, frames), cache
+
+    return wrong
 
 
-def _padded_behind(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    longer = jnp.concatenate([inputs, _in_front(module, conv_cache, inputs)], axis=1)
-    return module.conv(longer), _cache(module, conv_cache, inputs)
+def _zeros_in_front(past: Array, first: Array, x: Array) -> list[Array]:
+    return [jnp.zeros_like(first) if past is first else past, x]
 
 
-def _padded_on_both_sides(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    front, half = _in_front(module, conv_cache, inputs), module.time_pad // 2
-    behind = jnp.repeat(inputs[:, -1:], half, axis=1)
-    longer = jnp.concatenate([front[:, half:], inputs, behind], axis=1)
-    return module.conv(longer), _cache(module, conv_cache, inputs)
+def _on_both_sides(past: Array, first: Array, x: Array) -> list[Array]:
+    half = first.shape[1] // 2
+    return [past[:, half:], x, jnp.repeat(x[:, -1:], half, axis=1)]
 
 
-def _cache(module: Any, conv_cache: Any, inputs: Array) -> Array:
-    front = _in_front(module, conv_cache, inputs)
-    return jnp.concatenate([front, inputs], axis=1)[:, -module.time_pad :]
+def _first_frame(frames: Array, count: int) -> Array:
+    return jnp.repeat(frames[:, count : count + 1], count, axis=1)
 
 
-def _edge_in_space(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    pads = [(n, n) for n in module.conv.padding]
-    longer = jnp.concatenate([_in_front(module, conv_cache, inputs), inputs], axis=1)
-    padded = jnp.pad(longer, ((0, 0), *pads, (0, 0)), mode="edge")
-    inner = tuple(slice(n, -n or None) for n, _ in pads)
-    output = module.conv(padded)
-    return output[:, inner[0], inner[1], inner[2]], _cache(module, conv_cache, inputs)
+def _edge_in_space(conv: Any, x: Array) -> Any:
+    pads = [(n, n) for n in conv.padding]
+    output = conv(jnp.pad(x, ((0, 0), *pads, (0, 0)), mode="edge"))
+    return output[:, *(slice(n, -n or None) for n, _ in pads)]
 
 
-def _no_cache(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    return right(inputs, conv_cache=None)
-
-
-def _cache_in_opposite_order(
-    module: Any, right: Right, inputs: Array, conv_cache: Any = None
-) -> Any:
-    return right(inputs, conv_cache=None if conv_cache is None else conv_cache[:, ::-1])
-
-
-def _cache_one_frame_early(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    output, _ = right(inputs, conv_cache=conv_cache)
-    longer = jnp.concatenate([_in_front(module, conv_cache, inputs), inputs], axis=1)
-    return output, longer[:, -module.time_pad - 1 : -1]
-
-
-def _stale_cache(module: Any, right: Right, inputs: Array, conv_cache: Any = None) -> Any:
-    output, cache = right(inputs, conv_cache=conv_cache)
-    return output, jnp.repeat(inputs[:, :1], module.time_pad, axis=1) + 0 * cache
+def _apart(x: Array) -> bool:
+    return x.shape[1] > 1 and x.shape[1] % 2 == 1
 
 
 def _resized(f: Array, zq: Array) -> Any:
-    apart = f.shape[1] > 1 and f.shape[1] % 2 == 1
-    return nearest_resize(zq, f.shape[1:4], first_apart=apart)
+    return nearest_resize(zq, f.shape[1:4], first_apart=_apart(f))
 
 
 def _resized_smoothly(f: Array, zq: Array) -> Any:
     def resize(x: Array, frames: int) -> Any:
-        return jax.image.resize(x, (x.shape[0], frames, *f.shape[2:4], x.shape[-1]), "linear")
+        return jax.image.resize(x, (len(x), frames, *f.shape[2:4], x.shape[-1]), "linear")
 
-    if f.shape[1] > 1 and f.shape[1] % 2 == 1:
+    if _apart(f):
         parts = [resize(zq[:, :1], 1), resize(zq[:, 1:], f.shape[1] - 1)]
         return jnp.concatenate(parts, axis=1)
     return resize(zq, f.shape[1])
@@ -94,162 +81,149 @@ def _resized_smoothly(f: Array, zq: Array) -> Any:
 def _spatial(
     resize: Callable[[Array, Array], Any] = _resized,
     combine: Callable[..., Any] = lambda normed, scale, shift, f: normed * scale + shift,
-) -> Callable[..., Any]:
+) -> Wrong:
     """A spatial norm that resizes the latent otherwise, or combines otherwise what it has."""
 
-    def mistaken(module: Any, right: Right, f: Array, zq: Array, conv_cache: Any = None) -> Any:
+    def wrong(module: Any, right: Wrong, f: Array, zq: Array, conv_cache: Any = None) -> Any:
         zq = resize(f, zq)
         scale, one = module.conv_y(zq)
         shift, other = module.conv_b(zq)
         output = combine(module.norm_layer(f), scale, shift, f)
         return output, {"conv_y": one, "conv_b": other}
 
-    return mistaken
+    return wrong
 
 
-def _residual(combine: Callable[[Array, Array], Array]) -> Callable[..., Any]:
-    def mistaken(
-        module: Any, right: Right, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
+def _residual(combine: Callable[[Array, Array], Array]) -> Wrong:
+    def wrong(
+        module: Any, right: Wrong, inputs: Array, temb: Any, zq: Any, conv_cache: Any = None
     ) -> Any:
         output, cache = right(inputs, temb, zq, conv_cache=conv_cache)
         shortcut = inputs if module.conv_shortcut is None else module.conv_shortcut(inputs)
         return combine(output - shortcut, shortcut), cache
 
-    return mistaken
+    return wrong
 
 
-def _pool(module: Any, x: Array, pairs: Callable[[Array], Array]) -> Array:
-    """The downsampler with another mean of pairs, (b, t, 2, h, w, c) to (b, t, h, w, c)."""
+def _pooled(x: Array, mean: Change = lambda pairs: jnp.mean(pairs, axis=2)) -> Array:
+    """Frames pooled by another mean of pairs, (b, t, 2, h, w, c) to (b, t, h, w, c)."""
     odd = x.shape[1] % 2
-    joined = x[:, odd:].reshape(x.shape[0], x.shape[1] // 2, 2, *x.shape[2:])
-    return jnp.concatenate([x[:, :odd], pairs(joined)], axis=1)
+    pairs = x[:, odd:].reshape(x.shape[0], x.shape[1] // 2, 2, *x.shape[2:])
+    return jnp.concatenate([x[:, :odd], mean(pairs)], axis=1)
 
 
-def _down(module: Any, x: Array, pads: tuple[tuple[int, int], ...], mode: str = "constant") -> Any:
-    x = jnp.pad(x, ((0, 0), (0, 0), *pads, (0, 0)), mode=mode)
-    frames = module.conv(x.reshape(-1, *x.shape[2:]))
-    return frames.reshape(*x.shape[:2], *frames.shape[1:])
-
-
-END = ((0, 1), (0, 1))
-
-
-def _pooled(pairs: Callable[[Array], Array]) -> Callable[..., Any]:
-    return lambda module, right, x: _down(module, _pool(module, x, pairs), END)
-
-
-def _pooled_without_transpose(module: Any, right: Right, x: Array) -> Any:
+def _pooled_without_transpose(x: Array) -> Array:
     b, t, h, w, c = x.shape
     mixed = x.reshape(b * h * w, t, c)
     rest = mixed[:, t % 2 :].reshape(b * h * w, t // 2, 2, c).mean(2)
-    mixed = jnp.concatenate([mixed[:, : t % 2], rest], axis=1)
-    return _down(module, mixed.reshape(b, -1, h, w, c), END)
+    return jnp.concatenate([mixed[:, : t % 2], rest], axis=1).reshape(b, -1, h, w, c)
 
 
-def _last_frame_apart(module: Any, right: Right, x: Array) -> Any:
-    if x.shape[1] % 2 == 0:
-        return right(x)
-    even = _pool(module, x[:, :-1], lambda pairs: jnp.mean(pairs, axis=2))
-    return _down(module, jnp.concatenate([even, x[:, -1:]], axis=1), END)
+def _last_frame_apart(x: Array) -> Any:
+    end = x.shape[1] - x.shape[1] % 2
+    return jnp.concatenate([_pooled(x[:, :end]), x[:, end:]], axis=1)
 
 
-def _padded_down(pads: tuple[tuple[int, int], ...], mode: str = "constant") -> Callable[..., Any]:
-    def mistaken(module: Any, right: Right, x: Array) -> Any:
-        if module.compress_time:
-            x = _pool(module, x, lambda pairs: jnp.mean(pairs, axis=2))
-        return _down(module, x, pads, mode)
-
-    return mistaken
-
-
-def _up(module: Any, x: Array) -> Any:
-    frames = module.conv(x.reshape(-1, *x.shape[2:]))
+def _frame_by_frame(conv: Any, x: Array) -> Any:
+    frames = conv(x.reshape(-1, *x.shape[2:]))
     return frames.reshape(*x.shape[:2], *frames.shape[1:])
 
 
-def _larger(module: Any, x: Array) -> tuple[int, int, int]:
-    frames = x.shape[1]
-    if module.compress_time and frames > 1:
-        frames = 2 * frames - frames % 2
-    return frames, 2 * x.shape[2], 2 * x.shape[3]
+def _down(
+    pool: Change = _pooled, before: int = 0, behind: int = 1, mode: str = "constant"
+) -> Wrong:
+    """A downsampler that pools frames otherwise, or pads height and width otherwise."""
+
+    def wrong(module: Any, right: Wrong, x: Array) -> Any:
+        pads = ((0, 0), (0, 0), (before, behind), (before, behind), (0, 0))
+        return _frame_by_frame(module.conv, jnp.pad(pool(x), pads, mode=mode))
+
+    return wrong
 
 
-def _upsampled_as_one(module: Any, right: Right, x: Array) -> Any:
-    return _up(module, nearest_resize(x, _larger(module, x)))
+def _up(enlarge: Callable[[Array, tuple[int, int, int]], Any]) -> Wrong:
+    """An upsampler that brings (b, t, h, w, c) to another t, h and w otherwise."""
+
+    def wrong(module: Any, right: Wrong, x: Array) -> Any:
+        frames = 2 * x.shape[1] - x.shape[1] % 2
+        return _frame_by_frame(module.conv, enlarge(x, (frames, 2 * x.shape[2], 2 * x.shape[3])))
+
+    return wrong
 
 
-def _upsampled(enlarge: Callable[[Array], Any]) -> Callable[..., Any]:
-    """An upsampler that doubles height and width otherwise."""
-
-    def mistaken(module: Any, right: Right, x: Array) -> Any:
-        frames, *_ = _larger(module, x)
-        apart = frames > x.shape[1] and x.shape[1] % 2 == 1
-        return _up(module, enlarge(nearest_resize(x, (frames, *x.shape[2:4]), first_apart=apart)))
-
-    return mistaken
+def _longer(x: Array, size: tuple[int, int, int]) -> Any:
+    return nearest_resize(x, (size[0], *x.shape[2:4]), first_apart=_apart(x))
 
 
-def _smoothly(x: Array) -> Any:
-    b, t, h, w, c = x.shape
-    return jax.image.resize(x, (b, t, 2 * h, 2 * w, c), "linear")
+def _enlarged_smoothly(x: Array, size: tuple[int, int, int]) -> Any:
+    return jax.image.resize(_longer(x, size), (len(x), *size, x.shape[-1]), "linear")
 
 
-_compresses, _looks_back = attrgetter("compress_time"), attrgetter("time_pad")
-_EACH_FRAME = norm(lambda rank: (*range(2, rank - 2), rank - 1))
-_TILED = _upsampled(lambda x: jnp.tile(x, (1, 1, 2, 2, 1)))
-_SHIFT_AS_SCALE = _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale)
-_NOT_NORMALISED = _spatial(combine=lambda normed, scale, shift, f: f * scale + shift)
-_AS_ONE = _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4]))
+_PARTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "causal": ("CausalConv3d", attrgetter("time_pad")),
+    "norm": ("GroupNorm", lambda norm: True),
+    "spatial norm": ("SpatialNorm3D", lambda norm: True),
+    "down": ("Downsample3D", attrgetter("compress_time")),
+    "up": ("Upsample3D", attrgetter("compress_time")),
+}
+"""By the first word of a mistake, the class that it is made in, and in which modules of it."""
 
-MISTAKES: tuple[Mistake, ...] = (
-    *made(
-        ("CausalConv3d",),
-        ("causal: zeros in front", "padding", _zeros_in_front),
-        ("causal: padded behind", "causal_side", _padded_behind),
-        ("causal: padded on both sides", "causal_side", _padded_on_both_sides),
-        ("causal: edge instead of zeros", "padding", _edge_in_space),
-        ("causal: cache dropped", "cache", _no_cache),
-        ("causal: cache in opposite order", "cache", _cache_in_opposite_order),
-        ("causal: cache one frame early", "cache", _cache_one_frame_early),
-        ("causal: cache of the first frame", "cache", _stale_cache),
-        where=_looks_back,
+_KNOWN: dict[str, tuple[str, Wrong]] = {
+    "causal: zeros in front": ("padding", _causal(_zeros_in_front)),
+    "causal: padded behind": ("causal_side", _causal(lambda past, first, x: [x, past])),
+    "causal: padded on both sides": ("causal_side", _causal(_on_both_sides)),
+    "causal: edge instead of zeros": ("padding", _causal(convolve=_edge_in_space)),
+    "causal: cache dropped": ("cache", _causal(lambda past, first, x: [first, x])),
+    "causal: cache in opposite order": ("cache", _causal(lambda past, _, x: [past[:, ::-1], x])),
+    "causal: cache one frame early": ("cache", _causal(kept=lambda x, n: x[:, -n - 1 : -1])),
+    "causal: cache of the first frame": ("cache", _causal(kept=_first_frame)),
+    "norm: statistics of each frame": (
+        "norm_axes",
+        norm(lambda rank: (*range(2, rank - 2), rank - 1)),
     ),
+    "spatial norm: first frame not apart": (
+        "resize glue",
+        _spatial(lambda f, zq: nearest_resize(zq, f.shape[1:4])),
+    ),
+    "spatial norm: resized smoothly": ("resize", _spatial(_resized_smoothly)),
+    "spatial norm: scale and shift exchanged": (
+        "glue",
+        _spatial(combine=lambda normed, scale, shift, f: normed * shift + scale),
+    ),
+    "spatial norm: not normalised": (
+        "glue",
+        _spatial(combine=lambda normed, scale, shift, f: f * scale + shift),
+    ),
+    "down: pooled without the transpose": ("reshape_order", _down(_pooled_without_transpose)),
+    "down: every second frame": ("pooling", _down(partial(_pooled, mean=lambda x: x[:, :, 0]))),
+    "down: maximum of pairs": ("pooling", _down(partial(_pooled, mean=partial(jnp.max, axis=2)))),
+    "down: sum of pairs": (
+        "pooling scale_or_offset",
+        _down(partial(_pooled, mean=partial(jnp.sum, axis=2))),
+    ),
+    "down: last frame apart": ("pooling glue", _down(_last_frame_apart)),
+    "down: padded in front": ("padding", _down(before=1, behind=0)),
+    "down: padded on both sides": ("padding", _down(before=1)),
+    "down: edge instead of zeros": ("padding", _down(mode="edge")),
+    "up: first frame not apart": ("resize glue", _up(nearest_resize)),
+    "up: resized smoothly": ("resize", _up(_enlarged_smoothly)),
+    "up: tiled": (
+        "reshape_order resize",
+        _up(lambda x, size: jnp.tile(_longer(x, size), (1, 1, 2, 2, 1))),
+    ),
+}
+
+
+def _mistakes(name: str, causes: str, wrong: Wrong) -> tuple[Mistake, ...]:
+    kind, where = _PARTS[name.partition(":")[0]]
+    return made((kind,), (name, causes, wrong), where=where)
+
+
+MISTAKES = (
+    *(mistake for name, known in _KNOWN.items() for mistake in _mistakes(name, *known)),
     *NORMS,
-    *made(("GroupNorm",), ("norm: statistics of each frame", "norm_axes", _EACH_FRAME)),
-    *made(
-        ("SpatialNorm3D",),
-        ("spatial norm: first frame not apart", "resize glue", _AS_ONE),
-        ("spatial norm: resized smoothly", "resize", _spatial(_resized_smoothly)),
-        ("spatial norm: scale and shift exchanged", "glue", _SHIFT_AS_SCALE),
-        ("spatial norm: not normalised", "glue", _NOT_NORMALISED),
-    ),
     *ACTIVATIONS,
     *shortcuts(("ResnetBlock3D",), _residual),
-    *made(
-        ("Downsample3D",),
-        ("down: pooled without the transpose", "reshape_order", _pooled_without_transpose),
-        ("down: every second frame", "pooling", _pooled(lambda x: x[:, :, 0])),
-        ("down: maximum of pairs", "pooling", _pooled(lambda x: jnp.max(x, 2))),
-        ("down: sum of pairs", "pooling scale_or_offset", _pooled(lambda x: jnp.sum(x, 2))),
-        ("down: last frame apart", "pooling glue", _last_frame_apart),
-        where=_compresses,
-    ),
-    *made(
-        ("Downsample3D",),
-        ("down: padded in front", "padding", _padded_down(((1, 0), (1, 0)))),
-        ("down: padded on both sides", "padding", _padded_down(((1, 1), (1, 1)))),
-        ("down: edge instead of zeros", "padding", _padded_down(END, "edge")),
-    ),
-    *made(
-        ("Upsample3D",),
-        ("up: first frame not apart", "resize glue", _upsampled_as_one),
-        where=_compresses,
-    ),
-    *made(
-        ("Upsample3D",),
-        ("up: resized smoothly", "resize", _upsampled(_smoothly)),
-        ("up: tiled", "reshape_order resize", _TILED),
-    ),
     *ends("AutoencoderKLCogVideoX"),
 )
-"""In the order of the model's parts."""
+"""Those of this model's own parts first."""

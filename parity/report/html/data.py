@@ -1,11 +1,16 @@
-"""Rows and calls as plain values, which the page's script gets."""
+"""Data of the page for its script: rows, calls of the chart, error maps."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from parity.report.cells import COLUMNS, record
+from parity.core.codec import plain
+from parity.core.error_map import EDGES
+from parity.core.metrics import roundoff
+from parity.core.verdicts import Row
+from parity.report.cells import COLUMNS, NUMERIC, cells
 from parity.report.contents import Contents
-from parity.report.html.drift import Drift
+from parity.report.table import grouped, largest, worst
 
 SHOWN = (
     *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2"),
@@ -14,35 +19,50 @@ SHOWN = (
 """The columns of the page's table; the others show for a row that is opened. `child_inputs` is
 there only if those of some call are wrong."""
 
-TEXT = frozenset(
-    {"rung", "case", "path", "nnx_path", "kind", "leaf", "shape", "dtype"}
-    | {"grade", "verdict", "worst_index"}
-)
-"""The columns that hold no numbers."""
 
-
-def page_data(report: Contents, drift: Drift) -> dict[str, Any]:
-    """Columns, rows with their child inputs and why they have their verdict, calls of the chart."""
+def page_data(report: Contents) -> dict[str, Any]:
+    """Columns and rows of the table, calls and faults of the chart, error maps by fault."""
     wrong = any(row.child_inputs for row in report.rows)
-    return {
+    calls = grouped(report.rows, _call)
+    places = {call: at for at, call in enumerate(calls)}
+    first = {_call(row): at for at, row in reversed([*enumerate(report.rows)])}
+    document = {
         "columns": [*COLUMNS, "child_inputs", "reason"],
-        "numeric": [*(name for name in COLUMNS if name not in TEXT), "child_inputs"],
+        "numeric": NUMERIC,
         "shown": [name for name in SHOWN if wrong or name != "child_inputs"],
         "rows": [
-            [*map(_plain, (*record(row).values(), row.child_inputs or math.nan)), row.reason]
-            for row in report.rows
+            [*cells(row).values(), row.child_inputs or math.nan, row.reason] for row in report.rows
         ],
-        "calls": [
-            [point.row, *map(_plain, (point.free, point.inclusive, point.exclusive, point.floor))]
-            for point in drift.points
-        ],
+        "calls": [[first[call], *_errors(rows)] for call, rows in calls.items()],
+        "measured": sum(
+            any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows)
+            for rows in calls.values()
+        ),
+        "faults": [places.get((x.case, x.path, x.call)) for x in report.faults],
+        "maps": {number: fault.error_map for number, fault in enumerate(report.faults, 1)},
+        "edges": EDGES,
     }
+    found: dict[str, Any] = _brief(plain(document))
+    return found
 
 
-def _plain(value: Any) -> Any:
-    """Four digits, and words for what JSON has no number for."""
-    if not isinstance(value, float):
-        return value
-    if math.isnan(value):
-        return None
-    return float(f"{value:.4g}") if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+def _call(row: Row) -> tuple[str, str, int]:
+    return row.case, row.path, row.call
+
+
+def _errors(rows: Sequence[Row]) -> tuple[float, ...]:
+    """The worst of a call: its free-running, inclusive and local error, and what R is measured in,
+    the distance of the reference from float64, at least four roundings.
+    """
+    floors = [row.exclusive.floor_rel_l2 for row in rows if row.exclusive]
+    floor = largest([*floors, *(4 * roundoff(row.dtype) or math.nan for row in rows)])
+    return (*worst(rows)[:3], floor)
+
+
+def _brief(value: Any) -> Any:
+    """The value with four digits of each number."""
+    if isinstance(value, dict):
+        return {key: _brief(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return list(map(_brief, value))
+    return float(f"{value:.4g}") if isinstance(value, float) else value

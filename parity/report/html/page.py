@@ -3,26 +3,26 @@
 import base64
 import hashlib
 import re
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.html.data import page_data
-from parity.report.html.drift import Point, drift
-from parity.report.html.error_maps import pictures
 from parity.report.modules import module_tree
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
     fault_place,
     fault_reason,
+    kind_cells,
+    ladder_cells,
     number,
+    plain,
     sections,
-    summary_cells,
 )
-from parity.report.table import by_kind, summarise
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -50,31 +50,25 @@ def environment() -> "Environment":
 
 
 def as_html(report: Contents) -> str:
-    """One document, with its style, script, pictures and data: it opens without a network.
+    """One document, with its style, script and data: it opens without a network.
 
-    What is not escaped is our own: style, script, and pictures, which hold no text of a report.
+    What is not escaped holds no text of a report: style and script, ours and uPlot's.
     """
     env = environment()
-    chart = drift(report.rows, report.faults)
-    script = _source(env, "page.js")
+    scripts = ("uplot/uPlot.iife.min.js", "page.js", "charts.js")
+    script = "".join(_source(name) for name in scripts)
     return env.get_template("page.html").render(
         report=report,
-        style=Markup(_source(env, "page.css")),
+        style=Markup(_source("uplot/uPlot.min.css") + _source("page.css")),
         script=Markup(script),
-        script_hash=_hash(script),
-        data=page_data(report, chart),
-        drift=chart,
-        drift_svg=Markup(chart.svg),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        data=page_data(report),
         root=module_tree(report),
-        pictures=_pictures(report),
-        rungs=[summary_cells(line) for line in summarise(report.rows, report.rungs)],
+        rungs=ladder_cells(report),
         grade_key=GRADE_KEY,
-        kinds=[summary_cells(line) for line in by_kind(report.rows)],
+        kinds=kind_cells(report),
         bounded_key=BOUNDED_KEY,
         sections={section.title: section.lines for section in reversed(sections(report))},
-        calls=len(chart.points),
-        measured=sum(point.measured for point in chart.points),
-        start=next((i for i, point in enumerate(chart.points) if _is_of(point, report)), 0),
     )
 
 
@@ -82,37 +76,12 @@ def as_notebook(report: Contents) -> str:
     """Verdict, ladder and faults as a piece of a notebook: no script, a style that touches nothing
     else, the notebook's colours.
     """
-    rungs = [summary_cells(line) for line in summarise(report.rows, report.rungs)]
     template = environment().get_template("notebook.html")
-    return template.render(report=report, rungs=rungs, listed=LISTED)
+    return template.render(report=report, rungs=ladder_cells(report), listed=LISTED)
 
 
-def _is_of(point: Point, report: Contents) -> bool:
-    """True for the call of the first fault."""
-    first = report.first_fault
-    return first is not None and (
-        (point.case, point.path, point.call) == (first.case, first.path, first.call)
-    )
-
-
-def _source(env: "Environment", name: str) -> str:
-    assert env.loader is not None
-    text, _, _ = env.loader.get_source(env, name)
-    return f"\n{text}"
-
-
-def _hash(script: str) -> str:
-    """Digest by which the page's policy knows its script: no other runs."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _pictures(report: Contents) -> dict[int, Any]:
-    """The pictures of faults by number, as far as they have some."""
-    return {
-        at: Markup(pictures(fault.error_map, f"fault-{at}"))
-        for at, fault in enumerate(report.faults, 1)
-        if fault.error_map is not None
-    }
+def _source(name: str) -> str:
+    return "\n" + files("parity.report.html").joinpath("templates", name).read_text("utf-8")
 
 
 def words(text: str) -> Markup:
@@ -120,10 +89,3 @@ def words(text: str) -> Markup:
     safe = str(escape(text))
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
-
-
-def plain(value: Any) -> str:
-    """A fact, or an entry of the environment, as text."""
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items())
-    return str(value)

@@ -155,13 +155,13 @@ def test_a_tile_is_of_the_sample_size(make_kl):
     """Of a height and a width diffusers takes both for one number, and fails at the first tile."""
     assert make_kl(sample_size=(24, 16)).ours.tile_plan() == ((24, 24), (0.25, 0.25))
     vae = make_kl().ours
-    set_tiles(vae, True, None)
+    set_tiles(vae, None)
     assert (vae.use_tiling, vae.tile_sample_min_size, vae.tile_latent_min_size) == (True, 16, 4)
-    set_tiles(vae, False, (12, 12))
+    set_tiles(vae, (12, 12))
     assert (vae.tile_sample_min_size, vae.tile_latent_min_size) == (12, 3)
     assert vae.tile_overlap_factor == pytest.approx(1 / 3)  # a whole latent
     with pytest.raises(UsageError, match="expected squares"):
-        set_tiles(vae, False, (12, 16))
+        set_tiles(vae, (12, 16))
 
 
 def test_a_picture_on_the_command_line(kl, folder, tmp_path):
@@ -207,15 +207,15 @@ def test_gradients_with_and_without_checkpointing(bridge, kl):
     with torch.enable_grad():
         y = theirs.decode(theirs.encode(tensor).latent_dist.mode()).sample
         (y * bridge.first(weights)).sum().backward()
-    ours, size = bridge.clone(kl.ours), []
+    ours, kept = bridge.clone(kl.ours), []
     gradient = jax.jit(jax.grad(value, argnums=(0, 1)))
     for enable in (False, True):
         if enable:
             ours.enable_gradient_checkpointing()
             assert ours.is_gradient_checkpointing
-        program = gradient.lower(ours, x, weights).compile()
-        size.append(program.memory_analysis().temp_size_in_bytes)
-        parameters, back = program(ours, x, weights)
+        back_of = jax.eval_shape(lambda x: jax.vjp(lambda x: value(ours, x, weights), x)[1], x)
+        kept.append(sum(leaf.size for leaf in jax.tree.leaves(back_of)))
+        parameters, back = gradient(ours, x, weights)
         assert bridge.error(back, bridge.last(tensor.grad)) < 2e-5
         found = Objective.by_name(parameters)
         for name, parameter in theirs.named_parameters():
@@ -226,7 +226,7 @@ def test_gradients_with_and_without_checkpointing(bridge, kl):
                 assert np.abs(found[name]).max() < 1e-4 * np.abs(weight).max()
                 continue
             assert bridge.error(found[name], np.asarray(expected)) < 5e-5, name
-    assert size[0] > 1.2 * size[1]
+    assert kept[0] > 2 * kept[1]  # what is asked for: XLA's CPU backend keeps all the same
 
 
 OVER_DEVICES = """

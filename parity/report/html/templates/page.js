@@ -210,35 +210,6 @@
   for (const button of document.querySelectorAll("button[data-path]"))
     button.addEventListener("click", () => showRows(button.dataset.path));
 
-  /* ---- the cursor of the chart ---- */
-
-  const slider = find("call");
-  function point() {
-    const at = Number(slider.value);
-    const [row, ...errors] = data.calls[at];
-    const [name, call, kase] = ["path", "call", "case"].map((c) => rows[row][columnOf.get(c)]);
-    const figures = ["free-running", "inclusive", "exclusive", "noise floor"].map(
-      (word, i) => `${word} ${written(errors[i], "rel_l2")}`
-    );
-    const text = `${pathName(name)}, call ${call} of ${kase}: ${figures.join(", ")}`;
-    find("call-text").textContent = text;
-    slider.setAttribute("aria-valuetext", text);
-    const cursor = find("cursor");
-    const [left, width] = [Number(cursor.dataset.left), Number(cursor.dataset.width)];
-    cursor.style.left = `${left + (width * (at + 0.5)) / data.calls.length}%`;
-    cursor.hidden = false;
-  }
-  if (slider) {
-    point();
-    slider.addEventListener("input", point);
-    slider.addEventListener("focus", point);
-    find("chart").addEventListener("pointermove", (event) => {
-      const box = find("chart").getBoundingClientRect();
-      const { left, width } = find("cursor").dataset;
-      const part = (100 * (event.clientX - box.left) / box.width - left) / width;
-      if (part < 0 || part > 1) return;
-      slider.value = Math.floor(part * data.calls.length);
-      point();
-    });
-  }
+  const cellOf = (at, name) => rows[at][columnOf.get(name)];
+  window.page = { data, find, make, written, pathName, asNumber, cellOf }; // for charts.js
 })();

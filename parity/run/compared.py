@@ -1,0 +1,81 @@
+"""The first stages of a case: each side runs, or is read, once, and their calls are matched."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from parity.align.calls import Alignment, align
+from parity.capture import layout as layout_rules
+from parity.core.calls import Trace
+from parity.core.globs import Pending, check_used, renamed
+from parity.extras.input_coverage import coverage_of
+from parity.judge.verdict import fail_limit
+from parity.measure.exclusive import SLACK
+from parity.measure.free import measure_free
+from parity.measure.noise import bounded
+from parity.options.scope import DEEPER, Scope, opened, scope_of
+from parity.run.protocols import Context
+from parity.run.records import Compared
+
+
+def compared_calls(context: Context) -> Compared:
+    """The calls of both sides in the scope of the comparison, as they ran."""
+    case, options, progress = context.case, context.options, context.progress
+    layout, reference, port = options.layout or {}, context.reference, context.port
+    layout_rules.check(layout)
+    scope = scope_of(case, reference.modules().keys(), port.paths(), options)
+    given = reference.arguments(case, layout)
+    port.prepare(context, given)
+    progress.stage("reference")
+    ref = reference.record(case, context.store, layout, scope.ref)
+    _check_pending(options.pending, ref, early=True)
+    done = coverage_of(ref.calls, reference.optional(case))
+    progress.stage("port")
+    trace = port.record(context, scope, ref, given)
+    _check_pending(options.pending, ref, trace, early=False)
+    roots = ref.calls[-1], trace.calls[-1] if trace.calls else None
+    if not scope.whole:
+        ref, trace = opened(ref), opened(trace)
+    alignment = _aligned(context, scope, ref, trace)
+    free = measure_free(alignment.matches, context.store, progress)
+    return Compared(scope, ref, trace, *roots, done, alignment, free)
+
+
+def _check_pending(pending: Sequence[Pending], *traces: Trace, early: bool) -> None:
+    """Refuse globs that match no tap: those for the reference alone before the port runs."""
+    found = [call.path for trace in traces for call in trace.calls if call.tapped]
+    for one in pending:
+        if early == (one.option != "ignore"):
+            one.check(found)
+
+
+def _aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignment:
+    options = context.options
+    rename = options.rename or {}
+    names = [renamed(path, rename) for path in scope.deeper]
+    deeper = {glob: DEEPER for name in names for glob in (name, f"{name}.*")}
+    alignment = align(
+        ref,
+        port,
+        rename=rename,
+        declared={**(options.declared or {}), **deeper},
+        rules=options.fused,
+        tied=options.tied,
+        inlining=context.port.inlines,
+    )
+    if not options.only:
+        outputs = [f"{m.ref.path}#{leaf.ref.name}" for m in alignment.matches for leaf in m.outputs]
+        check_used("ignore", options.leaves, outputs, "output", fnmatchcase)
+    return alignment
+
+
+def agree(compared: Compared) -> bool:
+    """Both sides return the same but for rounding, whatever float64 would say."""
+    kinds = {match.ref.order: match.ref.kind for match in compared.alignment.matches}
+
+    def close(order: int, rel_l2: float) -> bool:
+        return bounded(rel_l2, SLACK * fail_limit(kinds[order]), np.dtype(np.float32))
+
+    errors = compared.free.errors.items()
+    return all(error.mae == 0 or close(order, error.rel_l2) for (order, _), error in errors)
