@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -53,36 +54,49 @@ def _image_resized(op: Operation, mode: str, **options: Any) -> Any:
     if op.subject.ndim != 5:
         return _resized(op, mode, **options)
     size = op.result().shape
-    frames = _frames_resized(op.subject, size).transpose(1, 2)
+    frames = _repeated(op.subject, size[:3]).transpose(1, 2)
     image = F.interpolate(frames.flatten(0, 1), size=size[3:], mode=mode, **options)
     return image.reshape(*frames.shape[:2], *image.shape[1:]).transpose(1, 2)
 
 
-def _frames_resized(x: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    return x.index_select(2, torch.arange(size[2]) * x.shape[2] // size[2])
-
-
 def _tiled_over(op: Operation, axes: int) -> Any:
-    x, size = op.subject, op.result().shape
-    if axes == 2 and x.ndim == 5:
-        x = _frames_resized(x, size)
-    first = max(x.ndim - axes, 2)
-    return x.repeat([size[i] // x.shape[i] if i >= first else 1 for i in range(x.ndim)])
+    n = op.subject.ndim
+    return _repeated(op.subject, op.result().shape, range(max(n - axes, 2), n))
+
+
+def _repeated(x: torch.Tensor, size: Sequence[int], whole: Sequence[int] = ()) -> torch.Tensor:
+    """The entries repeated up to this size, and along the axes `whole` the array as a whole."""
+    for axis, n in enumerate(size):
+        at, own = torch.arange(n), x.shape[axis]
+        x = x.index_select(axis, at % own if axis in whole else at * own // n)
+    return x
 
 
 @probe(*POOLS)
 def pooling(op: Operation) -> Ways:
-    """The divisor of a mean, another kind of pooling, or one entry instead of the mean."""
+    """Other divisors or kinds of pooling, one entry instead of the mean, another padding."""
     mean, n = "avg" in op.name, int(op.name[-2])
     window = as_tuple(op.given["kernel_size"], n)
     other = op.name.replace("avg", "max") if mean else op.name.replace("max", "avg")
     yield "pooling", f"{other} instead of {op.name}", partial(_pooled, name=other)
+    flags = ("ceil_mode", "count_include_pad")[: 1 + mean]
+    for name, flag in itertools.product(flags, (True, False)):
+        yield "pooling", f"{name}={flag}", again(**{name: flag})
     if mean:
-        for flag in (True, False):
-            yield "pooling", f"count_include_pad={flag}", again(count_include_pad=flag)
         yield "pooling", "the sum instead of the mean", lambda op: op.result() * math.prod(window)
+    steps = as_tuple(op.given.get("stride") or window, n)
     for at in range(min(window)):
-        yield "pooling", f"entry {at} of each window", partial(_picked, at=at, n=n)
+        index = (..., *(slice(at, None, step) for step in steps))
+        change = partial(lambda op, index: op.subject[index].clone(), index=index)
+        yield "pooling", f"entry {at} of each window", change
+    sizes = zip(op.subject.shape[-n:], window, steps, strict=True)
+    same = [max(k - step + -size % step, 0) for size, k, step in sizes]  # as XLA's "SAME" has it
+    ways = [[end for total in same[::-1] for end in (total // 2, total - total // 2)]]
+    ways += [[*ends] * n for ends in itertools.product(range(3), repeat=2)]
+    for pad, fill in itertools.product(ways, (0.0, -math.inf)[: 2 - mean]):
+        padded = partial(F.pad, pad=pad, value=fill)
+        change = partial(lambda op, by: op.again(input=by(op.subject), padding=0), by=padded)
+        yield "padding", f"padding {pad} with {fill:g} in {op.name}", change
 
 
 def _pooled(op: Operation, name: str) -> Any:
@@ -90,10 +104,20 @@ def _pooled(op: Operation, name: str) -> Any:
     return getattr(F, name)(**{k: v for k, v in op.given.items() if k in shared})
 
 
-def _picked(op: Operation, at: int, n: int) -> Any:
-    steps = as_tuple(op.given.get("stride") or op.given["kernel_size"], n)
-    index: tuple[Any, ...] = (..., *(slice(at, None, step) for step in steps))
-    return op.subject[index].clone()
+@probe(*(f"adaptive_{pool}" for pool in POOLS))
+def adaptive_pooling(op: Operation) -> Ways:
+    """Windows of one size, where PyTorch has bins that may overlap, or another kind of pooling."""
+    for kind, more in itertools.product(("avg", "max"), (0, 1)):
+        text = f"{kind} over windows of size // bins, with {more} of the rest"
+        yield "pooling", text, partial(_even, pool=f"{kind}{op.name[12:]}", more=more)
+
+
+def _even(op: Operation, pool: str, more: int) -> Any:
+    bins = op.result().shape[-int(pool[-2]) :]
+    sizes = zip(op.subject.shape[-len(bins) :], bins, strict=True)
+    parts = [divmod(size, count) for size, count in sizes]
+    windows, steps = [step + more * rest for step, rest in parts], [step for step, _ in parts]
+    return getattr(F, pool)(op.subject, windows, steps)[(..., *map(slice, bins))]
 
 
 @probe("getitem", each=True)
@@ -111,6 +135,7 @@ def slices(op: Operation) -> Ways:
             (f"the first {count} entries of axis {axis}", range(count)),
             (f"entries of axis {axis} one earlier", range(-count - 1, -1)),
             (f"the first entry of axis {axis} repeated", [0] * count),
+            (f"the last entry of axis {axis} repeated", [-1] * count),
         ):
             text = f"{text} instead of the last {count}"
             yield cause, text, partial(_entries, axis=axis, entries=entries)
@@ -122,10 +147,12 @@ def _entries(op: Operation, axis: int, entries: Iterable[int]) -> Any:
 
 MOVES = ("permute", "transpose", "swapaxes", "movedim", "moveaxis")
 SHAPES = ("reshape", "view", "flatten", "unflatten")
-PARTS = ("chunk", "split", "tensor_split")
+PARTS = ("chunk", "split", "tensor_split", "unbind")
+REPEATS = ("repeat_interleave", "repeat", "tile")
+SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
 
 
-@probe(*SHAPES, *MOVES, *PARTS, "pixel_shuffle", each=True)
+@probe(*SHAPES, *MOVES, *PARTS, *REPEATS, *SHUFFLES, "glu", each=True)
 def reshape_order(op: Operation) -> Ways:
     """The same values in another order: channel-last memory read as channel-first, and the like."""
     ways: tuple[tuple[Sequence[str], str, Change], ...] = (
@@ -134,12 +161,39 @@ def reshape_order(op: Operation) -> Ways:
         (MOVES, "a reshape instead of {}", lambda op: op.subject.reshape(op.result().shape)),
         (MOVES, "a reshape of the channel-last array instead of {}", _reshaped_last),
         (MOVES, "no {}", first_argument),
-        (PARTS, "the parts of {} in opposite order", lambda op: tuple(op.result())[::-1]),
-        (["pixel_shuffle"], "the other order of channels in {}", _shuffled),
+        (REPEATS, "whole arrays repeated for entries, or entries for arrays, in {}", _other_repeat),
+        (SHUFFLES, "the other order of channels in {}", _shuffled),
+        (["glu"], "the other half as the gate of {}", _other_gate),
     )
     for names, text, change in ways:
         if op.name in names:
             yield "reshape_order", text.format(op.name), change
+    x, y = op.subject, op.result()
+    if op.name in PARTS:
+        for order in _orders(len(y)):
+            change = partial(lambda op, order: itemgetter(*order)(op.result()), order=order)
+            yield "reshape_order", f"the parts of {op.name} in order {tuple(order)}", change
+    elif op.name in SHAPES:
+        for a in range(max(x.ndim, y.ndim) - 1 if x.ndim != y.ndim else 0):
+            text = f"{op.name} with axes {a} and {a + 1} in the other order"
+            yield "reshape_order", text, partial(_exchanged, a=a, b=a + 1)
+
+
+def _orders(n: int) -> Iterable[Sequence[int]]:
+    """All orders of few parts; of many those with two exchanged, in one half or in both."""
+    if n < 5:
+        return itertools.permutations(range(n))
+    pairs = [(a, b, h) for h in (0, n // 2) for a, b in itertools.combinations(range(n - h), 2)]
+    ways = [{a: b, b: a, a + h: b + h, b + h: a + h} for a, b, h in pairs]
+    return [[way.get(i, i) for i in range(n)] for way in ways]
+
+
+def _exchanged(op: Operation, a: int, b: int) -> Any:
+    """Two neighbouring axes exchanged before they are merged, or one split into them otherwise."""
+    x, y = op.subject, op.result()
+    if x.ndim > y.ndim:
+        return x.transpose(a, b).reshape(y.shape)
+    return x.reshape(y.transpose(a, b).shape).transpose(a, b)
 
 
 @probe_of_all
@@ -184,9 +238,21 @@ def _reshaped_between(op: Operation, channel: int, to: int) -> Any:
 
 def _shuffled(op: Operation) -> Any:
     """Channels as (block, channel), as TensorFlow's depth-to-space has them."""
-    x, r = op.subject, op.result().shape[-1] // op.subject.shape[-1]
-    blocks = x.reshape(x.shape[0], r * r, -1, *x.shape[2:])
-    return op.function(blocks.transpose(1, 2).flatten(1, 2), r)
+    x, y = op.subject, op.result()
+    z, inner = (x, y.shape[1]) if op.name == "pixel_shuffle" else (y, y.shape[1] // x.shape[1])
+    z = z.reshape(len(z), -1, inner, *z.shape[2:]).transpose(1, 2).flatten(1, 2)
+    return op.again(input=z) if op.name == "pixel_shuffle" else z
+
+
+def _other_repeat(op: Operation) -> Any:
+    x, size = op.subject, op.result().shape
+    x = x.flatten() if len(size) < x.ndim else x[(None,) * (len(size) - x.ndim)]
+    return _repeated(x, size, range(len(size)) if op.name == "repeat_interleave" else ())
+
+
+def _other_gate(op: Operation) -> Any:
+    axis = op.given.get("dim", -1)
+    return op.again(input=op.subject.roll(op.subject.shape[axis] // 2, axis))
 
 
 def _half_of(which: int) -> Change:

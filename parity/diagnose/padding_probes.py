@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parity.diagnose.probe import CONVOLUTIONS, Ways, again, as_tuple, first_argument, probe
+from parity.diagnose.probe import CONVOLUTIONS, TRANSPOSED, Ways, again, as_tuple, probe
 from parity.diagnose.replay import Operation
 
 Pairs = list[tuple[int, int]]
@@ -34,7 +34,7 @@ def pad(op: Operation) -> Ways:
         if name != mode or (name == "constant" and op.given.get("value")):
             text = f"{text} instead of {MODES[mode][1]} around"
             yield "padding", text, partial(_padded, pads=own, mode=name)
-    yield "padding", "no padding", first_argument
+    yield "padding", "no padding", again(pad=[0] * len(own))
 
 
 @probe(*CONVOLUTIONS)
@@ -48,6 +48,16 @@ def padding_of_convolutions(op: Operation) -> Ways:
         if mode != "constant" and any(map(any, pairs)):
             change = partial(_convolved, pads=_flat(pairs), mode=mode)
             yield "padding", f"{text} instead of zeros around", change
+
+
+@probe(*TRANSPOSED)
+def cropping(op: Operation) -> Ways:
+    """Other ends cut off what a transposed convolution makes too large."""
+    size, whole = op.result().shape[2:], again(padding=0, output_padding=0)
+    for low in range(whole(op).shape[-1] - size[-1] + 1):
+        ends = (..., *(slice(low, low + n) for n in size))
+        change = partial(lambda op, ends: whole(op)[ends], ends=ends)
+        yield "padding", f"the first {low} cut off in {op.name}", change
 
 
 def _pairs_of(op: Operation) -> Pairs:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -161,6 +161,10 @@ def norm_buffers(op: Operation) -> Ways:
     """Statistics of the batch instead of the stored ones."""
     change = again(running_mean=None, running_var=None, training=True)
     yield "norm_buffers", "statistics of the batch instead of the stored ones", change
+    n = op.subject.numel() // op.subject.shape[1]
+    for text, factor in {"n / (n - 1)": n / max(n - 1, 1), "(n - 1) / n": (n - 1) / n}.items():
+        change = partial(lambda op, k: op.again(running_var=k * op.given["running_var"]), k=factor)
+        yield "norm_buffers", f"the stored variance times {text}", change
 
 
 @probe("softmax", "log_softmax")
@@ -223,9 +227,14 @@ def clamp(op: Operation) -> Ways:
 
 @probe(*PRODUCTS)
 def weights_layout(op: Operation) -> Ways:
-    """A kernel with two of its axes swapped."""
+    """A kernel flipped, or with two of its axes swapped."""
     weight: Any = op.given.get("weight")
-    for a, b in combinations(range(0 if weight is None else weight.ndim), 2):
+    ndim = 0 if weight is None else weight.ndim
+    space = [axis for axis in range(2, ndim) if weight.shape[axis] > 1]
+    for over in {tuple(space), *zip(space)} - {()}:
+        change = partial(_with_weight, change=partial(torch.flip, dims=over))
+        yield "weights_layout", f"the kernel flipped along axes {over}", change
+    for a, b in combinations(range(ndim), 2):
         if weight.shape[a] == weight.shape[b] > 1:
             change = partial(_with_weight, change=partial(torch.transpose, dim0=a, dim1=b))
             yield "weights_layout", f"axes {a} and {b} of the kernel swapped", change
@@ -233,6 +242,22 @@ def weights_layout(op: Operation) -> Ways:
 
 def _with_weight(op: Operation, change: Function) -> Any:
     return op.again(weight=change(op.given["weight"]))
+
+
+@probe("gru", "lstm", "gru_cell", "lstm_cell")
+def gates(op: Operation) -> Ways:
+    """Gates of a recurrent layer in another order."""
+    for order in permutations(range(3 if "gru" in op.name else 4)):
+        yield "weights_layout", f"gates of {op.name} in order {order}", partial(_gated, order=order)
+
+
+def _gated(op: Operation, order: tuple[int, ...]) -> Any:
+    def gated(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return torch.cat([value.chunk(len(order))[i] for i in order])
+        return [*map(gated, value)] if isinstance(value, (list, tuple)) else value
+
+    return op.function(*op.args[:2], *map(gated, op.args[2:]), **op.kwargs)
 
 
 @probe(*PRODUCTS, *NORMS)

@@ -105,6 +105,12 @@ def both(theirs: Any, ours: Any, wrong: Any) -> dict[str, Any]:
     }
 
 
+def drawn(name: str, even: bool = False) -> tuple[int, ...]:
+    """Shape of an image whose two sizes, which differ, are drawn by the name: even, or odd."""
+    size = np.random.default_rng(list(name.encode())).choice(np.arange(3, 9), 2, replace=False)
+    return (2, 3, *(2 * int(n) + (not even) for n in size))
+
+
 # Convolutions
 
 case(name="same_padding_of_a_strided_convolution", source="google/flax#963", cause="padding",
@@ -122,6 +128,45 @@ case(name="kernel_flipped", source="apache/tvm#9336", cause="weights_layout",
      torch=lambda: torch.nn.Conv2d(CHANNELS, 6, 3, padding=1),
      port=lambda m, bad: conv(m, weight=kernel(m.weight)[::-1, ::-1])
      if bad else conv(m))  # fmt: skip
+
+
+class Transposed(nnx.Module):
+    """A transposed convolution, with PyTorch's padding or that of `SAME`."""
+
+    def __init__(self, module: Any, flipped: bool = True, same: bool = False) -> None:
+        self.kernel = nnx.Param(jnp.moveaxis(array(module.weight), (0, 1), (-2, -1)))
+        self.bias, self.stride = nnx.Param(array(module.bias)), module.stride
+        k, p, more = module.kernel_size[0], module.padding[0], module.output_padding[0]
+        self.flipped = flipped
+        self.padding = [(k - 1, k - 1 - p)] * 2 if same else [(k - 1 - p, k - 1 - p + more)] * 2
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        weight = self.kernel[...][::-1, ::-1] if self.flipped else self.kernel[...]
+        y = jax.lax.conv_general_dilated(
+            x, weight, (1, 1), self.padding, lhs_dilation=self.stride,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest",
+        )  # fmt: skip
+        return y + self.bias[...].reshape(1, 1, 1, -1)
+
+
+class FlippedConv(Conv):
+    """It flips what its weights have right."""
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        right = Conv(self.kernel[...][::-1], self.bias[...], self.stride, self.padding)
+        return right(x)
+
+
+case(name="kernel_flipped_where_it_is_used", source="scipy.signal.convolve", shape=drawn("flip"),
+     cause="weights_layout", torch=lambda: torch.nn.Conv2d(CHANNELS, 6, 3, padding=1),
+     port=lambda m, bad: (FlippedConv if bad else Conv)(
+         kernel(m.weight), array(m.bias), m.stride, [(1, 1), (1, 1)]))  # fmt: skip
+case(name="transposed_kernel_not_flipped", source="google/flax#1872", cause="weights_layout",
+     torch=lambda: torch.nn.ConvTranspose2d(CHANNELS, 6, 3, 2, 1, 1), shape=drawn("transposed"),
+     port=lambda m, bad: Transposed(m, flipped=not bad))  # fmt: skip
+case(name="transposed_with_same_padding", source="jax.lax.conv_transpose", cause="padding",
+     torch=lambda: torch.nn.ConvTranspose2d(CHANNELS, 6, 3, 2, 1, 1), shape=drawn("same"),
+     port=lambda m, bad: Transposed(m, same=bad))  # fmt: skip
 case(name="never_loaded", source="huggingface/diffusers#4840", cause="weights_missing",
      torch=lambda: torch.nn.Conv2d(CHANNELS, 6, 3, padding=1),
      port=lambda m, bad: conv(m, weight=jax.random.normal(jax.random.key(0), (3, 3, CHANNELS, 6)))
@@ -209,17 +254,20 @@ case(name="variance_in_one_pass", source="ml-explore/mlx#2238", cause="norm_vari
 
 
 class BatchNorm(nnx.Module):
-    def __init__(self, module: Any, of_batch: bool) -> None:
+    def __init__(self, module: Any, of_batch: bool, unbiased: bool = False) -> None:
         self.scale, self.bias = nnx.Param(array(module.weight)), nnx.Param(array(module.bias))
         self.mean = nnx.BatchStat(array(module.running_mean))
         self.var = nnx.BatchStat(array(module.running_var))
-        self.of_batch, self.eps = of_batch, module.eps
+        self.of_batch, self.unbiased, self.eps = of_batch, unbiased, module.eps
 
     def __call__(self, x: jax.Array) -> jax.Array:
         mean, var = self.mean[...], self.var[...]
         if self.of_batch:
             axes = tuple(range(x.ndim - 1))
             mean, var = x.mean(axes), x.var(axes)
+        if self.unbiased:
+            n = x.size // x.shape[-1]
+            var = var * n / (n - 1)
         shape = (1,) * (x.ndim - 1) + (-1,)
         mean, var, scale, bias = (
             v.reshape(shape) for v in (mean, var, self.scale[...], self.bias[...])
@@ -229,6 +277,10 @@ class BatchNorm(nnx.Module):
 
 case(name="statistics_of_the_batch", source="scverse/scvi-tools#2309", cause="norm_buffers",
      torch=lambda: torch.nn.BatchNorm2d(CHANNELS), port=BatchNorm)  # fmt: skip
+
+case(name="unbiased_stored_variance", source="pytorch/pytorch#1410", cause="norm_buffers",
+     torch=lambda: torch.nn.BatchNorm2d(CHANNELS), shape=drawn("unbiased"),
+     port=lambda m, bad: BatchNorm(m, False, unbiased=bad))  # fmt: skip
 
 # Activations
 
@@ -273,6 +325,134 @@ case(name="border_of_an_average", source="google/flax#2448", cause="pooling",
             lambda x: nnx.avg_pool(x, (3, 3), (2, 2), ((1, 1), (1, 1)))))  # fmt: skip
 
 
+def _max_pool(x: jax.Array, pads: Any, fill: float = -jnp.inf) -> jax.Array:
+    pairs = pads if isinstance(pads, str) else [(0, 0), *pads, (0, 0)]
+    return jax.lax.reduce_window(x, fill, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), pairs)
+
+
+ONE = [(1, 1)] * 2
+case(name="pool_with_same_padding", source="a ResNet's stem", cause="padding",
+     shape=(*drawn("pool", even=True)[:3], 15),
+     **both(lambda x: F.max_pool2d(x, 3, 2, 1), lambda x: _max_pool(x, ONE),
+            lambda x: _max_pool(x, "SAME")))  # fmt: skip
+case(name="zeros_around_a_maximum", source="keras-team/keras-applications#121", cause="padding",
+     shape=drawn("zeros"),
+     **both(lambda x: F.max_pool2d(x - 1, 3, 2, 1), lambda x: _max_pool(x - 1, ONE),
+            lambda x: _max_pool(jnp.pad(x - 1, ((0, 0), *ONE, (0, 0))), "VALID")))  # fmt: skip
+case(name="no_padding_of_a_mean", source="a pool in front of a head", cause="padding",
+     shape=drawn("mean"),
+     **both(lambda x: F.avg_pool2d(x, 3, 2, 1).mean((2, 3)),
+            lambda x: nnx.avg_pool(x, (3, 3), (2, 2), ONE).mean((1, 2)),
+            lambda x: nnx.avg_pool(x, (3, 3), (2, 2)).mean((1, 2))))  # fmt: skip
+case(name="rounding_down_of_a_pool", source="SqueezeNet's ceil_mode", cause="pooling",
+     shape=drawn("ceil", even=True),
+     **both(lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True).mean((2, 3)),
+            lambda x: _max_pool(x, [(0, 1)] * 2).mean((1, 2)),
+            lambda x: _max_pool(x, "VALID").mean((1, 2))))  # fmt: skip
+
+
+def _bins(x: jax.Array, bins: int, right: bool) -> jax.Array:
+    for axis in (1, 2):
+        size = x.shape[axis]
+        step, x = size // bins, jnp.moveaxis(x, axis, 0)
+        ends = [(i * size // bins, -(-(i + 1) * size // bins)) if right
+                else (i * step, (i + 1) * step) for i in range(bins)]  # fmt: skip
+        x = jnp.moveaxis(jnp.stack([x[low:high].mean(0) for low, high in ends]), 0, axis)
+    return x
+
+
+case(name="bins_of_an_adaptive_pool", source="VGG's head of another size", cause="pooling",
+     shape=drawn("bins"),
+     **both(lambda x: F.adaptive_avg_pool2d(x, (5, 5)), lambda x: _bins(x, 5, True),
+            lambda x: _bins(x, 5, False)))  # fmt: skip
+case(name="tiled_for_repeated", source="numpy.repeat and torch.Tensor.repeat",
+     cause="reshape_order", shape=drawn("tile"),
+     **both(lambda x: x.repeat_interleave(3, 1), lambda x: jnp.repeat(x, 3, -1),
+            lambda x: jnp.tile(x, (1, 1, 1, 3))))  # fmt: skip
+case(name="repeated_for_tiled", source="numpy.repeat and torch.Tensor.repeat",
+     cause="reshape_order", shape=drawn("repeat"),
+     **both(lambda x: x.repeat(1, 3, 1, 1), lambda x: jnp.tile(x, (1, 1, 1, 3)),
+            lambda x: jnp.repeat(x, 3, -1)))  # fmt: skip
+
+
+def _heads(x: torch.Tensor) -> torch.Tensor:
+    x = x[:, :, None].expand(-1, -1, 3, -1, -1)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])
+
+
+case(name="keys_tiled_over_groups", source="huggingface/transformers' repeat_kv",
+     cause="reshape_order", shape=drawn("heads"),
+     **both(_heads, lambda x: jnp.repeat(x, 3, -1),
+            lambda x: jnp.tile(x, (1, 1, 1, 3))))  # fmt: skip
+
+
+def _scores(x: torch.Tensor) -> torch.Tensor:
+    q, k = x.unflatten(1, (2, 2, 2)).unbind(1)
+    return (q * k.sigmoid()).flatten(1, 2)
+
+
+def _port_scores(x: jax.Array, axis: int) -> jax.Array:
+    q, k = jnp.moveaxis(x.reshape(*x.shape[:-1], 2, 2, 2), axis, 0)
+    return (q * jax.nn.sigmoid(k)).reshape(*q.shape[:-2], -1)
+
+
+case(name="heads_before_queries_and_keys", source="a packed projection", cause="reshape_order",
+     shape=drawn("packed"),
+     **both(_scores, lambda x: _port_scores(x, -3), lambda x: _port_scores(x, -2)))  # fmt: skip
+
+
+def _modulated(parts: Any, order: tuple[int, ...] = (0, 1, 2, 3, 4, 5)) -> Any:
+    shift, scale, gate, shift2, scale2, gate2 = (parts[i] for i in order)
+    return gate * (shift + 2 * scale) + gate2 * (shift2 - 3 * scale2)
+
+
+def _six(name: str, order: tuple[int, ...]) -> dict[str, Any]:
+    return {"shape": drawn(name), **both(
+        lambda x: _modulated(x[:, :6].chunk(6, 1)),
+        lambda x: _modulated(jnp.split(x[..., :6], 6, -1)),
+        lambda x: _modulated(jnp.split(x[..., :6], 6, -1), order))}  # fmt: skip
+
+
+case(name="shift_and_scale_exchanged", source="the norms of DiT and SD3", cause="reshape_order",
+     **_six("both", (1, 0, 2, 4, 3, 5)))  # fmt: skip
+case(name="two_gates_exchanged", source="the norms of DiT and SD3", cause="reshape_order",
+     **_six("gates", (0, 1, 5, 3, 4, 2)))  # fmt: skip
+
+
+def _three(parts: Any, sigmoid: Any, order: tuple[int, ...] = (0, 1, 2)) -> Any:
+    query, key, value = (parts[i] for i in order)
+    return (query + 2 * key) * sigmoid(value)
+
+
+case(name="queries_keys_and_values_in_other_order", source="a packed projection",
+     cause="reshape_order", shape=drawn("three"),
+     **both(lambda x: _three(x[:, :6].chunk(3, 1), torch.sigmoid),
+            lambda x: _three(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid),
+            lambda x: _three(jnp.split(x[..., :6], 3, -1), jax.nn.sigmoid,
+                             (1, 2, 0))))  # fmt: skip
+case(name="other_half_as_the_gate", source="flax.nnx.glu and its like", cause="reshape_order",
+     shape=drawn("glu"),
+     **both(lambda x: F.glu(x, 1), lambda x: nnx.glu(x),
+            lambda x: x[..., 4:] * jax.nn.sigmoid(x[..., :4])))  # fmt: skip
+case(name="last_frame_kept_twice", source="a cache of two frames", cause="cache",
+     shape=(1, 3, 4, 5, 6),
+     **both(lambda x: x[:, :, -2:].clone(), lambda x: x[:, -2:],
+            lambda x: jnp.repeat(x[:, -1:], 2, 1)))  # fmt: skip
+
+
+def _to_depth(x: jax.Array, right: bool) -> jax.Array:
+    n, h, w, c = x.shape
+    x = x.reshape(n, h // 2, 2, w // 2, 2, c)
+    x = x.transpose(0, 1, 3, 5, 2, 4) if right else x.transpose(0, 1, 3, 2, 4, 5)
+    return x.reshape(n, h // 2, w // 2, 4 * c)
+
+
+case(name="order_of_space_to_depth", source="tensorflow space_to_depth", cause="reshape_order",
+     shape=drawn("depth", even=True),
+     **both(lambda x: F.pixel_unshuffle(x, 2), lambda x: _to_depth(x, True),
+            lambda x: _to_depth(x, False)))  # fmt: skip
+
+
 def _to_space(x: jax.Array, right: bool) -> jax.Array:
     n, h, w, c = x.shape
     x = x.reshape(n, h, w, c // 4, 2, 2) if right else x.reshape(n, h, w, 2, 2, c // 4)
@@ -303,6 +483,59 @@ def _pooled(x: jax.Array, right: bool) -> jax.Array:
 case(name="pooling_without_the_transpose", source="an earlier port of CogVideoX",
      cause="reshape_order", shape=(1, 3, 4, 5, 6),
      **both(_torch_pooled, lambda x: _pooled(x, True), lambda x: _pooled(x, False)))  # fmt: skip
+
+# Gates
+
+
+class Recurrent(nnx.Module):
+    """One step of a GRU, or an LSTM over all; `order` says where the gates are taken from."""
+
+    def __init__(self, module: Any, order: tuple[int, ...]) -> None:
+        for name, weight in module.named_parameters():
+            setattr(self, name, nnx.Param(array(weight)))
+        self.order = order
+
+    def gates(self, x: jax.Array, h: jax.Array, end: str) -> tuple[list[jax.Array], ...]:
+        found = []
+        for kind, z in (("ih", x), ("hh", h)):
+            weight, bias = (getattr(self, f"{part}_{kind}{end}") for part in ("weight", "bias"))
+            y = jnp.matmul(z, weight[...].T, precision="highest") + bias[...][None]
+            parts = jnp.split(y, len(self.order), -1)
+            found.append([parts[i] for i in self.order])
+        return tuple(found)
+
+
+class Gru(Recurrent):
+    def __call__(self, x: jax.Array) -> jax.Array:
+        (r, z, n), (hr, hz, hn) = self.gates(x, jnp.zeros((len(x), 6)), "")
+        r, z = jax.nn.sigmoid(r + hr), jax.nn.sigmoid(z + hz)
+        return (1 - z) * jnp.tanh(n + r * hn)
+
+
+class Lstm(Recurrent):
+    def __call__(self, x: jax.Array) -> Any:
+        h = c = jnp.zeros((len(x), 6))
+        found = []
+        for t in range(x.shape[1]):
+            i, f, g, o = (a + b for a, b in zip(*self.gates(x[:, t], h, "_l0"), strict=True))
+            c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+            h = jax.nn.sigmoid(o) * jnp.tanh(c)
+            found.append(h)
+        return jnp.stack(found, 1), (h[None], c[None])
+
+
+case(name="gates_of_keras_gru", source="keras.layers.GRU", cause="weights_layout",
+     path="middle.cell",
+     torch=lambda: torch_of(lambda self, x: self.cell(x.mean((2, 3))),
+                            cell=torch.nn.GRUCell(CHANNELS, 6)),
+     port=lambda m, bad: nnx_of(lambda self, x: self.cell(x.mean((1, 2))),
+                                cell=Gru(m.cell, (1, 0, 2) if bad else (0, 1, 2))))  # fmt: skip
+case(name="gates_of_onnx_lstm", source="the LSTM of ONNX", cause="weights_layout",
+     path="middle.lstm", shape=(2, 3, 5, 7),
+     torch=lambda: torch_of(lambda self, x: self.lstm(x.mean(2).movedim(1, -1))[0].mean(1),
+                            lstm=torch.nn.LSTM(CHANNELS, 6, batch_first=True)),
+     port=lambda m, bad: nnx_of(lambda self, x: self.lstm(x.mean(1))[0].mean(1), lstm=Lstm(
+         m.lstm, (0, 3, 1, 2) if bad else (0, 1, 2, 3))))  # fmt: skip
 
 # Glue
 
