@@ -1,4 +1,9 @@
-"""The ladder of the Wan pair: configurations and rungs. Nothing here needs torch."""
+"""The ladder of the Wan pair: configurations, rungs, and how a module is called.
+
+Nothing here needs torch.
+"""
+
+from typing import Any
 
 from jaxvae.models.wan.config import WanVAEConfig
 from parity import Rung
@@ -65,3 +70,9 @@ RUNGS = (
     Rung("encoder", ("WanEncoder3d", "WanDecoder3d"), 1e-2, free=True),
     Rung("vae", ("AutoencoderKLWan",), 1e-1, free=True),
 )
+
+
+def call(module: Any, *inputs: Any) -> Any:
+    """Call a module of either side without caches: on a first chunk, and where it asks, it is."""
+    asks = type(module).__name__.endswith(("ResidualUpBlock", "Decoder3d"))
+    return module(*inputs, first_chunk=True) if asks else module(*inputs)

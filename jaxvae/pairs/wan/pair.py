@@ -5,8 +5,8 @@ from dataclasses import replace
 from jaxvae.models.wan.autoencoder import AutoencoderKLWan
 from jaxvae.pairs.family import Family
 from jaxvae.pairs.inputs import CLIP, clip_of
-from jaxvae.pairs.port import call, decode_nnx, encode_nnx, forward_nnx, forward_shipped
-from jaxvae.pairs.wan.ladder import CONFIGS, RUNGS
+from jaxvae.pairs.port import decode_nnx, encode_nnx, forward_nnx, forward_shipped
+from jaxvae.pairs.wan.ladder import CONFIGS, RUNGS, call
 from jaxvae.pairs.wan.mistakes import MISTAKES
 
 FAMILY = Family(

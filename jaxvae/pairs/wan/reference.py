@@ -9,7 +9,7 @@ from jaxvae.pairs.inputs import LARGE_MEAN, Clip
 from jaxvae.pairs.port import read_config
 from jaxvae.pairs.reference import Noise, encode_torch, forward_torch
 from jaxvae.pairs.wan.explicit_caches import make_explicit
-from jaxvae.pairs.wan.ladder import CONFIGS
+from jaxvae.pairs.wan.ladder import CONFIGS, call
 from parity import Case, InputError
 
 # diffusers warns at import about things that a user cannot change
@@ -46,7 +46,7 @@ def cases(torch_module: Any, clip: Clip, seed: int) -> tuple[Case, ...]:
         Noise("normal-first", (1, *shape)),
         Noise("mean30-last", (2, *shape), LARGE_MEAN, last=True),
     )
-    synthetic = reference.synthetic(torch_module, seed, noises)
+    synthetic = reference.synthetic(torch_module, seed, noises, call)
     return (*reference.real(clip.frames, clip.source), *synthetic)
 
 
