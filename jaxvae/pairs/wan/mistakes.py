@@ -178,7 +178,7 @@ MISTAKES: tuple[Mistake, ...] = (
     *shortcuts(("ResidualBlock",), _residual),
     *made(
         ("Resample",),
-        ("time up: first chunk as others", "glue", _first_as_others),
+        ("time up: first chunk as others", "glue unknown", _first_as_others),
         ("time up: first frame in the place of Rep", "glue", _first_frame_for_rep),
         ("time up: halves not interleaved", "reshape_order", _halves_in_line),
         where=lambda module: module.mode == "upsample3d",
@@ -222,7 +222,7 @@ MISTAKES: tuple[Mistake, ...] = (
         ("attention: softmax over the queries", "glue", _attention(axis=-2)),
         ("attention: inside of rows", "glue", _attention(rows=True)),
         ("attention: scores not scaled", "glue", _attention(scaled=False)),
-        ("attention: key and value exchanged", "glue", _attention(order=(0, 2, 1))),
+        ("attention: key and value exchanged", "glue reshape_order", _attention(order=(0, 2, 1))),
     ),
     *ACTIVATIONS,
     *made(
