@@ -27,6 +27,7 @@ report: setup
 baseline: setup
 	$(BIN)/parity run cogvideox --config small --out reports/baseline --quiet
 	$(BIN)/parity run kl --config small --out reports/baseline/kl --quiet
+	$(BIN)/parity run wan --config small2.2 --size 32x48 --out reports/baseline/wan --quiet
 
 # A process for each core, a file after the other in each: what the tests of a file share is made once.
 test: setup

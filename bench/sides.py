@@ -39,7 +39,7 @@ class Spec:
     model: str = "cogvideox"
 
 
-MODELS = {"cogvideox": "default", "kl": "sd"}
+MODELS = {"cogvideox": "default", "kl": "sd", "wan": "wan2.1"}
 """The pairs that can be measured, and the name of their full size."""
 
 

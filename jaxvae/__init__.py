@@ -13,16 +13,20 @@ if TYPE_CHECKING:
     from jaxvae.models.latents import scale_latents, unscale_latents
     from jaxvae.models.loading import from_pretrained, load_checkpoint
     from jaxvae.models.posterior import DiagonalGaussian
+    from jaxvae.models.wan.autoencoder import AutoencoderKLWan
+    from jaxvae.models.wan.config import WanVAEConfig
 
     __version__: str
 
 __all__ = [
     "AutoencoderKL",
     "AutoencoderKLCogVideoX",
+    "AutoencoderKLWan",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
     "KLVAEConfig",
+    "WanVAEConfig",
     "WeightsError",
     "from_pretrained",
     "load_checkpoint",
@@ -34,6 +38,8 @@ __all__ = [
 _HOMES = {
     "AutoencoderKL": "models.kl.autoencoder",
     "AutoencoderKLCogVideoX": "models.cogvideox.autoencoder",
+    "AutoencoderKLWan": "models.wan.autoencoder",
+    "WanVAEConfig": "models.wan.config",
     "DiagonalGaussian": "models.posterior",
     "WeightsError": "io.diffusers_folder",
     "CogVideoXVAEConfig": "models.cogvideox.config",

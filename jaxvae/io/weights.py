@@ -16,7 +16,7 @@ from flax import nnx
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import shown
 from jaxvae.layers.convolution import Conv2d, Conv3d, Linear
-from jaxvae.layers.norms import GroupNorm
+from jaxvae.layers.norms import GroupNorm, RMSNorm
 
 _COMPILED_PREFIX = "_orig_mod."  # what torch.compile puts before every name
 _SHOWN = 8
@@ -24,12 +24,14 @@ _SHOWN = 8
 # What the parts of an attention were called once; files of that time are still about.
 _OLD_NAMES = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
 
+_CHANNELS_LAST = "channels last"
 # Per type: our name, torch's name, and the torch axes in our order (None: as it is).
-_PARAMETERS: dict[type, tuple[tuple[str, str, tuple[int, ...] | None], ...]] = {
+_PARAMETERS: dict[type, tuple[tuple[str, str, tuple[int, ...] | str | None], ...]] = {
     Conv3d: (("kernel", "weight", (2, 3, 4, 1, 0)), ("bias", "bias", None)),
     Conv2d: (("kernel", "weight", (2, 3, 1, 0)), ("bias", "bias", None)),
     Linear: (("kernel", "weight", (1, 0)), ("bias", "bias", None)),
     GroupNorm: (("scale", "weight", None), ("bias", "bias", None)),
+    RMSNorm: (("gamma", "gamma", _CHANNELS_LAST),),
 }
 
 
@@ -101,8 +103,13 @@ def parameter_slots(model: nnx.Module) -> dict[str, tuple[Any, tuple[int, ...] |
     """Return torch name -> (parameter, torch axes in our order or None) for every parameter."""
     slots = {}
     for path, module in nnx.iter_modules(model):
-        for name, torch_name, axes in _PARAMETERS.get(type(module), ()):
-            slots[".".join(map(str, (*path, torch_name)))] = (getattr(module, name), axes)
+        known = next(
+            (_PARAMETERS[kind] for kind in type(module).__mro__ if kind in _PARAMETERS), ()
+        )
+        for name, torch_name, axes in known:
+            param = getattr(module, name)
+            order = (*range(1, param.ndim), 0) if isinstance(axes, str) else axes
+            slots[".".join(map(str, (*path, torch_name)))] = (param, order)
     count = len(jax.tree.leaves(nnx.state(model, nnx.Param)))
     if len(slots) != count:
         raise TypeError(f"{count} parameters, but only {len(slots)} in modules with a known layout")

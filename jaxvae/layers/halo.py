@@ -46,3 +46,27 @@ class Halo:
         received = lax.ppermute(inputs[:, -count:], self.axis, ring)
         first = lax.axis_index(self.axis) == 0
         return jnp.where(first, self.cache, received), received
+
+
+def prepend(
+    inputs: Float[Array, "b t h w c"],
+    past: Float[Array, "b past h w c"] | Halo | None,
+    count: int,
+    *,
+    repeat: bool,
+) -> tuple[Float[Array, "b t2 h w c"], Float[Array, "b past h w c"]]:
+    """Put the `past` frames in front, and return the last `count` of all beside it.
+
+    In a first chunk, which has none, `count` zeros stand there, or the first frame `count` times;
+    before fewer frames than `count` zeros do.
+    """
+    if isinstance(past, Halo):
+        past, cache = past.exchange(inputs)
+        return jnp.concatenate([past, inputs], axis=1), cache
+    if past is None:
+        first = jnp.repeat(inputs[:, :1], count, axis=1)
+        past = first if repeat else jnp.zeros_like(first)
+    missing = max(count - past.shape[1], 0)
+    past = jnp.pad(past, ((0, 0), (missing, 0), (0, 0), (0, 0), (0, 0)))
+    longer = jnp.concatenate([past, inputs], axis=1)
+    return longer, longer[:, -count:]

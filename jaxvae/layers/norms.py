@@ -1,4 +1,4 @@
-"""Group normalisation, channels-last. Parameters of a norm are `scale` and `bias`."""
+"""Normalisation, channels-last."""
 
 from functools import partial
 
@@ -9,12 +9,17 @@ from jax import lax
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
-from jaxvae.layers.rounding import narrow, widen
+from jaxvae.layers.rounding import narrow, rounded, widen
 from jaxvae.layers.scopes import Module
+
+_SHORTEST = 1e-12
+"""Length that a position counts with at least, as in `torch.nn.functional.normalize`."""
 
 
 class GroupNorm(Module):
     """Group normalisation over every axis but the batch, accurate for a large mean.
+
+    Parameters are `scale` and `bias`.
 
     Source: torch 2.13, `nn.GroupNorm`. The statistics are those of one call: a chunk of frames is
     normalised by itself.
@@ -75,3 +80,32 @@ def _group_mean(x: Float[Array, "b *positions c"], num_groups: int) -> Array:
     groups = jnp.mean(channels.reshape(x.shape[0], num_groups, -1), axis=-1)
     repeated = jnp.repeat(groups, x.shape[-1] // num_groups, axis=-1)
     return repeated.reshape(x.shape[0], *(1,) * (x.ndim - 2), x.shape[-1])
+
+
+class RMSNorm(Module):
+    """Each position divided by the length of its channels, times the root of their number.
+
+    Source: diffusers 0.42.1, `WanRMS_norm`, whose parameter is `gamma`; here its channels are last.
+    Each product is rounded to the dtype of the input.
+    """
+
+    def __init__(self, dim: int, images: bool = True, *, dtype: DTypeLike = jnp.float32):
+        """`images` are (n, h, w, c), other inputs (b, t, h, w, c). `gamma` starts at one."""
+        self.gamma = nnx.Param(jnp.ones((1,) * (2 if images else 3) + (dim,), dtype))
+
+    def __call__(self, x: Float[Array, "b *positions c"]) -> Float[Array, "b *positions c"]:
+        """Normalise and scale."""
+        output: Array = _rms_norm(x, self.gamma[...])
+        return output
+
+
+@jax.jit
+def _rms_norm(x: Float[Array, "b *positions c"], gamma: Float[Array, "*ones c"]) -> Array:
+    wide = widen(x)
+    square = jnp.sum(jnp.square(wide), axis=-1, keepdims=True)
+    # where a position is all zeros the root has no gradient
+    some = square > _SHORTEST**2
+    length = jnp.where(some, jnp.sqrt(jnp.where(some, square, 1)), _SHORTEST)
+    normed = narrow(wide / length, x.dtype)
+    scaled = narrow(widen(normed) * x.shape[-1] ** 0.5, x.dtype)
+    return rounded(jnp.multiply, scaled, gamma.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,)))

@@ -57,3 +57,13 @@ def multiply_add(
     """Return x * scale + shift as two operations: the product is rounded, then the sum."""
     total: Array = add(rounded(jnp.multiply, x, scale), shift)
     return total
+
+
+@jax.jit
+def clamp(x: Float[Array, "..."], low: float, high: float) -> Float[Array, "..."]:
+    """Return x cut off at both ends, where as in PyTorch its gradient goes through.
+
+    `jnp.clip` halves it there.
+    """
+    lowest, highest = (jnp.asarray(end, x.dtype) for end in (low, high))
+    return jnp.where(x < lowest, lowest, jnp.where(x > highest, highest, x))

@@ -41,8 +41,14 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
 
     dtype: jnp.dtype
 
+    def channels(self, direction: Direction) -> int:
+        """Return the channels of a video, or of a latent."""
+        encodes = direction == "encode"
+        channels: int = self.config.in_channels if encodes else self.config.latent_channels
+        return channels
+
     def bounds(self, direction: Direction, frames: int) -> list[Bounds]:
-        """Return the chunks of so many frames of a video, or of a latent."""
+        """Return the chunks of so many frames of a video, or of a latent; some may be left out."""
         raise NotImplementedError
 
     def coder(self, direction: Direction, compiled: bool = True) -> Coder:
@@ -87,7 +93,7 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
         videos = (
             self.prepare("encode", self._check_input("encode_stream", "encode", x)) for x in frames
         )
-        chunks = regroup(videos, self._rounds("encode", total))
+        chunks = regroup(videos, self._rounds("encode", total), total)
         outputs = run_stream(((coder, chunk) for chunk in chunks), self.sample_windows)
         return (self.finish("encode", output) for output in outputs)
 
@@ -205,8 +211,7 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
         return array.astype(self.dtype)
 
     def _check_shape(self, name: str, direction: Direction, shape: tuple[int, ...]) -> None:
-        config = self.config
-        channels = config.in_channels if direction == "encode" else config.latent_channels
+        channels = self.channels(direction)
         if len(shape) != len(self.axes) + 1 or shape[-1] != channels or 0 in shape:
             raise ValueError(
                 f"{name}: expected ({', '.join(self.axes)}, {channels}), found shape"

@@ -1,7 +1,7 @@
 """Latents between the autoencoder and a diffusion model, as the pipelines of diffusers scale them.
 
 Source: diffusers 0.42.1, `pipelines/cogvideo`, and `stable_diffusion`, `stable_diffusion_xl` and
-`flux` for images. The autoencoder itself never scales.
+`flux` for images, `wan`. The autoencoder itself never scales.
 """
 
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ from jaxtyping import Array, Float
 from jaxvae.layers.rounding import add, narrow, wide_dtype, widen
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.kl.config import KLVAEConfig
+from jaxvae.models.wan.config import WanVAEConfig
 
 Latent = Float[Array, "b *positions c"]
-Config = CogVideoXVAEConfig | KLVAEConfig
+Config = CogVideoXVAEConfig | KLVAEConfig | WanVAEConfig
 
 
 def scale_latents(latents: Latent, config: Config) -> Latent:

@@ -18,6 +18,8 @@ from jaxvae.models.config import ConfigError, read_json
 MODELS = {
     "AutoencoderKL": "kl.autoencoder.AutoencoderKL",
     "AutoencoderKLCogVideoX": "cogvideox.autoencoder.AutoencoderKLCogVideoX",
+    "AutoencoderKLQwenImage": "wan.autoencoder.AutoencoderKLWan",
+    "AutoencoderKLWan": "wan.autoencoder.AutoencoderKLWan",
 }
 """By the `_class_name` of a `config.json`: the port, in `jaxvae.models`."""
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from jaxvae.layers.rounding import rounded
+from jaxvae.layers.rounding import clamp, rounded
 
 Latent = Float[Array, "b *positions c"]
 
@@ -40,12 +40,9 @@ class DiagonalGaussian:
 
     @property
     def logvar(self) -> Latent:
-        """The log variance, clamped to [-30, 20].
-
-        As in PyTorch the gradient goes through at the ends, where `jnp.clip` halves it.
-        """
-        given = self.parameters[..., self.parameters.shape[-1] // 2 :]
-        return jnp.where(given < -30.0, -30.0, jnp.where(given > 20.0, 20.0, given))
+        """The log variance, clamped to [-30, 20]."""
+        given: Latent = clamp(self.parameters[..., self.parameters.shape[-1] // 2 :], -30.0, 20.0)
+        return given
 
     @property
     def std(self) -> Latent:

@@ -133,8 +133,8 @@ def _clipped(module: Any, right: Right, z: Array, **options: Any) -> Any:
     return jnp.clip(right(z, **options), 0, 1)
 
 
-def ends(model: str) -> tuple[Mistake, ...]:
-    """Return mistakes in what this class is given, or returns."""
+def ends(model: str, scaled: Callable[..., Any] = _scaled_twice) -> tuple[Mistake, ...]:
+    """Return mistakes in what this class is given, or returns; `scaled` scales the latents too."""
     encoded = made(
         (model,),
         ("encode: halves of the moments exchanged", "reshape_order", _moments_exchanged),
@@ -144,7 +144,7 @@ def ends(model: str) -> tuple[Mistake, ...]:
     )
     decoded = made(
         (model,),
-        ("decode: latents scaled twice", "scale_or_offset", _scaled_twice),
+        ("decode: latents scaled twice", "scale_or_offset", scaled),
         ("decode: clipped to [0, 1]", "clamp", _clipped),
         method="decode",
     )

@@ -63,7 +63,7 @@ def randomise(model: torch.nn.Module) -> None:
             for name, parameter in module.named_parameters(recurse=False):
                 if name == "bias":
                     parameter.normal_().mul_(0.2)
-                elif parameter.ndim == 1:
+                elif parameter.numel() == parameter.shape[0]:
                     parameter.normal_().mul_(0.3).add_(1.0)
 
 
@@ -154,11 +154,15 @@ def _pixels(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Noise:
-    """Inputs of N(mean, 1) for every kind of module, as if the whole got `shape`."""
+    """Inputs of N(mean, 1) for every kind of module, as if the whole got `shape`.
+
+    A module gets the shapes of its first call then, or of its `last`.
+    """
 
     name: str
     shape: tuple[int, ...]
     mean: float = 0.0
+    last: bool = False
 
 
 def synthetic(
@@ -182,7 +186,7 @@ def synthetic(
     made: list[Case] = []
     for noise in noises:
         seen: set[str] = set()
-        shapes = _shapes(shadow, noise.shape)
+        shapes = _shapes(shadow, noise)
         for path, module in torch_module.named_modules():
             signature = _signature(module)
             if signature not in seen and path in shapes:
@@ -221,20 +225,21 @@ def _signature(module: torch.nn.Module) -> str:
     return json.dumps([inner, settings, conditioned], default=str)
 
 
-def _shapes(model: Any, shape: tuple[int, ...]) -> Mapping[str, tuple[tuple[int, ...], ...]]:
-    """By path, the shapes of the arrays that each module's first call gets; dropout left out."""
+def _shapes(model: Any, noise: Noise) -> Mapping[str, tuple[tuple[int, ...], ...]]:
+    """By path, the shapes of the arrays that one call of each module gets; dropout left out."""
     shapes: dict[str, tuple[tuple[int, ...], ...]] = {}
     paths = {module: path for path, module in model.named_modules()}
 
     def note(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         arrays = tuple(tuple(arg.shape) for arg in args if isinstance(arg, torch.Tensor))
-        shapes.setdefault(paths[module], arrays)
+        if noise.last or paths[module] not in shapes:
+            shapes[paths[module]] = arrays
 
     called = [module for module in paths if not isinstance(module, torch.nn.Dropout)]
     hooks = [module.register_forward_pre_hook(note) for module in called]
     try:
         with torch.no_grad():
-            model(torch.zeros(shape, device="meta"))
+            model(torch.zeros(noise.shape, device="meta"))
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,6 +1,7 @@
 """Bounds of the chunks of frames that go through a model together. Pure Python, no arrays.
 
-Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
+Source: diffusers 0.42.1, `_encode` and `_decode` of `AutoencoderKLCogVideoX` and
+`AutoencoderKLWan`.
 """
 
 Bounds = tuple[int, int]
@@ -23,3 +24,17 @@ def chunk_bounds(frames: int, size: int) -> list[Bounds]:
         return [(0, frames)]
     first = size + frames % size
     return [(0, first), *((start, start + size) for start in range(first, frames, size))]
+
+
+def first_alone(frames: int, size: int) -> list[Bounds]:
+    """Split `frames` into the first one and (start, end) chunks of `size`; a remainder is left out.
+
+    49 frames by 4 are 1 + 12 * 4, and so are 50: where all is causal in time, a chunk that is not
+    full would be another function.
+    """
+    if frames < 1 or size < 1:
+        raise ValueError(
+            f"chunks: expected at least 1 frame and a chunk size of at least 1,"
+            f" found {frames} frames and size {size}"
+        )
+    return [(0, 1), *((end - size, end) for end in range(1 + size, frames + 1, size))]

@@ -172,6 +172,7 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
     if count == 0:
         return first
     batch, _, *image = x.shape
+    x = x[:, : bounds[-1][1]]  # a model may leave out frames at the end
     filled = coder.fill(x[:, start:])
     chunks = filled.reshape(batch, count, -1, *image)
 

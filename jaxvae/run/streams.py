@@ -32,25 +32,28 @@ def run_stream(
         yield windows.join(run)
 
 
-def regroup(arrays: Iterable[Video], bounds: list[Bounds]) -> Iterator[Video]:
-    """Yield the same frames in chunks of the lengths that `bounds` has.
+def regroup(
+    arrays: Iterable[Video], bounds: list[Bounds], total: int | None = None
+) -> Iterator[Video]:
+    """Yield the same frames in chunks of the lengths that `bounds` has; what is beyond is left out.
 
     Raises ValueError where an array has another batch, height, width or channels than the first,
-    and, before the last chunk, where there are fewer or more frames than `bounds` covers.
+    and, before the last chunk, where there are fewer or more frames than `total`.
     """
-    total = bounds[-1][1]
+    last = bounds[-1][1]
+    total = total or last
     source = _alike(arrays)
     waiting: list[Video] = []
     seen = 0
     for start, end in bounds:
         # The last chunk waits for the end of the source, so that frames too many are an error.
-        while seen < end or seen <= total == end:
+        while seen < end or (end == last and seen <= total):
             array = next(source, None)
             if array is None:
                 break
             waiting.append(array)
             seen += array.shape[1]
-        if seen < end or seen > total:
+        if seen < (total if end == last else end) or seen > total:
             raise ValueError(
                 f"encode_stream: expected {total} frames in all, found"
                 f" {'at least ' if seen > total else ''}{seen}; give their number as `total`, since"

@@ -28,12 +28,14 @@ class Axis:
     """The tiles along height, or along width.
 
     `tiles` are (start, end) in the input. In the output the first `blend` lines of a tile are mixed
-    with the last of the tile before it, and of every tile at most `limit` lines are kept.
+    with the last of the tile before it, of every tile at most `limit` lines are kept, and of all
+    of them together at most `size`.
     """
 
     tiles: tuple[Bounds, ...]
     blend: int
     limit: int | None
+    size: int | None = None
 
 
 def one_tile(size: int) -> Axis:
@@ -73,6 +75,39 @@ def plan_axis(
             f" change the tile ({tile}) or its overlap ({factor:g})"
         )
     return Axis(tiles, blend, output_tile - blend)
+
+
+def plan_stride(
+    axis: str,
+    size: int,
+    tile: tuple[int, int],
+    output_tile: tuple[int, int],
+    output_size: int,
+    smallest: int = 1,
+) -> Axis:
+    """Cut `size` lines into tiles, of which the `output_size` first lines of the output are kept.
+
+    `tile` and `output_tile` are the lines of a tile, and by how many lines the next one begins
+    later, in the input and in the output.
+
+    Source: diffusers 0.42.1, `tiled_encode` and `tiled_decode` of `AutoencoderKLWan`. Raises
+    ValueError where these fail: at tiles that do not advance, and at a tile of fewer lines than
+    `smallest`.
+    """
+    lines, step = tile
+    if step < 1 or output_tile[1] < 1:
+        raise ValueError(
+            f"tiling: tiles in {axis} advance by {step} of the input and {output_tile[1]} of the"
+            f" output, expected at least 1; enlarge tile_sample_stride_{axis}"
+        )
+    tiles = tuple((start, min(start + lines, size)) for start in range(0, size, step))
+    shortest = min(end - start for start, end in tiles)
+    if shortest < smallest:
+        raise ValueError(
+            f"tiling: {size} in {axis} leaves a tile of {shortest}, and the model needs {smallest};"
+            f" change tile_sample_min_{axis} or tile_sample_stride_{axis}"
+        )
+    return Axis(tiles, output_tile[0] - output_tile[1], output_tile[1], output_size)
 
 
 def plan_tiles(
@@ -133,7 +168,9 @@ class Windows:
                 row.append(tile)
             bands.append(join([self._crop(tile) for tile in row], _WIDTH))
             above = row
-        return join(bands, _HEIGHT)
+        joined = join(bands, _HEIGHT)
+        height, width = self.rows.size, self.columns.size
+        return joined if height is None and width is None else joined[:, :, :height, :width]
 
     def _crop(self, tile: Tile) -> Tile:
         height, width = self.rows.limit, self.columns.limit

@@ -17,10 +17,12 @@ from jaxvae import CogVideoXVAEConfig
 NAMES = {
     "AutoencoderKL",
     "AutoencoderKLCogVideoX",
+    "AutoencoderKLWan",
     "CogVideoXVAEConfig",
     "ConfigError",
     "DiagonalGaussian",
     "KLVAEConfig",
+    "WanVAEConfig",
     "WeightsError",
     "from_pretrained",
     "load_checkpoint",
@@ -63,6 +65,12 @@ IMAGES = METHODS | {
     "unfuse_qkv_projections": "",
 }
 
+WAN = METHODS | {
+    "decode_stream": "z",
+    "enable_tiling": "tile_sample_min_height tile_sample_min_width"
+    " tile_sample_stride_height tile_sample_stride_width",
+}
+
 POSTERIOR = {
     "sample": "key noise",
     "mode": "",
@@ -94,6 +102,7 @@ def test_public_names():
     [
         (jaxvae.AutoencoderKLCogVideoX, METHODS),
         (jaxvae.AutoencoderKL, IMAGES),
+        (jaxvae.AutoencoderKLWan, WAN),
         (jaxvae.DiagonalGaussian, POSTERIOR),
     ],
 )

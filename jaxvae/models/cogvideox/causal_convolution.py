@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxvae.layers.convolution import Conv3d, as_triple
-from jaxvae.layers.halo import Halo
+from jaxvae.layers.halo import Halo, prepend
 from jaxvae.layers.products import Triple
 from jaxvae.layers.scopes import Module
 
@@ -82,10 +82,4 @@ class CausalConv3d(Module):
 def _prepend(
     inputs: Float[Array, "b t h w c"], past: Float[Array, "b past h w c"] | Halo | None, count: int
 ) -> tuple[Float[Array, "b t2 h w c"], Float[Array, "b past h w c"]]:
-    """Put the `past` frames (or `count` times the first) in front; and the last `count`."""
-    if isinstance(past, Halo):
-        past, cache = past.exchange(inputs)
-        return jnp.concatenate([past, inputs], axis=1), cache
-    frames = [inputs[:, :1]] * count if past is None else [past]
-    longer = jnp.concatenate([*frames, inputs], axis=1)
-    return longer, longer[:, -count:]
+    return prepend(inputs, past, count, repeat=True)

@@ -1,0 +1,1 @@
+"""The pair of the Wan autoencoder: reference, ladder, known mistakes."""

