@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from json import dumps
 from pathlib import Path
 from typing import Any
@@ -263,6 +264,12 @@ def measure(
 )
 @ROUNDS
 @click.option("--device", type=click.Choice(["gpu", "cpu"]), default="gpu", show_default=True)
+@click.option(
+    "--rows",
+    default="*",
+    metavar="GLOB",
+    help="Only rows of such a name, as 'time decode bfloat16 49x480x720 contiguous'.",
+)
 @click.option("--tiny", is_flag=True, help="A small model and small videos.")
 @click.option(
     "--profile",
@@ -277,6 +284,7 @@ def main(
     rounds: int,
     device: str,
     tiny: bool,
+    rows: str,
     profile: Path | None,
     out: Path,
 ) -> None:
@@ -304,7 +312,8 @@ def main(
             "environment": environment(device, config, model),
             "rows": [],
         }
-        for record in measure(plan(tiny, model), run, late, minutes):
+        chosen = [row for row in plan(tiny, model) if fnmatchcase(row.name, rows)]
+        for record in measure(chosen, run, late, minutes):
             report["rows"].append(record)
             files = {"json": dumps(report, indent=1), "md": markdown(report)}
             write_all(out, {f"{name}.{kind}": text for kind, text in files.items()})
