@@ -1,14 +1,15 @@
 """Calls and leaves of the port paired with those of the reference, and what has no counterpart."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from parity.align.leaves import match_inputs, match_outputs
+from parity.align.read_by_value import order_notes
 from parity.align.readings import Returned, Values, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.calls import Call, Match, Trace, above
-from parity.core.globs import path_name, why
+from parity.core.globs import named, path_name, why
 from parity.core.problems import ProblemKind
 from parity.core.store import Store
 from parity.core.tensors import Weight
@@ -20,7 +21,8 @@ from parity.weights.module_map import Folding, fold
 class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
-    `notes` are sentences on taps that were not compared.
+    `notes` are sentences on taps that were not compared, and on outputs whose order of axes is in
+    doubt.
     """
 
     matches: tuple[Match, ...]
@@ -68,7 +70,12 @@ def align(
     matches = found.adopted(ref.calls)
     notes = tap_notes(*found.lacking, found.spare_taps(), port)
     coverage = _coverage(ref, port, matches, inlined, folding, declared)
-    return Alignment(matches, replace(coverage, unmatched_calls=tuple(unmatched)), notes)
+    coverage = replace(
+        coverage,
+        unmatched_calls=tuple(unmatched),
+        remarks=tuple(found.remarks()),
+    )
+    return Alignment(matches, coverage, (*notes, *order_notes(matches, ref.calls)))
 
 
 def _unmatched(call: Call, other: str) -> str:
@@ -95,6 +102,7 @@ class _Pairing:
         self.missing: list[Call] = []
         self.lacking: tuple[list[str], list[str]] = ([], [])
         """Taps that the port lacks, and calls of modules that taps of the port stand for."""
+        self._alone: dict[str, dict[str, None]] = {"reference": {}, "port": {}}
         self.inlined: dict[str, str] = {}
 
     def add(self, call: Call) -> None:
@@ -113,6 +121,9 @@ class _Pairing:
             return
         outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
         if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
+            for leaf in outputs:
+                if leaf.only_on:
+                    self._alone[leaf.only_on][f"{path_name(call.path)}#{leaf.ref.name}"] = None
             outputs = tuple(leaf for leaf in outputs if not leaf.only_on)
         turn = self._folding.turn_of.get(call.path, (None, 1))[0]
         self._matches.append(Match(call, port, inputs, outputs, call.parent, turn))
@@ -130,6 +141,12 @@ class _Pairing:
             otherwise = -1 if _does_nothing(call) else number
             number = next((one.number for one in same), otherwise)
         return self._spare.pop((path, number), None)
+
+    def remarks(self) -> Iterator[str]:
+        """A sentence for each side on outputs inside that it alone returns."""
+        for side, leaves in self._alone.items():
+            if leaves:
+                yield f"not compared, only the {side} returns it inside: {named([*leaves])}"
 
     def _same(self, ref: Call, port: Call) -> bool:
         return returns_same(ref, port, self._values)

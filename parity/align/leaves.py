@@ -50,9 +50,16 @@ def match_outputs(
     declared: Mapping[str, str],
     values: Values,
 ) -> tuple[LeafMatch, ...]:
-    """Pair output leaves by name, by value, then by order; a place in a tuple is no name."""
+    """Pair output leaves by name, by value, then by order; a place in a tuple is no name.
+
+    At the door it is one if both sides return as many arrays: callers go by it.
+    """
     left, right = [*ref], [*port]
-    found = _take(left, right, lambda one, other: one.name == other.name and _has_key(one.name))
+    places = [{leaf.name for leaf in leaves if _is_array(leaf)} for leaves in (ref, port)]
+    kept = values.at_door and places[0] == places[1]
+    found = _take(
+        left, right, lambda one, other: one.name == other.name and (kept or _has_key(one.name))
+    )
     found += _take(left, right, values.agree)
     found += _take(left, right, lambda one, other: one.name == other.name and _fits(one, other))
     found += _take(left, right, lambda one, other: one.name == other.name)

@@ -64,6 +64,7 @@ class Values:
 
     def __init__(self, store: Store | None, *, heads: bool = False) -> None:
         self._store, self._heads = store, heads
+        self.at_door = not heads
         self._near = cache(self._compared)
 
     def agree(self, ref: Leaf, port: Leaf) -> bool:

@@ -39,7 +39,8 @@ class Coverage:
     reason, and `idle` are the modules among these that neither side calls.
 
     Tensors are counted from the weight map. `proposal` is the argument
-    that leaves out what has no counterpart, `""` if all has.
+    that leaves out what has no counterpart, `""` if all has. `remarks` are sentences on outputs
+    that one side alone returns inside of the model; they take nothing from the verdict.
     """
 
     modules: int
@@ -57,6 +58,7 @@ class Coverage:
     unmatched_tensors: tuple[str, ...] = ()
     idle: tuple[str, ...] = ()
     proposal: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:

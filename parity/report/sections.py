@@ -128,6 +128,7 @@ def coverage_lines(coverage: Coverage) -> list[str]:
         f"parameters: {c.matched_parameters} of {c.parameters} tensors",
         f"buffers: {c.matched_buffers} of {c.buffers}",
         *(f"{why}: {', '.join(paths)}" for why, paths in left.items()),
+        *c.remarks,
         *(f"**unmatched module**: {path}" for path in c.unmatched),
         *(f"**unmatched call**: {text}" for text in cut(c.unmatched_calls, MORE)),
         *(f"**unmatched tensors**: {text}" for text in cut(c.unmatched_tensors, MORE)),

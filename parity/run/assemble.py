@@ -144,4 +144,5 @@ def _merged_coverage(parts: Sequence[Coverage]) -> Coverage:
         calls=sum(part.calls for part in parts),
         matched_calls=sum(part.matched_calls for part in parts),
         unmatched_calls=tuple(text for part in parts for text in part.unmatched_calls),
+        remarks=tuple(dict.fromkeys(text for part in parts for text in part.remarks)),
     )

@@ -3,10 +3,12 @@
 The module then returns something else, and the one around it makes up for that: neither is wrong.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from parity.align.calls import Alignment
+from parity.align.readings import NEAR
 from parity.core.calls import above
 from parity.judge.faults import Found
 from parity.judge.verdict import fail_limit
@@ -15,13 +17,21 @@ MOVED = "code moved between it and the call around it, which returns the same al
 
 
 def moved(found: Sequence[Found]) -> frozenset[str]:
-    """Modules whose local error the call around them makes up for."""
+    """Modules whose local error the call around them makes up for.
+
+    It does so in front of a module if that returns what it should in the port's own run, behind it
+    if the deviation is anywhere but in what the module gets.
+    """
     lost = {one.row.order for one in found if not _holds(one)}
-    around = {one.row.order for one in found if _locally_wrong(one)} - lost
+    around: dict[int, set[int]] = defaultdict(set)
+    for one in found:
+        if one.row.order not in lost:
+            around[one.row.order] |= _deviations(one)
+    wrong = [one for one in found if one.judged.blame == "exclusive"]
     return frozenset(
         one.row.path
-        for one in found
-        if one.judged.blame == "exclusive" and one.row.parent in around
+        for one in wrong
+        if around[one.row.parent] - (set() if _returns_same(one) else {one.row.order})
     )
 
 
@@ -44,10 +54,16 @@ def without(alignment: Alignment, paths: Collection[str]) -> Alignment:
     return replace(alignment, matches=matches, coverage=coverage)
 
 
-def _locally_wrong(one: Found) -> bool:
+def _deviations(one: Found) -> set[int]:
+    """The calls that get something wrong from this one, and itself if what it returns is wrong."""
     limit, own = fail_limit(one.row.kind), one.row.exclusive
-    given = any(given.error.fails(limit) for given in one.child_inputs)
-    return given or (own is not None and own.fails(limit))
+    found = {given.child for given in one.child_inputs if given.error.fails(limit)}
+    return found | {one.row.order} if own is not None and own.fails(limit) else found
+
+
+def _returns_same(one: Found) -> bool:
+    free = one.row.metrics
+    return free is not None and free.rel_l2 <= NEAR
 
 
 def _holds(one: Found) -> bool:

@@ -10,6 +10,7 @@ import torch
 from flax import nnx
 
 import parity
+from parity.report.sections import coverage_lines
 from tests.nets import ported, randomise, torch_of
 from tests.ports import nnx_of
 
@@ -163,6 +164,18 @@ def test_code_behind_a_module_that_the_reference_has_inside(inside, behind):
     )
 
 
+@pytest.mark.parametrize("before", [jnp.tanh, jnp.sin], ids=["right", "wrong"])
+def test_code_in_front_of_a_module_that_the_reference_has_inside(before):
+    inner = torch_of(lambda self, x: self.fc(torch.tanh(x)), fc=linear(1))
+    reference = torch_of(lambda self, x: self.inner(self.fc(x)), inner=inner, fc=linear(2))
+    place = nnx_of(lambda self, x: self.fc(x), fc=ported(inner.fc))
+    port = nnx_of(
+        lambda self, x: self.inner(before(self.fc(x))), inner=place, fc=ported(reference.fc)
+    )
+    report = compare(reference, port, X)
+    assert report.verdict == ("PASS" if before is jnp.tanh else "FAIL")
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (4, 2), (1, 8)])
 def test_heads_split_in_the_projection(shape):
     reference = torch_of(lambda self, x: self.out(self.q(x)), q=linear(1), out=linear(2))
@@ -206,6 +219,26 @@ def test_a_port_that_takes_images_as_the_reference_does(size):
     )
     kernel = size == 1  # rows for columns are the same to a convolution of one entry
     assert (compare(reference, turned, IMAGE).verdict == "PASS") == kernel
+
+
+def test_a_sequence_with_channels_at_axis_1_is_returned_channel_last():
+    torch.manual_seed(0)
+    reference = torch_of(lambda self, x: self.conv(x), conv=torch.nn.Conv1d(3, 4, 1))
+    port = nnx_of(lambda self, x: self.conv(x), conv=ported(reference.conv))
+    assert verdict(reference, port, IMAGE[:, :, 0]) == PASS
+
+
+@pytest.mark.parametrize("side", ["reference", "port"])
+def test_what_one_side_alone_returns_inside_is_listed(side):
+    both, one = (lambda self, x: (self.fc(x), x)), (lambda self, x: (self.fc(x),))
+    own, its = (both, one) if side == "reference" else (one, both)
+    inner = torch_of(own, fc=linear())
+    reference = torch_of(lambda self, x: self.inner(x)[0], inner=inner)
+    place = nnx_of(its, fc=ported(inner.fc))
+    report = compare(reference, nnx_of(lambda self, x: self.inner(x)[0], inner=place), X)
+    lines = coverage_lines(report.coverage)
+    assert report.verdict == "PASS"
+    assert f"not compared, only the {side} returns it inside: `inner#1`" in lines
 
 
 def test_a_port_that_returns_a_permuted_array_is_wrong():

@@ -7,6 +7,7 @@ import torch
 from flax import nnx
 
 import parity
+from parity.align.read_by_value import NO_LAYER
 from parity.core.exceptions import InputError
 from tests.nets import port_of, ported, torch_of
 from tests.ports import nnx_of
@@ -136,3 +137,61 @@ def test_no_glob_renames_the_root():
     )
     assert report.verdict in ("PASS", "WARN")
     assert "linear" in report.coverage.matched
+
+
+@pytest.mark.parametrize("exchanged", [False, True])
+@pytest.mark.parametrize("short", [False, True], ids=["one shape", "two shapes"])
+def test_outputs_of_the_called_model_that_are_exchanged(short, exchanged):
+    def forward(self, x):
+        y = self.two(x)
+        return self.one(x), y.mean(0) if short else y
+
+    reference = torch_of(forward, one=torch.nn.Linear(6, 6), two=torch.nn.Linear(6, 6))
+
+    def call(self, x):
+        return forward(self, x)[:: -1 if exchanged else 1]
+
+    assert compare(reference, port_of(reference, call), ROWS).verdict == (
+        "FAIL" if exchanged else "PASS"
+    )
+
+
+@pytest.mark.parametrize("factor", [2, 3], ids=["right", "wrong"])
+@pytest.mark.parametrize("inside", [jnp.tanh, jnp.sin], ids=["right", "wrong"])
+def test_two_mistakes_where_nothing_shows_are_no_code_that_moved(inside, factor):
+    """The one in the call around is a mistake in what the inner one gets."""
+    inner = torch_of(
+        lambda self, x: torch.tanh(x) * self.weight,
+        weight=torch.nn.Parameter(torch.linspace(0.5, 1.5, 6)),
+    )
+    reference = torch_of(
+        lambda self, x: torch.where(x > 100, self.inner(2 * x), self.fc(x)),
+        inner=inner,
+        fc=torch.nn.Linear(6, 6),
+    )
+    weight = nnx.Param(jnp.asarray(inner.weight.detach().numpy()))
+    port = nnx_of(
+        lambda self, x: jnp.where(x > 100, self.inner(factor * x), self.fc(x)),
+        inner=nnx_of(lambda self, x: inside(x) * self.weight[None], weight=weight),
+        fc=ported(reference.fc),
+    )
+    report = compare(reference, port, ROWS)
+    assert [fault.path for fault in report.faults] == (["inner"] if inside is jnp.sin else [])
+    assert (report.verdict == "PASS") == (inside is jnp.tanh and factor == 2)
+
+
+@pytest.mark.parametrize("length", [5, 6], ids=["other sizes", "one size"])
+def test_a_sequence_that_is_returned_with_its_axes_exchanged(length):
+    x = np.random.default_rng(10).standard_normal((2, length, 6)).astype(np.float32)
+    reference = around()
+    port = nnx_of(lambda self, x: self.linear(x).swapaxes(1, 2), linear=ported(reference.linear))
+    report = compare(reference, port, x)
+    assert report.verdict != "PASS"
+    assert [note.rpartition(", though ")[2] for note in report.notes] == [NO_LAYER]
+
+
+def test_an_image_that_is_taken_channel_last_and_returned_channel_first():
+    reference = torch_of(lambda self, x: self.conv(x), conv=torch.nn.Conv2d(3, 4, 1))
+    port = port_of(reference, lambda self, x: self.conv(x).transpose(0, 3, 1, 2))
+    (note,) = compare(reference, port, X).notes
+    assert "in the order (0, 1, 2, 3) of PyTorch's" in note

@@ -1,0 +1,35 @@
+"""Outputs of the called model that the port seems to return with their axes in another order.
+
+A caller relies on the order: where nothing but shape and values speaks for it, a report says so.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from parity.capture.layout import channel_last
+from parity.core.calls import Call, Match
+from parity.core.globs import path_name
+
+NO_LAYER = "no layer of the reference has its channels at axis 1"
+
+
+def order_notes(matches: Iterable[Match], calls: Sequence[Call]) -> Iterator[str]:
+    """Sentences on outputs whose order neither the inputs nor the layers confirm.
+
+    `calls` are all of the reference's.
+    """
+    leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
+    buffers = [leaf.buffer for leaf in leaves if leaf.moved and leaf.sure]
+    second = any(buffer and len(buffer.shape) == 3 for buffer in buffers)
+    for match in matches:
+        last = any(leaf.ref.moved and leaf.reading is None for leaf in match.inputs)
+        for leaf in match.outputs if match.ref.parent == -1 else ():
+            axes = leaf.reading.axes if leaf.reading else ()
+            confirmed = not last if leaf.ref.moved else second
+            if axes != tuple(range(len(axes))) and not confirmed:
+                own = channel_last(len(axes)) if leaf.ref.moved else range(len(axes))
+                order = tuple(own[axis] for axis in axes)
+                given = "the port takes its channels last" if leaf.ref.moved else NO_LAYER
+                yield (
+                    f"the port returns {path_name(match.ref.path)}#{leaf.ref.name} with axes "
+                    f"in the order {order} of PyTorch's, by its shape and values, though {given}"
+                )
