@@ -71,12 +71,13 @@ def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Line
 def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
     """The lines of each parting, without those that a later one has for its own.
 
-    Partings beside each other in the source are one.
+    Partings beside each other in the source are one, and so are those of one line, as in a loop.
     """
     kept: list[Lines] = []
     for parted in found:
         one = Lines(source_lines(parted.port), source_lines(parted.ref))
-        if kept and (_places([one]) <= _places(kept) or _beside(kept[-1].port, one.port)):
+        again = _places([one]) <= _places(kept) or any(_same_line(one, other) for other in kept)
+        if kept and (again or _beside(kept[-1].port, one.port)):
             last = kept.pop()
             one = last.joined(one)
         kept.append(one)
@@ -85,6 +86,12 @@ def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
         Lines(_without(one.port, places), _without(one.reference, places))
         for one, places in zip(kept, after, strict=True)
     )
+
+
+def _same_line(one: Lines, other: Lines) -> bool:
+    """True if the likeliest line of a side is the same."""
+    sides = (one.port, other.port), (one.reference, other.reference)
+    return any(x and y and x[0].place == y[0].place for x, y in sides)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
