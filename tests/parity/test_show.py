@@ -25,11 +25,6 @@ def line_of(shown, name):
     return found
 
 
-def fault_of(shown):
-    (found,) = [line for line in shown if line.startswith("fault: ")]
-    return found
-
-
 def test_every_module_has_its_worst_figures(report):
     shown = lines(report)
     assert shown[0] == "TorchNet against NnxNet"
@@ -43,7 +38,8 @@ def test_every_module_has_its_worst_figures(report):
     assert sum("─ conv " in line for line in shown) == 2  # each block has one
     assert any(line.startswith("│  ├─ norm") for line in shown)
     assert line_of(shown, "stem").count("━") > line_of(shown, "head").count("━")
-    assert fault_of(shown).startswith("fault: stem (Conv2d), call 0 of __call__: weights_value")
+    fault = "fault: stem (Conv2d), call 0 of __call__: weights_value"
+    assert any(line.startswith(fault) for line in shown)
     assert shown[-1] == "TorchNet against NnxNet: FAIL"
 
 
@@ -54,7 +50,7 @@ def test_depth_folds_and_says_what_is_folded(report):
     shown = lines(report, depth=0)
     count = len({row.path for row in report.rows}) - 1
     assert line_of(shown, "<root>").endswith(f"PASS {count} inside: FAIL")
-    assert fault_of(shown).startswith("fault: stem")
+    assert any(line.startswith("fault: stem") for line in shown)
 
 
 def test_only_shows_those_modules_and_the_ones_around_them(report):
