@@ -36,3 +36,12 @@ class Lines:
 
     port: tuple[SourceLine, ...] = ()
     reference: tuple[SourceLine, ...] = ()
+
+    def joined(self, more: "Lines") -> "Lines":
+        """The lines of both, those of `more` last, each place once."""
+        return Lines(_joined(self.port, more.port), _joined(self.reference, more.reference))
+
+
+def _joined(one: tuple[SourceLine, ...], more: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
+    places = {line.place for line in one}
+    return (*one, *(line for line in more if line.place not in places))[:MOST]

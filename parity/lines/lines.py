@@ -1,9 +1,11 @@
 """The source lines of a call at fault: where the port's code and the reference's part."""
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 from parity.core.calls import LeafMatch, Match
-from parity.core.lines import MOST, Lines, SourceLine
+from parity.core.limits import r_limit
+from parity.core.lines import Lines, SourceLine
 from parity.lines.call import Key, Scene, Traced, placed
 from parity.lines.frontier import Pair, Parting
 from parity.lines.partings import partings
@@ -35,8 +37,7 @@ def lines_of(scene: Scene, order: int) -> tuple[Lines, ...]:
     own, name = match.ref.order, f"call of {match.ref.kind}"
     site = _site(trace_port(scene, outer, run=False), own, name)
     other = _site(trace_reference(scene, outer), own, name)
-    first = Lines(_joined(found[0].port, site), _joined(found[0].reference, other))
-    return first, *found[1:]
+    return found[0].joined(Lines(site, other)), *found[1:]
 
 
 ENOUGH = 3
@@ -46,11 +47,6 @@ ENOUGH = 3
 def _site(traced: Traced, order: int, name: str) -> tuple[SourceLine, ...]:
     frames: Frames = traced.sites.get(order, ())
     return source_lines([(frames, name)])
-
-
-def _joined(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:
-    places = {line.place for line in one}
-    return (*one, *(line for line in other if line.place not in places))[:MOST]
 
 
 def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Lines, ...]:
@@ -64,30 +60,38 @@ def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Line
     def wrong(values: Values) -> list[Pair]:
         return [pair for key, pair in pairs.items() if not _same(values, pair, leaves[key])]
 
+    limit = r_limit(match.ref.kind).fail
     for factor in FACTORS:
-        found = partings(ref.program, port.program, factor, wrong)
-        if found:
-            return distinct(found)
+        found = distinct(partings(ref.program, port.program, factor, wrong))
+        if found:  # below the limit on R what parts again may be rounding: no mistake of its own
+            return found if factor >= limit else (reduce(Lines.joined, found),)
     return (Lines(),)
 
 
 def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
     """The lines of each parting, without those that a later one has for its own.
 
-    Partings beside each other in the source are one.
+    Partings beside each other in the source are one, and so are those of one line, as in a loop.
     """
     kept: list[Lines] = []
     for parted in found:
         one = Lines(source_lines(parted.port), source_lines(parted.ref))
-        if kept and (_places([one]) <= _places(kept) or _beside(kept[-1].port, one.port)):
+        again = _places([one]) <= _places(kept) or any(_same_line(one, other) for other in kept)
+        if kept and (again or _beside(kept[-1].port, one.port)):
             last = kept.pop()
-            one = Lines(_joined(last.port, one.port), _joined(last.reference, one.reference))
+            one = last.joined(one)
         kept.append(one)
     after = [_places(kept[at + 1 :]) for at in range(len(kept))]
     return tuple(
         Lines(_without(one.port, places), _without(one.reference, places))
         for one, places in zip(kept, after, strict=True)
     )
+
+
+def _same_line(one: Lines, other: Lines) -> bool:
+    """True if the likeliest line of a side is the same."""
+    sides = (one.port, other.port), (one.reference, other.reference)
+    return any(x and y and x[0].place == y[0].place for x, y in sides)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:

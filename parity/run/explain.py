@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
 from parity.core.exceptions import first_line
 from parity.core.lines import Lines
@@ -19,6 +20,8 @@ SUSPECTS = 10
 ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 """Causes that make no fault of a doubtful R: it is there to measure rounding."""
 
+UNEXPLAINED = ("", "glue", "unknown")
+"""Causes that say where the error is, and not what it is."""
 
 Diagnose = Callable[[Found, CaseRecord], Diagnosis]
 """Finds the cause of what one call gets wrong."""
@@ -76,7 +79,8 @@ def _explained(
     fault: Fault, records: Sequence[CaseRecord], diagnose: Diagnose, lines_of: LinesOf
 ) -> Iterator[Fault]:
     """The fault with its cause, the evidence for it, what to do, and where in its arrays and in
-    the source it is; then one for each further mistake in the same call.
+    the source it is; then one for each further mistake in the same call, if no one change of the
+    reference accounts for the whole error.
     """
     record, place = record_of(fault.path, fault.call, records), (fault.path, fault.call, fault.leaf)
     first = next(x for x in record.found if (x.row.path, x.row.call, x.row.leaf) == place)
@@ -87,6 +91,8 @@ def _explained(
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
     lines, why = _lines(first, record, lines_of)
+    if lines and result.cause not in UNEXPLAINED:  # one change accounts for all: one mistake
+        lines = (reduce(Lines.joined, lines),)
     hint = _hint(result, lines)
     evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
     yield replace(
@@ -105,7 +111,7 @@ def _explained(
 
 def _hint(result: Diagnosis, lines: Sequence[Lines]) -> str:
     """What to do: to compare the lines, where no cause says more."""
-    if result.cause in ("", "glue", "unknown") and lines and lines[0].port and lines[0].reference:
+    if result.cause in UNEXPLAINED and lines and lines[0].port and lines[0].reference:
         port, reference = lines[0].port[0], lines[0].reference[0]
         return f"compare {port.place} with {reference.place}"
     return result.hint
