@@ -74,12 +74,13 @@ def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Line
 def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
     """The lines of each parting, without those that a later one has for its own.
 
-    Partings beside each other in the source are one.
+    Partings beside each other in the source are one, and so are those that share a line on each
+    side.
     """
     kept: list[Lines] = []
     for parted in found:
         one = Lines(source_lines(parted.port), source_lines(parted.ref))
-        if kept and (_places([one]) <= _places(kept) or _beside(kept[-1].port, one.port)):
+        if kept and (_places([one]) <= _places(kept) or _same_mistake(kept[-1], one)):
             last = kept.pop()
             one = Lines(_joined(last.port, one.port), _joined(last.reference, one.reference))
         kept.append(one)
@@ -88,6 +89,16 @@ def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
         Lines(_without(one.port, places), _without(one.reference, places))
         for one, places in zip(kept, after, strict=True)
     )
+
+
+def _same_mistake(one: Lines, other: Lines) -> bool:
+    return _beside(one.port, other.port) or (
+        _share(one.port, other.port) and _share(one.reference, other.reference)
+    )
+
+
+def _share(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
+    return not {line.place for line in one}.isdisjoint(line.place for line in other)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
