@@ -38,7 +38,8 @@ def test_every_module_has_its_worst_figures(report):
     assert sum("─ conv " in line for line in shown) == 2  # each block has one
     assert any(line.startswith("│  ├─ norm") for line in shown)
     assert line_of(shown, "stem").count("━") > line_of(shown, "head").count("━")
-    assert shown[-2].startswith("fault: stem (Conv2d), call 0 of __call__: weights_value")
+    fault = "fault: stem (Conv2d), call 0 of __call__: weights_value"
+    assert any(line.startswith(fault) for line in shown)
     assert shown[-1] == "TorchNet against NnxNet: FAIL"
 
 
@@ -49,7 +50,7 @@ def test_depth_folds_and_says_what_is_folded(report):
     shown = lines(report, depth=0)
     count = len({row.path for row in report.rows}) - 1
     assert line_of(shown, "<root>").endswith(f"PASS {count} inside: FAIL")
-    assert shown[-2].startswith("fault: stem")
+    assert any(line.startswith("fault: stem") for line in shown)
 
 
 def test_only_shows_those_modules_and_the_ones_around_them(report):

@@ -7,7 +7,7 @@ import pytest
 from parity.core.calls import Leaf, LeafMatch
 from parity.core.measurements import NOT_EXACT, ChildInput, Error, Metrics
 from parity.core.pair import Rung
-from parity.core.problems import PORT_LACKS, Problem, ProblemKind, not_measured, other_shape
+from parity.core.problems import PORT_LACKS, not_measured, other_shape
 from parity.core.store import Buffer
 from parity.judge.verdict import (
     GRADES,
@@ -187,8 +187,6 @@ def test_not_observed_is_unknown():
     assert judge("M", match(problem=PORT_LACKS), Errors()).verdict == "UNKNOWN"
     shape = judge("M", match(problem=other_shape((2,), (1,))), Errors())
     assert (shape.verdict, shape.blame) == ("FAIL", "exclusive")
-    layout = Problem(ProblemKind.LAYOUT, "layout: ...")
-    assert judge("M", match(problem=layout), Errors()).verdict == "UNKNOWN"
 
 
 def test_a_rung_limits_the_own_error_of_what_has_no_inclusive_one():
