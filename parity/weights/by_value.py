@@ -48,6 +48,7 @@ def paired(
     work.same_name(lambda tensor, leaf: True)
     work.same_place()
     work.nearly_same_values(constants=True)
+    work.further_names()
     return work.pieces()
 
 
@@ -180,6 +181,17 @@ class _Pairing:
                 if fits and same_values(values, leaf.read(), CLOSE) is not None:
                     self.add(Piece(tensor, leaf))
                     break
+
+    def further_names(self) -> None:
+        """Leaves that are left for further names of tensors that modules share: the port may hold
+        such a tensor once for each module.
+        """
+        firsts = {*self._first.values()}
+        self._ref = {name: one for name, one in self._all.items() if name not in firsts}
+        self.by_rename()
+        self.same_name(_alike)
+        self.same_values()
+        self.same_name(lambda tensor, leaf: tensor.size == leaf.size)
 
     def beside_others(self) -> None:
         """Tensors beside one whose leaf is known: in the leaves beside that one, and cut as it is.

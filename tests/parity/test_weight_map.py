@@ -170,6 +170,21 @@ def test_a_shared_tensor_may_be_one_leaf():
     assert [one.nnx_name for one in found] == ["embed.kernel", "embed.kernel"]
 
 
+@pytest.mark.parametrize(
+    ("name", "off"), [("head.kernel", 0), ("out.kernel", 0), ("head.kernel", 1)]
+)
+def test_a_shared_tensor_may_be_a_leaf_for_each_name(name, off):
+    """Its copy may be called otherwise; one with the name and other values is a mistake."""
+    theirs = [
+        Tensor(path, "weight", KERNEL.shape, lambda: KERNEL, identity=7)
+        for path in ("embed", "head")
+    ]
+    leaves = [tensor("embed.kernel", USUAL), tensor(name, USUAL + np.float32(off))]
+    found = make_weight_map(theirs, leaves)
+    assert [one.nnx_name for one in found] == ["embed.kernel", name]
+    assert [bool(one.finding) for one in found] == [False, bool(off)]
+
+
 class Idle(torch.nn.Module):
     """One module that runs, and many that do not."""
 
