@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import click
 import jax
@@ -183,7 +184,10 @@ def of_case(case: zoo.Case, wrong: bool, seed: int) -> Iterator[tuple[str, str, 
     """Path, kind and R of every call of a case of the fault zoo."""
     reference, port, x = zoo.nets(case, wrong, seed)
     layout = {"*": "channels_first"} if x.ndim == 3 else None
-    for row in parity.compare(reference, port, (x,), layout=layout).rows:
+    # only rows are wanted, and the search for a cause takes most of the time
+    with mock.patch("parity.run.case.faults_of", lambda *_: ()):
+        rows = parity.compare(reference, port, (x,), layout=layout).rows
+    for row in rows:
         if row.exclusive is not None:
             yield row.path, row.kind, row.exclusive.r
 
