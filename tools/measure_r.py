@@ -185,7 +185,7 @@ def of_case(case: zoo.Case, wrong: bool, seed: int) -> Iterator[tuple[str, str, 
     reference, port, x = zoo.nets(case, wrong, seed)
     layout = {"*": "channels_first"} if x.ndim == 3 else None
     # only rows are wanted, and the search for a cause takes most of the time
-    with mock.patch("parity.run.case.faults_of", lambda *_: ()):
+    with mock.patch("parity.run.case.faults_of", return_value=()):
         rows = parity.compare(reference, port, (x,), layout=layout).rows
     for row in rows:
         if row.exclusive is not None:

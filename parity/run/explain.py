@@ -110,7 +110,7 @@ def _explained(
 
 
 def _hint(result: Diagnosis, lines: Sequence[Lines]) -> str:
-    """What to do: to compare the lines, where no cause says more."""
+    """Advice: to compare the lines, where no cause says more."""
     if result.cause in UNEXPLAINED and lines and lines[0].port and lines[0].reference:
         port, reference = lines[0].port[0], lines[0].reference[0]
         return f"compare {port.place} with {reference.place}"
