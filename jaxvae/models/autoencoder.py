@@ -7,18 +7,21 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Integral
-from typing import ClassVar
+from typing import Any, ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax import lax
-from jax.typing import ArrayLike
+from jax.typing import ArrayLike, DTypeLike
 from jaxtyping import Array, Float, Key
 
 from jaxvae.devices.compile_ahead import Program, compile_programs, programs
 from jaxvae.devices.compile_cache import use_default_cache
 from jaxvae.devices.sharding import shard
 from jaxvae.io.pretrained import Pretrained
+from jaxvae.layers.convolution import Build, Precision
+from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.models.switches import Direction, Switches
 from jaxvae.run.chunks import Bounds
@@ -39,7 +42,28 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
     axes: ClassVar[tuple[str, ...]] = ("batch", "frames", "height", "width")
     """The axes of what the model takes and returns, before the channels."""
 
-    dtype: jnp.dtype
+    def __init__(
+        self,
+        config: Any,
+        *,
+        rngs: nnx.Rngs,
+        dtype: DTypeLike = jnp.float32,
+        precision: Precision = "highest",
+        param_dtype: DTypeLike | None = None,
+    ):
+        """Build with random parameters.
+
+        `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
+        are kept in (None: `dtype`); see `layers/dtypes.py`. `precision` is that of every product.
+        """
+        super().__init__(config)
+        self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)
+        build: Build = {"rngs": rngs, "dtype": self.param_dtype, "precision": precision}
+        self.build(config, **build)
+
+    def build(self, config: Any, **build: Unpack[Build]) -> None:
+        """Make the parts, with random parameters."""
+        raise NotImplementedError
 
     def channels(self, direction: Direction) -> int:
         """Return the channels of a video, or of a latent."""

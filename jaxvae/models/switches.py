@@ -33,6 +33,7 @@ class Switches(nnx.Module):
         self.use_slicing = False
         self.use_tiling = False
         self.sharding: Layout | None = None
+        self.reset_tiles()
 
     def enable_slicing(self) -> None:
         """From now on run the samples of a batch one at a time: less memory, the same numbers.
@@ -93,6 +94,10 @@ class Switches(nnx.Module):
 
     def plan_tiles(self, direction: Direction, size: tuple[int, int]) -> tuple[Axis, Axis] | None:
         """Return the tiles along height and width of an input of this size, None if it is one."""
+        raise NotImplementedError
+
+    def reset_tiles(self) -> None:
+        """Set the sizes of tiles to those that the model starts with."""
         raise NotImplementedError
 
     def tile_plan(self) -> tuple[tuple[int, int], Sides]:

@@ -67,14 +67,23 @@ def plan_axis(
             f"tiling: tiles of {tile} in {axis} that overlap by {factor:g} advance by {step},"
             f" expected at least 1; enlarge the tile, or lower its overlap"
         )
-    tiles = tuple((start, min(start + tile, size)) for start in range(0, size, step))
+    hint = f"change the tile ({tile}) or its overlap ({factor:g})"
+    tiles = _cut(axis, size, (tile, step), smallest, hint)
+    return Axis(tiles, blend, output_tile - blend)
+
+
+def _cut(
+    axis: str, size: int, tile: tuple[int, int], smallest: int, hint: str
+) -> tuple[tuple[int, int], ...]:
+    lines, step = tile
+    tiles = tuple((start, min(start + lines, size)) for start in range(0, size, step))
     shortest = min(end - start for start, end in tiles)
     if shortest < smallest:
         raise ValueError(
             f"tiling: {size} in {axis} leaves a tile of {shortest}, and the model needs {smallest};"
-            f" change the tile ({tile}) or its overlap ({factor:g})"
+            f" {hint}"
         )
-    return Axis(tiles, blend, output_tile - blend)
+    return tiles
 
 
 def plan_stride(
@@ -94,19 +103,14 @@ def plan_stride(
     ValueError where these fail: at tiles that do not advance, and at a tile of fewer lines than
     `smallest`.
     """
-    lines, step = tile
+    step = tile[1]
     if step < 1 or output_tile[1] < 1:
         raise ValueError(
             f"tiling: tiles in {axis} advance by {step} of the input and {output_tile[1]} of the"
             f" output, expected at least 1; enlarge tile_sample_stride_{axis}"
         )
-    tiles = tuple((start, min(start + lines, size)) for start in range(0, size, step))
-    shortest = min(end - start for start, end in tiles)
-    if shortest < smallest:
-        raise ValueError(
-            f"tiling: {size} in {axis} leaves a tile of {shortest}, and the model needs {smallest};"
-            f" change tile_sample_min_{axis} or tile_sample_stride_{axis}"
-        )
+    hint = f"change tile_sample_min_{axis} or tile_sample_stride_{axis}"
+    tiles = _cut(axis, size, tile, smallest, hint)
     return Axis(tiles, output_tile[0] - output_tile[1], output_tile[1], output_size)
 
 

@@ -4,14 +4,12 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
 from collections.abc import Iterator
+from typing import Unpack
 
-import jax.numpy as jnp
-from flax import nnx
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxvae.layers.convolution import Build, Conv3d, Precision
-from jaxvae.layers.dtypes import check_dtypes
+from jaxvae.layers.convolution import Build, Conv3d
 from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.cogvideox.encoder_decoder import Decoder3D, Encoder3D
@@ -39,23 +37,8 @@ class AutoencoderKLCogVideoX(Switches, Autoencoder):
 
     config_class = CogVideoXVAEConfig
 
-    def __init__(
-        self,
-        config: CogVideoXVAEConfig,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
-        param_dtype: DTypeLike | None = None,
-    ):
-        """Build with random parameters.
-
-        `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
-        are kept in (None: `dtype`); see `layers/dtypes.py`. `precision` is that of every product.
-        """
-        super().__init__(config)
-        self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)
-        build: Build = {"rngs": rngs, "dtype": self.param_dtype, "precision": precision}
+    def build(self, config: CogVideoXVAEConfig, **build: Unpack[Build]) -> None:
+        """Make the parts, with random parameters."""
         self.num_sample_frames_batch_size = 8
         self.num_latent_frames_batch_size = 2
         self.encoder = Encoder3D(config, **build)

@@ -4,7 +4,6 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX`.
 """
 
 from jaxvae.models import switches
-from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
 from jaxvae.models.switches import Direction, Sides
 from jaxvae.run.tiling import Axis, plan_tiles
 
@@ -12,9 +11,9 @@ from jaxvae.run.tiling import Axis, plan_tiles
 class Switches(switches.Switches):
     """The switches of this autoencoder, under diffusers' names."""
 
-    def __init__(self, config: CogVideoXVAEConfig):
-        """Start with everything off."""
-        super().__init__(config)
+    def reset_tiles(self) -> None:
+        """Set the sizes of tiles to those that the model starts with."""
+        config = self.config
         self.tile_sample_min_height = config.sample_height // 2
         self.tile_sample_min_width = config.sample_width // 2
         self.tile_latent_min_height = int(self.tile_sample_min_height / config.spatial_ratio)

@@ -4,16 +4,15 @@ Source: diffusers 0.42.1, `AutoencoderKL`.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jaxvae.layers.convolution import Build, Cache, Conv2d, Precision
-from jaxvae.layers.dtypes import check_dtypes
+from jaxvae.layers.convolution import Build, Cache, Conv2d
 from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.kl.attention import Attention
 from jaxvae.models.kl.config import KLVAEConfig
@@ -36,27 +35,8 @@ class AutoencoderKL(Autoencoder):
     config_class = KLVAEConfig
     axes: ClassVar[tuple[str, ...]] = ("batch", "height", "width")
 
-    def __init__(
-        self,
-        config: KLVAEConfig,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
-        param_dtype: DTypeLike | None = None,
-    ):
-        """Build with random parameters.
-
-        `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
-        are kept in (None: `dtype`); see `layers/dtypes.py`. `precision` is that of every product.
-        """
-        super().__init__(config)
-        self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)
-        build: Build = {"rngs": rngs, "dtype": self.param_dtype, "precision": precision}
-        size = config.sample_size
-        self.tile_sample_min_size = size[0] if isinstance(size, tuple) else size
-        self.tile_latent_min_size = int(self.tile_sample_min_size / config.spatial_ratio)
-        self.tile_overlap_factor = 0.25
+    def build(self, config: KLVAEConfig, **build: Unpack[Build]) -> None:
+        """Make the parts, with random parameters."""
         self.encoder = Encoder(config, **build)
         self.decoder = Decoder(config, **build)
         latent = config.latent_channels
@@ -65,6 +45,13 @@ class AutoencoderKL(Autoencoder):
         self.post_quant_conv = (
             Conv2d(latent, latent, 1, **build) if config.use_post_quant_conv else None
         )
+
+    def reset_tiles(self) -> None:
+        """Set the sizes of tiles to those that the model starts with."""
+        size = self.config.sample_size
+        self.tile_sample_min_size = size[0] if isinstance(size, tuple) else size
+        self.tile_latent_min_size = int(self.tile_sample_min_size / self.config.spatial_ratio)
+        self.tile_overlap_factor = 0.25
 
     def enable_tiling(
         self, tile_sample_min_size: int | None = None, tile_overlap_factor: float | None = None

@@ -3,13 +3,11 @@
 Source: diffusers 0.42.1, `AutoencoderKLWan`.
 """
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-from jax.typing import DTypeLike
+from typing import Unpack
 
-from jaxvae.layers.convolution import Build, Cache, Precision
-from jaxvae.layers.dtypes import check_dtypes
+import jax
+
+from jaxvae.layers.convolution import Build, Cache
 from jaxvae.layers.rounding import clamp
 from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.switches import Direction
@@ -50,23 +48,8 @@ class AutoencoderKLWan(Switches, Autoencoder):
 
     config_class = WanVAEConfig
 
-    def __init__(
-        self,
-        config: WanVAEConfig,
-        *,
-        rngs: nnx.Rngs,
-        dtype: DTypeLike = jnp.float32,
-        precision: Precision = "highest",
-        param_dtype: DTypeLike | None = None,
-    ):
-        """Build with random parameters.
-
-        `dtype` is what encode and decode compute in and return, `param_dtype` what the parameters
-        are kept in (None: `dtype`); see `layers/dtypes.py`. `precision` is that of every product.
-        """
-        super().__init__(config)
-        self.dtype, self.param_dtype = check_dtypes(dtype, param_dtype)
-        build: Build = {"rngs": rngs, "dtype": self.param_dtype, "precision": precision}
+    def build(self, config: WanVAEConfig, **build: Unpack[Build]) -> None:
+        """Make the parts, with random parameters."""
         self.encoder = Encoder3d(config, **build)
         self.quant_conv = CausalConv3d(2 * config.z_dim, 2 * config.z_dim, 1, **build)
         self.post_quant_conv = CausalConv3d(config.z_dim, config.z_dim, 1, **build)

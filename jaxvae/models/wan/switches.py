@@ -7,16 +7,14 @@ from collections.abc import Mapping
 
 from jaxvae.models import switches
 from jaxvae.models.switches import Direction, Sides
-from jaxvae.models.wan.config import WanVAEConfig
 from jaxvae.run.tiling import Axis, plan_stride
 
 
 class Switches(switches.Switches):
     """The switches of this autoencoder, under diffusers' names."""
 
-    def __init__(self, config: WanVAEConfig):
-        """Start with everything off."""
-        super().__init__(config)
+    def reset_tiles(self) -> None:
+        """Set the sizes of tiles to those that the model starts with."""
         self.tile_sample_min_height = self.tile_sample_min_width = 256
         self.tile_sample_stride_height = self.tile_sample_stride_width = 192
 

@@ -1,8 +1,5 @@
 """The ladder of the autoencoder of images on a real picture, and known mistakes in it."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
 from jaxvae.pairs.kl.ladder import CONFIGS, RUNGS
@@ -11,16 +8,13 @@ from jaxvae.pairs.kl.pair import PAIR
 from jaxvae.pairs.port import R_LIMIT
 from parity.core.exceptions import InputError
 from parity.pipeline import run_pair
-from parity.report import Report
-from parity.report.diff import diff
-from parity.selftest.bench import selftest
-from parity.selftest.mistakes import GENERAL
-
-BASELINE = Path(__file__).parents[3] / "reports/baseline/kl/report.json"
-"""What `make baseline` wrote when it was last committed."""
-
-RATCHET = 2.0
-"""No row may be worse by more than this; noise stays below, whatever the processor."""
+from tests.ladders import (
+    check_checkpoint,
+    check_coverage,
+    check_outputs,
+    check_ratchet,
+    check_selftest,
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +27,12 @@ def ladder():
 def test_every_gate_holds(ladder):
     assert ladder.verdict == "PASS", ladder.faults
     assert ladder.facts["input"].startswith("astronaut.png of scikit-image")
-    coverage = ladder.coverage
-    assert coverage.complete
-    assert not coverage.inlined
-    assert coverage.matched_calls == coverage.calls
-    assert coverage.matched_parameters == coverage.parameters
+    check_coverage(ladder)
 
 
 @pytest.mark.parity
 def test_nothing_is_worse_than_in_the_committed_baseline(ladder):
-    found = diff(Report.from_json(BASELINE), ladder)
-    assert not found.other_inputs
-    assert found.holds(RATCHET), ("make baseline, if this is meant", found.failures(RATCHET))
+    check_ratchet(ladder, "kl")
 
 
 @pytest.mark.parity
@@ -55,10 +43,7 @@ def test_rungs_and_outputs(ladder):
     large = table["case"].str.contains("mean30")
     assert table[~large].incl_rel_l2.max() < 5e-6
     assert table[large].R.max() <= R_LIMIT
-    outputs = table[(table["path"] == "") & table["case"].str.endswith("/picture")]
-    assert set(outputs["case"]) == {"encode/picture", "decode/picture", "forward/picture"}
-    assert outputs.ref_rms.min() > 0.05
-    assert outputs.rel_l2.max() < 5e-6
+    check_outputs(ladder, "picture")
 
 
 def test_what_it_is_made_of():
@@ -74,17 +59,10 @@ def test_what_it_is_made_of():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_known_mistakes_are_found_where_and_for_what_they_are(seed):
-    result = selftest(PAIR, seed=seed)
-    assert len(result.singles) >= len(GENERAL) + len(MISTAKES) - 2  # what no draw could show
-    assert [trial for trial in result.singles if not trial.killed] == []
-    assert [trial for trial in result.triples if not trial.place] == []
-    assert result
+    check_selftest(PAIR, MISTAKES, seed)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_both_sides(kl, tmp_path):
     kl.theirs.save_pretrained(tmp_path)
-    encode = replace(PAIR, cases=lambda *given: PAIR.cases(*given)[:1])
-    report = run_pair(encode, {"weights": str(tmp_path)})
-    assert not report.faults
-    assert report.facts["weights"] == str(tmp_path)
+    check_checkpoint(PAIR, tmp_path)

