@@ -13,6 +13,7 @@ from parity.cli.check import check
 from parity.cli.compare import compare
 from parity.cli.diff import diff
 from parity.cli.env import env
+from parity.cli.history import history
 from parity.cli.lines import lines
 from parity.cli.record import record
 from parity.cli.run import run
@@ -27,7 +28,7 @@ def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
 
-for command in (run, compare, lines, record, check, diff, show, selftest, env):
+for command in (run, compare, lines, record, check, diff, history, show, selftest, env):
     cli.add_command(command)
 
 

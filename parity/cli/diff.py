@@ -10,7 +10,7 @@ from parity.cli.output import JSON
 from parity.core.exceptions import InputError
 
 
-def _factor(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
+def factor_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
     """Return the factor of at least 1 that the text says, with or without an x."""
     if text is None:
         return None
@@ -27,7 +27,7 @@ def _factor(context: click.Context, option: click.Parameter, text: str | None) -
 @click.option(
     "--fail-if-worse",
     metavar="FACTOR",
-    callback=_factor,
+    callback=factor_of,
     help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
     "or if a new one fails; with 2 if the two runs had other inputs.",
 )

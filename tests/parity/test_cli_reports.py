@@ -97,3 +97,29 @@ def test_env_as_a_block():
     assert block["versions.torch"].startswith("2.")
     assert block["jax_default_matmul_precision"] == "None"
     assert {"python", "platform", "cores", "jax_device", "torch_devices"} <= set(block)
+
+
+def test_history_over_commits(folders, tmp_path):
+    refused(parity("history", "kept", cwd=tmp_path), "kept: holds no reports; add one with --add")
+    words = ("history", tmp_path / "kept", "--fail-if-worse", "2x", "--add")
+    refused(parity(*words, "wrong/layers.csv", cwd=folders), "wrong/layers.csv: no JSON")
+    assert not (tmp_path / "kept").exists()
+    first = parity(*words, "wrong", cwd=folders)
+    assert first.returncode == 1
+    assert "no report of these inputs passed before: FAIL" in first.stdout
+    for again in range(2):
+        assert parity(*words, "right", cwd=folders).returncode == 0, again
+    other = parity(*words, "seed 7", cwd=folders)  # passes by itself; nothing to compare it with
+    assert other.returncode == 0, other.stdout
+    worse = parity(*words, "wrong", "--json", cwd=folders)
+    assert worse.returncode == 1
+    document = json.loads(worse.stdout)
+    verdicts = [report["verdict"] for report in document["reports"]]
+    assert verdicts == ["FAIL", "PASS", "PASS", "PASS", "FAIL"]
+    assert document["last_good"] == 3
+    shown = parity("history", tmp_path / "kept", "--only", "stem", cwd=folders)
+    assert shown.returncode == 0, shown.stderr
+    lines = [line.split() for line in shown.stdout.splitlines() if "PASS" in line or "FAIL" in line]
+    assert [line[0] for line in lines] == ["1", "2", "3", "4", "5"]
+    assert float(lines[0][2]) > 10 > float(lines[1][2])
+    refused(parity("history", tmp_path / "kept", "--only", "stm"), "did you mean 'stem'?")
