@@ -4,15 +4,17 @@ A file is written beside its place, then moved there. So it is whole whatever ha
 recording that wrote it, and of two recordings either writes the same.
 """
 
+import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, first_line
 from parity.core.store import TYPES, Array, Buffer, digest
 
 FOLDER = "arrays"
@@ -47,8 +49,11 @@ class ArrayFolder:
                 save_file({"array": array if native else array.reshape(-1).view("u1")}, partial)
                 partial.chmod(mode)  # the library's files are for their owner alone
                 partial.replace(path)
+            except (SafetensorError, OSError) as error:
+                raise InputError(f"{path}: cannot be written ({first_line(error)})") from error
             finally:
-                partial.unlink(missing_ok=True)
+                with suppress(OSError):  # where none can be removed, none was written
+                    partial.unlink()
         return buffer
 
     def read(self, buffer: Buffer) -> Array:
@@ -62,6 +67,9 @@ class ArrayFolder:
             raise InputError(f"{path}: the index names it, and there is no such file; {AGAIN}")
         try:
             with safe_open(path, framework="np") as handle:
+                shape = handle.get_slice("array").get_shape()
+                if math.prod(shape) not in (buffer.size, buffer.nbytes):  # before it takes memory
+                    raise SafetensorError(f"of shape {shape}, not {list(buffer.shape)}")
                 array = np.asarray(handle.get_tensor("array"))
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path}: truncated or changed ({error}); {AGAIN}") from error
