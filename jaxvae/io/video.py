@@ -27,9 +27,12 @@ IMAGES = {".png": {}, ".jpg": {"quality": 95}, ".jpeg": {"quality": 95}}
 """How an image of each kind is written."""
 
 CONTAINERS = {
-    **{".mp4": "mov", ".m4v": "mov", ".mov": "mov", ".mkv": "matroska", ".webm": "matroska"},
-    **{".avi": "avi", ".gif": "gif", ".png": "png_pipe", ".jpg": "jpeg_pipe"},
-    **{".jpeg": "jpeg_pipe", ".bmp": "bmp_pipe", ".webp": "webp_pipe"},
+    **dict.fromkeys((".mp4", ".m4v", ".mov"), "mov"),
+    **dict.fromkeys((".mkv", ".webm"), "matroska"),
+    **dict.fromkeys((".jpg", ".jpeg"), "jpeg_pipe"),
+    **{kind: f"{kind[1:]}_pipe" for kind in (".png", ".bmp", ".webp")},
+    ".avi": "avi",
+    ".gif": "gif",
 }
 """What a file of each kind is opened as: FFmpeg's own guess may be a list of other files."""
 

@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from parity.core.exceptions import InputError
@@ -61,15 +61,17 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another is in it.
     """
+    import fcntl  # not on Windows
+
     handle = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(ImportError):  # there is none on Windows
-            import fcntl
-
+        try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another process writes there; choose another") from error
+        except OSError:
+            pass  # a file system without locks
         yield
-    except BlockingIOError as error:
-        raise InputError(f"{folder}: another process writes there; choose another") from error
     finally:
         os.close(handle)
 

@@ -30,6 +30,7 @@ class ArrayFolder:
 
     def __init__(self, trace: Path) -> None:
         self._folder = trace / FOLDER
+        self._checked: dict[bytes, tuple[int, int, int]] = {}
 
     def put(self, array: Array) -> Buffer:
         """Write an array."""
@@ -67,16 +68,18 @@ class ArrayFolder:
             raise InputError(f"{path}: the index names it, and there is no such file; {AGAIN}")
         try:
             with safe_open(path, framework="np") as handle:
-                shape = handle.get_slice("array").get_shape()
-                if math.prod(shape) not in (buffer.size, buffer.nbytes):  # before it takes memory
-                    raise SafetensorError(f"of shape {shape}, not {list(buffer.shape)}")
-                array = np.asarray(handle.get_tensor("array"))
+                length = math.prod(handle.get_slice("array").get_shape())
+                fits = length in (buffer.size, buffer.nbytes)  # what does not takes no memory
+                array = np.asarray(handle.get_tensor("array")) if fits else np.empty(0, "u1")
+            about = path.stat()
         except (SafetensorError, OSError) as error:
             raise InputError(f"{path}: truncated or changed ({error}); {AGAIN}") from error
         array = array.reshape(-1)
         if array.nbytes == buffer.nbytes:
             array = array.view(buffer.dtype)
-            if digest(array) == buffer.digest:
+            mark = about.st_ino, about.st_mtime_ns, about.st_size
+            if self._checked.get(buffer.digest) == mark or digest(array) == buffer.digest:
+                self._checked[buffer.digest] = mark
                 return array.reshape(buffer.shape)
         raise InputError(f"{path}: its content is not the {buffer.text} that was recorded; {AGAIN}")
 

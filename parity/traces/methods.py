@@ -87,8 +87,8 @@ def _method_of(stored: str, pair: Pair) -> Method:
     known = _listed(pair)
     if stored not in known:
         raise InputError(
-            f"the trace calls {shown(stored.removeprefix(FUNCTION))} on the port, and pair {pair.name!r} has"
-            f" {_names(known)} in Offline.methods; record it again"
+            f"the trace calls {shown(stored.removeprefix(FUNCTION))} on the port, and pair"
+            f" {pair.name!r} has {_names(known)} in Offline.methods; record it again"
         )
     return known[stored]
 
