@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 
 if TYPE_CHECKING:
     import torch
@@ -165,7 +165,9 @@ class AssertParity:
             "cause": fault.cause if fault else "",
         }
         suffix = f"-{label}" if label else ""
-        self._item.user_properties += [(f"{key}{suffix}", x) for key, x in properties.items()]
+        self._item.user_properties += [
+            (f"{key}{suffix}", escaped(x)) for key, x in properties.items()
+        ]
         line = {
             "verdict": found.verdict,
             "r": number(worst_r),
@@ -244,4 +246,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in itertools.chain.from_iterable(getattr(report, LINES) for report in compared):
         text = f"{line['verdict']:<7}  R {line['r']:<8}  {line['test']}"
         brief = f"  {line['brief']}" if line["brief"] else ""
-        terminalreporter.write_line(text + brief, **{COLOURS[line["verdict"]]: True})
+        terminalreporter.write_line(escaped(text + brief), **{COLOURS[line["verdict"]]: True})

@@ -33,6 +33,9 @@ def main() -> None:
     except (VideoError, WeightsError, ConfigError) as error:
         click.echo(f"jaxvae: {printable(error)}", err=True)
         sys.exit(2)
+    except OSError as error:
+        click.echo(f"jaxvae: {printable(error)}", err=True)
+        sys.exit(2)
     except click.ClickException as error:
         error.show()
         sys.exit(2)

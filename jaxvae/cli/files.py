@@ -3,6 +3,7 @@
 from pathlib import Path
 from uuid import uuid4
 
+from jaxvae.io.files import discard
 from jaxvae.io.video import VideoError
 
 
@@ -21,4 +22,4 @@ def write_bytes(path: Path, content: bytes) -> None:
     except OSError as error:
         raise VideoError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
-        partial.unlink(missing_ok=True)
+        discard(partial)

@@ -57,7 +57,7 @@ def reconstruct(
     check_output(target)
     refuse_source(source, target)
     if compare is not None:
-        _check_picture(source, compare)
+        _check_picture(source, target, compare)
     vae = load_tiled(**model)
     clip = clip_of(vae, source, first, frames, size)
     kept = returned(clip.frames, vae.config)
@@ -80,8 +80,8 @@ def reconstruct(
             gathered.add(pixels, wanted)
             shown.add(done, wanted, pixels)
             done += len(pixels)
-    if compare is not None:
-        shown.write(compare)
+        if compare is not None:
+            shown.write(compare)
     psnr, ssim = gathered.quality()
     facts = {
         "frames": kept,
@@ -96,12 +96,14 @@ def reconstruct(
     report(facts | ({"picture": str(compare)} if compare else {}), quiet=quiet, as_json=as_json)
 
 
-def _check_picture(source: Path, picture: Path) -> None:
+def _check_picture(source: Path, target: Path, picture: Path) -> None:
     if picture.suffix != ".png":
         raise click.UsageError(f"--compare {picture}: expected a name that ends in .png")
     if not picture.parent.is_dir():
         raise click.UsageError(f"--compare {picture}: no such folder; make {picture.parent} first")
     refuse_source(source, picture)
+    if picture.resolve() == target.resolve():
+        raise click.UsageError(f"--compare {picture}: is TARGET too; expected another file")
 
 
 def returned(frames: int, config: "Config") -> int:

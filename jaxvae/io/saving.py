@@ -9,6 +9,7 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -17,6 +18,7 @@ import numpy as np
 from flax import nnx
 
 from jaxvae.io.diffusers_folder import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, WeightsError
+from jaxvae.io.files import discard
 from jaxvae.io.weights import parameter_slots, torch_shape
 
 DIFFUSERS_VERSION = "0.42.1"
@@ -76,7 +78,7 @@ def save_pretrained(model: Any, folder: str | Path, max_shard_size: int | str = 
     if len(split.filename_to_tensors) > 1:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         files[INDEX_NAME] = _json(index)
-    mark = f".{uuid4().hex}.partial"
+    mark, there = f".{uuid4().hex}.partial", folder.exists()
     written: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -97,7 +99,10 @@ def save_pretrained(model: Any, folder: str | Path, max_shard_size: int | str = 
         raise WeightsError(f"{folder}: cannot be written ({error})") from error
     finally:
         for path in written:
-            path.unlink(missing_ok=True)
+            discard(path)
+        with suppress(OSError):  # it has something in it, or was not made
+            if not there:
+                folder.rmdir()
 
 
 def _split(state: TorchState, max_shard_size: int | str) -> Any:

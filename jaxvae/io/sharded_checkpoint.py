@@ -4,6 +4,8 @@ A folder of Orbax's, not of diffusers': for training runs on many devices. PyTor
 `save_pretrained` writes what PyTorch reads.
 """
 
+import glob
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,11 +47,16 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
             {name: param[...] for name, param in _parameters(model).items()}
         ),
     )
+    unfinished = glob.escape(folder.name) + ".orbax-checkpoint-tmp*"
+    before = set(folder.parent.glob(unfinished))
     try:
         with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
             checkpointer.save(folder, items)
-    except OSError as error:
-        raise WeightsError(f"{folder}: cannot be written ({error})") from error
+    except (OSError, ValueError) as error:  # ValueError: of the library that writes the arrays
+        raise WeightsError(f"{folder}: cannot be written ({first_line(error)})") from error
+    finally:
+        for left in {*folder.parent.glob(unfinished)} - before:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def restore(

@@ -17,6 +17,7 @@ from uuid import uuid4
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from jaxvae.io.files import discard
 from jaxvae.io.messages import first_line
 
 CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "libvpx-vp9"}
@@ -24,6 +25,22 @@ CODECS = {".mp4": "libx264", ".mov": "libx264", ".mkv": "libx264", ".webm": "lib
 
 IMAGES = {".png": {}, ".jpg": {"quality": 95}, ".jpeg": {"quality": 95}}
 """How an image of each kind is written."""
+
+CONTAINERS = {
+    **dict.fromkeys((".mp4", ".m4v", ".mov"), "mov"),
+    **dict.fromkeys((".mkv", ".webm"), "matroska"),
+    **dict.fromkeys((".jpg", ".jpeg"), "jpeg_pipe"),
+    **{kind: f"{kind[1:]}_pipe" for kind in (".png", ".bmp", ".webp")},
+    ".avi": "avi",
+    ".gif": "gif",
+}
+"""What a file of each kind is opened as: FFmpeg's own guess may be a list of other files."""
+
+MOST_PIXELS = 1 << 24
+"""Of a frame, 4096x4096: a codec holds many of them, however little the file takes."""
+
+MOST_IN_IMAGES = 1 << 25
+"""Of an image, which is a single one."""
 
 QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
 """Coding that is hardly visible: what is seen is the autoencoder's."""
@@ -94,7 +111,7 @@ class Video:
                     f"{self.path}: frame {index} has {found} pixels, which are less than those"
                     " before: cut the video where its size changes"
                 )
-            waiting.append(window)
+            waiting.append(np.array(window))  # a view would hold all of the frame
             left_over -= 1
             if len(waiting) == length or left_over == 0:
                 yield np.stack(waiting)
@@ -132,14 +149,28 @@ def _decoded(path: Path, floats: bool) -> Iterator[Any]:
     if path.suffix == ".npy":
         yield from _array(path, floats)
         return
-    av = _av(path)
+    with _opened(path) as container:
+        for frame in container.decode(video=0):
+            yield frame.to_ndarray(format="rgb24")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    av, kind = _av(path), CONTAINERS.get(path.suffix.lower())
+    if kind is None:
+        known = ", ".join([*CONTAINERS, ".npy"])
+        raise VideoError(f"{path}: cannot be read; expected a name that ends in {known}")
+    most = MOST_IN_IMAGES if kind.endswith("_pipe") else MOST_PIXELS
+    limit = {"max_pixels": str(most)}
     try:
-        with av.open(str(path.absolute())) as container:  # a colon would name a protocol
-            for frame in container.decode(video=0):
-                yield frame.to_ndarray(format="rgb24")
+        # a colon would name a protocol
+        with av.open(str(path.absolute()), format=kind, options=limit) as container:
+            container.streams.video[0].codec_context.options = limit
+            yield container
     except (av.FFmpegError, IndexError, ValueError) as error:
         raise VideoError(
-            f"{path}: not a video that FFmpeg can read ({first_line(error)})"
+            f"{path}: not a video that FFmpeg can read as {path.suffix}, or one of more than {most}"
+            f" pixels a frame ({first_line(error)})"
         ) from error
 
 
@@ -162,7 +193,7 @@ def _array(path: Path, floats: bool) -> Any:
 def _rate(path: Path) -> Fraction:
     if path.suffix == ".npy":
         return RATE
-    with _av(path).open(str(path.absolute())) as container:
+    with _opened(path) as container:
         rate = container.streams.video[0].average_rate
     return Fraction(rate) if rate else RATE
 
@@ -194,7 +225,7 @@ class Writer:
             with self._refusing():
                 self._open()
         except BaseException:  # an interrupt too: `__exit__` is not called then
-            self._partial.unlink(missing_ok=True)
+            discard(self._partial)
             raise
         return self
 
@@ -254,7 +285,7 @@ class Writer:
             with self._refusing() if kind is None else suppress(Exception):
                 self._close(kind is None)
         finally:
-            self._partial.unlink(missing_ok=True)
+            discard(self._partial)
 
     def _close(self, whole: bool) -> None:
         if self._path.suffix == ".npy":

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +16,9 @@ LARGEST = 1 << 20
 """Bytes of a `config.json`: those that exist have about one thousand."""
 
 # More than any such model has: what is beyond would be built for hours, or not be held in memory.
-_MOST_LAYERS = 100
-_MOST_CHANNELS = 1 << 16
-_MOST_BLOCKS = 16
+_MOST_LAYERS = 16
+MOST_CHANNELS = 1 << 16
+MOST_BLOCKS = 16
 _SHOWN = 8
 
 
@@ -99,14 +99,14 @@ class VAEConfig:
             self._check_list(name, value, items[0])
         elif kinds[0] is int:
             expect(_is_int(value) and value > 0, name, "a positive integer", value)
-            most_of = _MOST_LAYERS if name == "layers_per_block" else _MOST_CHANNELS
+            layers = name in ("layers_per_block", "num_res_blocks")
+            most_of = _MOST_LAYERS if layers else MOST_CHANNELS
             expect(value <= most_of, name, f"at most {most_of}", value)
         elif kinds[0] is float:
             known = _is_number(value) or (name == "force_upcast" and isinstance(value, bool))
-            expect(known, name, "a number", value)
-            if name.startswith("latents_"):
-                expect(math.isfinite(value), name, "a number", value)
-                expect(value > 0 or "std" not in name, name, "a positive number", value)
+            expect(known, name, "a finite number", value)
+            if name.startswith("latents_std"):
+                expect(value > 0, name, "a positive number", value)
         elif kinds[0] is bool:
             expect(isinstance(value, bool), name, "true or false", value)
         else:
@@ -118,8 +118,8 @@ class VAEConfig:
     def _check_list(self, name: str, value: Any, kind: Any) -> None:
         expect(isinstance(value, tuple), name, "a list", value)
         if not name.startswith("latents_"):
-            most = f"at most {_MOST_BLOCKS} blocks"
-            expect(len(value) <= _MOST_BLOCKS, name, most, len(value))
+            most = f"at most {MOST_BLOCKS} blocks"
+            expect(len(value) <= MOST_BLOCKS, name, most, len(value))
         for i, item in enumerate(value):
             self._check_type(f"{name}[{i}]", item, kind)
 
@@ -162,11 +162,9 @@ def check_blocks(config: Any) -> None:
 
 
 def check_factors(config: Any) -> None:
-    """Raise ConfigError unless latents can be scaled by `scaling_factor` and `shift_factor`."""
-    factor, shift = config.scaling_factor, config.shift_factor
-    finite = math.isfinite(factor) and factor != 0
-    expect(finite, "scaling_factor", "a finite number other than 0", factor)
-    expect(shift is None or math.isfinite(shift), "shift_factor", "a finite number", shift)
+    """Raise ConfigError unless latents can be scaled by `scaling_factor`."""
+    factor = config.scaling_factor
+    expect(factor != 0, "scaling_factor", "a finite number other than 0", factor)
 
 
 def expect(holds: bool, name: str, expected: str, found: object) -> None:
@@ -181,14 +179,16 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """True for a number that a float can hold: of none that is not finite, or larger."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max  # type: ignore[operator]
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object, unless it has a key twice: readers differ in which of them counts."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{shown(twice)} twice")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{shown(name)} twice")
+        found[name] = value
     return found

@@ -5,8 +5,9 @@ from typing import Any
 
 import click
 
-from parity.cli.options import EAGER, EMULATE, find_pair, place_of
+from parity.cli.options import EAGER, EMULATE, find_pair, place_of, registered
 from parity.cli.output import PROFILE, QUIET, Output, with_output
+from parity.core.exceptions import InputError
 
 
 @click.command()
@@ -27,6 +28,8 @@ def check(trace: Path, pair: str | None, output: Output, **how: Any) -> None:
     if pair:
         place_of(pair)  # a name that is not registered is said before any file is read
     index = read_index(trace)
+    if pair is None and index.pair not in registered():  # a trace says no module to import
+        raise InputError(f"{trace}: of pair {index.pair!r}, which is not registered; use --pair")
     with output.progress() as progress:
         chosen = find_pair(pair or index.pair)
         from parity.traces.check import check_trace

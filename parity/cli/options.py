@@ -81,7 +81,7 @@ def find_pair(name: str) -> "Pair":
     """Return the pair registered under `name`, or the attribute that module:attribute names."""
     from parity.core.pair import Pair
 
-    found = load(place_of(name))
+    found = load(place_of(name), own=name not in registered())
     if not isinstance(found, Pair):
         raise InputError(f"{name!r} is a {type(found).__name__}, expected a parity.Pair")
     return found
@@ -98,15 +98,18 @@ def place_of(name: str) -> str:
     return known.get(name, name)
 
 
-def load(name: str) -> Any:
-    """Return the attribute that module:attribute names, also of a module in the current folder."""
+def load(name: str, own: bool = True) -> Any:
+    """Return the attribute that module:attribute names.
+
+    `own` modules may lie in the current folder, from which of what is installed nothing is taken.
+    """
     from importlib import import_module
 
     module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
         raise InputError(f"{name!r:.80}: expected module:attribute, as in package.module:function")
     here = str(Path.cwd())
-    if here not in sys.path:
+    if own and here not in sys.path:
         sys.path.insert(0, here)  # a console script does not look there
     try:
         return getattr(import_module(module), attribute)

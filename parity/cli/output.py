@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, printable
 from parity.core.files import writable
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Output:
             if shown and not (self.quiet or self.as_json):
                 click.echo(f"wrote {len(shown)} files to {self.repro}; run {shown[-1]}")
         except InputError as error:  # the report stands all the same
-            click.echo(f"parity: {error}", err=True)
+            click.echo(f"parity: {printable(error)}", err=True)
         sys.exit(0 if report.holds else 1)
 
 

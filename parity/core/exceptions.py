@@ -20,6 +20,8 @@ LONGEST = 900
 
 def escaped(text: str) -> str:
     """The text in one line that holds nothing a terminal obeys."""
+    if text.isprintable():
+        return text
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

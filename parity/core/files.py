@@ -2,7 +2,8 @@
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from parity.core.exceptions import InputError
@@ -51,6 +52,28 @@ def writable(folder: Path, option: str = "--out") -> Path:
     if not os.access(folder, os.W_OK | os.X_OK):
         raise InputError(f"{folder}: cannot be written to; choose another {option}")
     return folder
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the block for this folder; one that is killed holds nothing.
+
+    Raises:
+        InputError: another is in it.
+    """
+    import fcntl  # not on Windows
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another process writes there; choose another") from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(handle)
 
 
 def _encoded(content: str | bytes) -> bytes:

@@ -113,13 +113,15 @@ class Offline:
 
     `settings(torch_module)` are plain values, as JSON has them, from which `make_nnx(settings,
     tensors)` makes the port; `tensors` maps the names of the reference's `state_dict()` to NumPy
-    arrays, each read when it is asked for. `methods` are the functions that the pair's cases call
-    on the port: a golden trace holds their names. Loading the pair must not import torch then.
+    arrays, each read when it is asked for. `methods` are the functions, and the names of methods,
+    that the pair's cases call on the port besides `__call__`, and `words` the strings that they
+    pass: a golden trace names nothing else. Loading the pair must not import torch then.
     """
 
     settings: Callable[[Any], Mapping[str, Any]]
     make_nnx: Callable[[Mapping[str, Any], Mapping[str, Any]], Any]
-    methods: tuple[Callable[..., Any], ...] = ()
+    methods: tuple[str | Callable[..., Any], ...] = ()
+    words: tuple[str | bytes, ...] = ()
 
 
 @dataclass(frozen=True)

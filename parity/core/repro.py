@@ -13,8 +13,8 @@ class Repro:
 
     `call` makes it, from `port` and the arrays `given` by name; `imports` comes before. `expected`
     is what the reference returned, by `output` and the keys of a nested one. Who made both models
-    adds the rest: `weights` are the reference's of that module, `making` makes `port` from what
-    `{name}` is imported as. Where `problem` is not empty there is no call: it says why.
+    adds the rest: `weights` are the reference's of that module, `making` makes `port` with what
+    is imported as `make`. Where `problem` is not empty there is no call: it says why.
     """
 
     fault: Fault

@@ -127,8 +127,11 @@ class Store:
         """Read a stored array; the caller may write to it, which does not change the record."""
         offset = self._offsets.get(buffer.digest)
         if offset is None:
-            found = (read(buffer) for read in self._elsewhere)
-            return next(array for array in found if array is not None)
+            for read in self._elsewhere:
+                if (found := read(buffer)) is not None:
+                    return found
+            name = f"{buffer.digest.hex()}.safetensors"
+            raise InputError(f"{name}: its array was there before; leave a trace as it is, in use")
         with self._lock:  # both ways move the position in the file
             if buffer.nbytes >= MAPPED:
                 # no room for another mapping (each holds a file descriptor): a copy, below

@@ -79,6 +79,15 @@ def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
             return _assemble(kind, keys, values)
 
 
+def statics(skeleton: Skeleton) -> Iterator[Any]:
+    """The leaves that are no arrays."""
+    if isinstance(skeleton, Static):
+        yield skeleton.value
+    elif isinstance(skeleton, Node):
+        for child in skeleton.children:
+            yield from statics(child)
+
+
 def containers(value: Any) -> list[Any]:
     """The lists and dicts in a nested value, which code can change in place."""
     found = [value] if isinstance(value, (list, dict)) else []

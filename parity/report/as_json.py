@@ -85,8 +85,6 @@ def _lines(value: Any) -> str:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """As JSON, floats that it does not have as `as_json` says."""
+    """As JSON in ASCII, floats that it does not have as `as_json` says."""
     between = (",", ": " if indent else ":")
-    return json.dumps(
-        plain(value), allow_nan=False, ensure_ascii=False, indent=indent, separators=between
-    )
+    return json.dumps(plain(value), allow_nan=False, indent=indent, separators=between)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 from parity.core.globs import path_name
 from parity.core.verdicts import Row, Verdict
 from parity.judge.verdict import GRADES, grade, graded_mae
@@ -59,7 +59,7 @@ def assess(report: Contents, wanted: str | None = None) -> Assertion:
             f"{_output(row)}, call {row.call} of {row.case}, is the first of {len(missed)} outputs "
             f"that are not {wanted}, MAE below {LIMITS[wanted]:g}: {_mae(row):.1e}"
         )
-    return Assertion(verdict, brief, "\n".join([*lines, as_text(report)]))
+    return Assertion(verdict, brief, "\n".join([*map(escaped, lines), as_text(report)]))
 
 
 def _mae(row: Row) -> float:

@@ -12,17 +12,18 @@ from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
 from parity.report.sections import number
 from parity.report.table import COLOURS, LISTED
+from parity.report.terminal import line
 
 STYLES = {"worse": "red", "vanished": "red", "new": "yellow", "better": "green"}
 
 
 def show_diff(found: Diff, console: Console, factor: float | None) -> None:
     """Print in what else the runs differ, the worst changes, and what the ratchet says."""
-    for line in found.other_inputs:
-        text = f"other inputs, so errors cannot be compared: {line}"
-        console.print(Text(text, style="bold yellow"), soft_wrap=True)
-    for line in found.other_environment:
-        console.print(Text(f"other environment: {line}", style="dim"), soft_wrap=True)
+    for other in found.other_inputs:
+        text = f"other inputs, so errors cannot be compared: {other}"
+        console.print(line(text, "bold yellow"), soft_wrap=True)
+    for other in found.other_environment:
+        console.print(line(f"other environment: {other}", "dim"), soft_wrap=True)
     if found.changes:
         numbers = (Column(x, justify="right", no_wrap=True) for x in ("before", "after", "times"))
         places = Column("", no_wrap=True), Column("output", overflow="fold"), "figure"
@@ -59,7 +60,7 @@ def _cells(change: Change) -> Iterator[str | Text]:
     leaf = f"#{change.leaf}" if change.leaf else ""
     where = f"{path_name(change.path)}{leaf} call {change.call} of {change.case}"
     yield Text(change.state, style=STYLES[change.state])
-    yield Text(where)
+    yield line(where)
     yield change.figure
     yield from map(number, (change.before, change.after, change.times))
     verdicts = [word for word in (change.verdict_before, change.verdict_after) if word is not None]
@@ -70,9 +71,9 @@ def _cells(change: Change) -> Iterator[str | Text]:
 def _ratchet(found: Diff, factor: float) -> Text:
     failures = found.failures(factor)
     if found.holds(factor):
-        return Text(f"ratchet {factor:g}x: holds", style="green")
+        return line(f"ratchet {factor:g}x: holds", "green")
     why = "the verdict on the whole is worse"
     if failures:
         first = f"{path_name(failures[0].path)} of {failures[0].case}"
         why = f"{len(failures)} rows, the first {first}"
-    return Text(f"ratchet {factor:g}x: FAIL: {why}", style="red")
+    return line(f"ratchet {factor:g}x: FAIL: {why}", "red")

@@ -3,6 +3,7 @@
 from itertools import zip_longest
 from textwrap import dedent
 
+from parity.core.exceptions import escaped
 from parity.core.lines import Lines, SourceLine
 
 COLUMN = 48
@@ -15,7 +16,7 @@ Row = tuple[int, str, bool]
 def excerpt(line: SourceLine) -> list[Row]:
     """The line with those around it, as far to the left as they go."""
     first = line.line - len(line.before)
-    texts = dedent("\n".join((*line.before, line.text, *line.after))).split("\n")
+    texts = dedent("\n".join((*line.before, line.text, *line.after)).expandtabs(4)).split("\n")
     return [(first + at, text, first + at == line.line) for at, text in enumerate(texts)]
 
 
@@ -42,4 +43,5 @@ def _column(side: str, lines: tuple[SourceLine, ...]) -> list[str]:
 
 
 def _cut(text: str) -> str:
+    text = escaped(text)
     return text if len(text) <= COLUMN else f"{text[: COLUMN - 3]}..."

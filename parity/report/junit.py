@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from xml.etree import ElementTree as ET
 
+from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.core.verdicts import Row
 from parity.host.environment import flat
@@ -69,7 +70,7 @@ def _coverage(report: Contents) -> Parts:
 def _add(suite: ET.Element, home: str, name: str, parts: Parts) -> None:
     case = ET.SubElement(suite, "testcase", classname=home, name=name)
     for tag, (attributes, lines) in parts.items():
-        ET.SubElement(case, tag, attributes).text = "\n".join(lines)
+        ET.SubElement(case, tag, attributes).text = "\n".join(map(escaped, lines))
 
 
 def _lines(rows: Sequence[Row]) -> Sequence[str]:
@@ -82,9 +83,6 @@ def _lines(rows: Sequence[Row]) -> Sequence[str]:
 
 
 def _legal(text: str) -> str:
-    """The text, with an escape for each character that no XML may hold, escaped or not."""
-    return re.sub(
-        "[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]",
-        lambda found: ascii(found.group())[1:-1],
-        text,
-    )
+    """The text with an escape for each character that cannot be seen, which XML may not hold."""
+    text = re.sub("&#([0-9]+);", lambda found: escaped(chr(int(found[1]))), text)
+    return "\n".join(map(escaped, text.split("\n")))

@@ -1,8 +1,10 @@
 """A report as Markdown: the verdict first, then what it rests on."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from parity.core.exceptions import escaped
 from parity.core.verdicts import Fault
 from parity.report.cells import cells
 from parity.report.contents import Contents
@@ -21,6 +23,9 @@ from parity.report.sections import (
 )
 from parity.report.table import LISTED
 
+MARKUP = re.compile(r"[`\\]|<(?=[A-Za-z/!?])|&(?=[#A-Za-z])|(?<=\])[(\[]|\A(?:[#>~=]|[-+](?=[ -]))")
+"""What Markdown would take for a tag, an entity, a link or the beginning of a block."""
+
 WORST = (
     *("rung", "case", "path", "call", "leaf"),
     *("mae", "incl_mae", "incl_rel_l2", "R", "grade", "verdict"),
@@ -30,12 +35,12 @@ WORST = (
 
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
-    faults = [f"{_fault(x)}{_source(x)}" for x in report.faults]
+    faults = [f"1. {_safe(_fault(x))}{_source(x)}" for x in report.faults]
     rungs, kinds = ladder_cells(report), kind_cells(report)
     parts = [
-        f"# {report.name}: {report.verdict}",
+        f"# {_safe(report.name)}: {report.verdict}",
         _items(_texts(report.facts)),
-        *(("## Faults", _items(faults, "1. ")) if faults else ()),
+        *(("## Faults", "\n".join(faults)) if faults else ()),
         *(("## Rungs", _table(rungs), GRADE_KEY) if rungs else ()),
         *(("## R by kind of module", _table(kinds), BOUNDED_KEY) if kinds else ()),
     ]
@@ -56,12 +61,21 @@ def _source(fault: Fault) -> str:
     """The lines of both sides, in a block that belongs to an item of a list."""
     if fault.lines is None:
         return ""
-    block = ("```text", *side_by_side(fault.lines), "```")
+    lines = side_by_side(fault.lines)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", "\n".join(lines))), default=0))
+    block = (f"{fence}text", *lines, fence)
     return "\n\n" + "\n".join(f"   {line}".rstrip() for line in block)
 
 
-def _items(lines: Iterable[str], mark: str = "- ") -> str:
-    return "\n".join(f"{mark}{line}" for line in lines)
+def _items(lines: Iterable[str]) -> str:
+    return "\n".join(f"- {_safe(line)}" for line in lines)
+
+
+def _safe(text: str) -> str:
+    """The text as one line whose names are no markup: `code` and **bold** are the report's own."""
+    pieces = re.split("(`[^`]+`)", escaped(text))
+    pieces[::2] = [MARKUP.sub(r"\\\g<0>", piece) for piece in pieces[::2]]
+    return "".join(pieces)
 
 
 def _texts(values: Mapping[str, Any]) -> Iterable[str]:
@@ -71,7 +85,7 @@ def _texts(values: Mapping[str, Any]) -> Iterable[str]:
 
 def _table(lines: Sequence[Mapping[str, str]]) -> str:
     rows = [list(lines[0]), ["---"] * len(lines[0])] if lines else []
-    rows += [list(line.values()) for line in lines]
+    rows += [[_safe(x).replace("|", "\\|") for x in line.values()] for line in lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 from safetensors.numpy import save
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 from parity.core.files import write_all
 from parity.core.repro import Repro
 
@@ -24,8 +24,8 @@ def write_repro(repro: Repro, folder: Path, make: str) -> list[Path]:
     where = f"`{repro.fault.name}`, call {repro.fault.call}"
     if repro.problem:
         raise InputError(f"repro: {where} cannot be made again by itself: {repro.problem}")
-    home, colon, name = make.partition(":")
-    if not (colon and name.isidentifier()):
+    home, _, name = make.partition(":")
+    if not all(map(str.isidentifier, [*home.split("."), name])):
         raise InputError(f"repro: make={make!r}: expected module:attribute, what makes the port")
     arrays = {
         "inputs": repro.given or {},
@@ -39,8 +39,14 @@ def write_repro(repro: Repro, folder: Path, make: str) -> list[Path]:
     except (SafetensorError, KeyError) as error:  # KeyError: a type that it has no name for
         raise InputError(f"repro: {where} has arrays that no file can hold: {error}") from error
     env = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
+    env.filters["words"] = _words
     script = env.from_string(files("parity.report").joinpath("repro.py.jinja").read_text("utf-8"))
     place = folder / "repro.py"
     written["repro.py"] = script.render(repro=repro, script=place, home=home, name=name)
     write_all(folder, written)
     return [folder / key for key in written]
+
+
+def _words(text: object) -> str:
+    """A name as the script's own docstring may have it: text that does not end it."""
+    return escaped(str(text)).replace("\\", "\\\\").replace('"', '\\"')

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
@@ -174,5 +175,16 @@ def _largest(rows: Sequence[Row], column: str) -> float:
 
 
 def csv(table: "pd.DataFrame") -> str:
-    """The table as CSV, with enough digits to read the same numbers back."""
-    return table.to_csv(index=False, lineterminator="\n")
+    """The table as CSV, with enough digits to read the same numbers back.
+
+    A text that a spreadsheet would compute has a quotation mark before it.
+    """
+    texts = table.select_dtypes(exclude="number")
+    safe = {str(name): texts[name].map(_inert) for name in texts}
+    return table.assign(**safe).to_csv(index=False, lineterminator="\n")
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    return f"'{escaped(value)}" if value.startswith(("=", "+", "-", "@")) else escaped(value)

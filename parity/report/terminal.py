@@ -39,6 +39,11 @@ class _Readable(Console):
                 yield Segment(lines, segment.style)
 
 
+def line(text: str, style: str = "") -> Text:
+    """A text that is one line, whatever a name in it holds."""
+    return Text(escaped(text), style)
+
+
 def output(width: int = WIDTH) -> Console:
     """Standard output, of this width if it is no terminal."""
     console = _Readable()
@@ -91,18 +96,20 @@ def as_text(report: Contents) -> str:
 def show(report: Contents, console: Console) -> None:
     """Print the ladder, the sections, the faults and the verdict."""
     if rungs := ladder_cells(report):
-        table = Table(title=report.name, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        table = Table(
+            title=line(report.name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        )
         shown = [name for name in rungs[0] if name != "worst at"]
         for name in shown:
             left = name in ("rung", "grade", "verdict")
             table.add_column(name, justify="left" if left else "right", no_wrap=True)
-        for line in rungs:
-            table.add_row(*(Text(line[name], COLOURS.get(line[name], "")) for name in shown))
+        for rung in rungs:
+            table.add_row(*(line(rung[name], COLOURS.get(rung[name], "")) for name in shown))
         console.print(table)
     for section in sections(report):
         for sentence in section.lines:
             text = f"{section.mark}{sentence}".replace("**", "")
-            console.print(Text(text), soft_wrap=True)
+            console.print(line(text), soft_wrap=True)
     show_verdict(report, console)
 
 
@@ -110,7 +117,7 @@ def show_verdict(report: Contents, console: Console) -> None:
     """Print the faults and the verdict."""
     for fault in report.faults:
         text = f"fault: {fault_place(fault, '', brief=True)}: {fault_reason(fault)}"
-        console.print(Text(text, style="red"), soft_wrap=True)
-        for line in side_by_side(fault.lines) if fault.lines else ():
-            console.print(Text(f"  {line}"), soft_wrap=True)
-    console.print(Text(f"{report.name}: {report.verdict}", style=COLOURS[report.verdict]))
+        console.print(line(text, "red"), soft_wrap=True)
+        for row in side_by_side(fault.lines) if fault.lines else ():
+            console.print(line(f"  {row}"), soft_wrap=True)
+    console.print(line(f"{report.name}: {report.verdict}", COLOURS[report.verdict]))

@@ -15,7 +15,7 @@ from parity.report.contents import Contents
 from parity.report.modules import Module, module_tree
 from parity.report.sections import number
 from parity.report.table import COLOURS, worst_verdict
-from parity.report.terminal import show_verdict
+from parity.report.terminal import line, show_verdict
 
 CELLS, DECADES = 16, 8
 """Length of a bar, and how many powers of ten up to 1 it spans."""
@@ -37,14 +37,14 @@ def show_tree(
     heads = ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", "")))
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
     columns = (Column("module", overflow="fold"), *numbers, Column("1e-8 to 1", no_wrap=True))
-    table = Table(*columns, "", title=report.name, title_justify="left", box=SIMPLE_HEAD)
+    table = Table(*columns, "", title=line(report.name), title_justify="left", box=SIMPLE_HEAD)
     table.pad_edge = False
     for module, guide, hides in _lines(_chosen(root, only), depth):
-        name = Text.assemble((guide, "dim"), module.name)
+        name = Text.assemble((guide, "dim"), line(module.name))
         table.add_row(name, *_figures(module, own), _verdicts(module, hides))
     console.print(table)
     for path in report.coverage.unmatched:
-        console.print(Text(f"unmatched module: {path}", style="red"), soft_wrap=True)
+        console.print(line(f"unmatched module: {path}", "red"), soft_wrap=True)
     show_verdict(report, console)
 
 

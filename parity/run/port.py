@@ -14,7 +14,7 @@ from parity.capture import taps
 from parity.capture.functional import Functional
 from parity.capture.recorder import Subtree
 from parity.core.calls import Trace
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, first_line
 from parity.core.globs import captured, renamed
 from parity.diagnose.case_record import CaseRecord
 from parity.host.programs import Programs
@@ -90,7 +90,8 @@ class RunningPort:
                 raise
             try:  # a port that takes images as the reference does
                 trace = self._recorded(context, scope, ref, *other)
-            except Exception:
+            except Exception as second:
+                error.add_note(f"on arrays channel-first, as the reference: {first_line(second)}")
                 raise error from None
         check_inputs(ref.calls[-1], trace.calls[-1], context.store)
         return trace

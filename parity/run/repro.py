@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from keyword import iskeyword
 from typing import Any
 
 import jax
@@ -93,8 +94,8 @@ def made_by_pair(options: PairOptions, seed: int) -> str:
         raise Unshowable(f"of an option of the pair: {error}") from error
     return (
         f"options = {written}\n"
-        f"reference = {{name}}.make_torch(options, {seed})\n"
-        "port = {name}.make_nnx(options, reference)"
+        f"reference = make.make_torch(options, {seed})\n"
+        "port = make.make_nnx(options, reference)"
     )
 
 
@@ -104,7 +105,7 @@ def made_by_function(seed: int) -> str:
     `seed` is what torch's stream begins at when the function is called.
     """
     return (
-        f"torch.manual_seed({seed})\nmade = {{name}}()\n"
+        f"torch.manual_seed({seed})\nmade = make()\n"
         'port = made["nnx_module"] if isinstance(made, Mapping) else made[1]'
     )
 
@@ -121,12 +122,23 @@ def _source(match: Match, root: nnx.Module, module: nnx.Module, method: Method) 
         raise Unshowable("it is a module of Linen, which there is only while it is called")
     names = [_Source(f"given[{leaf.name!r}]") for leaf in match.port.inputs if leaf.buffer]
     args, kwargs = unbind(target(module, method), rebuild(match.port.arguments, names))
-    words = [*map(_text, args), *(f"{name}={_text(value)}" for name, value in kwargs.items())]
+    words = [_text(value) for value in args]
+    words += [f"{name}={_text(kwargs.pop(name))}" for name in list(kwargs) if _spelled(name)]
+    words += [f"**{_text(kwargs)}"] if kwargs else []
     owner = _access(root, match.port.path)
     if not isinstance(method, str):
-        return f"{method.__name__}({', '.join([owner, *words])})", _import(method)
-    name = "" if method == "__call__" else f".{method}"
-    return f"{owner}{name}({', '.join(words)})", ""
+        return f"method({', '.join([owner, *words])})", _import(method)
+    called = owner if method == "__call__" else _attribute(owner, method)
+    return f"{called}({', '.join(words)})", ""
+
+
+def _spelled(name: str) -> bool:
+    """True for a name that source may have as it is, and that means the same there."""
+    return name.isascii() and name.isidentifier() and not iskeyword(name)
+
+
+def _attribute(owner: str, name: str) -> str:
+    return f"{owner}.{name}" if _spelled(name) else f"getattr({owner}, {name!r})"
 
 
 class _Source(str):
@@ -158,8 +170,8 @@ def _access(root: nnx.Module, path: str) -> str:
         elif isinstance(value, (dict, nnx.Dict)) and name in map(str, value):
             key = next(key for key in value if str(key) == name)
             value, text = value[key], f"{text}[{key!r}]"
-        elif name.isidentifier() and hasattr(value, name):
-            value, text = getattr(value, name), f"{text}.{name}"
+        elif hasattr(value, name):
+            value, text = getattr(value, name), _attribute(text, name)
         else:
             raise Unshowable(f"no expression leads from `{text}` to `{path}`")
     return text
@@ -167,6 +179,7 @@ def _access(root: nnx.Module, path: str) -> str:
 
 def _import(function: Callable[..., Any]) -> str:
     home, name = getattr(function, "__module__", ""), getattr(function, "__name__", "")
-    if home == "__main__" or getattr(sys.modules.get(home), name, None) is not function:
+    found = getattr(sys.modules.get(home), name, None) is function
+    if not found or home == "__main__" or not all(map(_spelled, [*home.split("."), name])):
         raise Unshowable("what was called on the port is no function that can be imported")
-    return f"from {home} import {name}"
+    return f"from {home} import {name} as method"

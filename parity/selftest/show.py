@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
-from rich.text import Text
 
 from parity.core.files import write_text
 from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.table import COLOURS, csv
+from parity.report.terminal import line
 from parity.selftest.trials import SelfTest, Trial, share
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def show_verdict(result: SelfTest, console: Console) -> None:
     """Print what went wrong, and the verdict."""
     for trial in (*result.singles, *result.triples):
         if not (trial.place and trial.cause):
-            console.print(Text(_story(trial), style="yellow"), soft_wrap=True)
+            console.print(line(_story(trial), "yellow"), soft_wrap=True)
     for trial in result.alarms:
-        console.print(Text(f"alarm: {_story(trial)}", style="red"), soft_wrap=True)
-    console.print(Text(f"selftest: {result.verdict}", style=COLOURS[result.verdict]))
+        console.print(line(f"alarm: {_story(trial)}", "red"), soft_wrap=True)
+    console.print(line(f"selftest: {result.verdict}", COLOURS[result.verdict]))
 
 
 def to_json(result: SelfTest) -> str:

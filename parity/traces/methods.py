@@ -1,16 +1,23 @@
-"""Names of what cases call on the port: a golden trace holds no code."""
+"""What cases call on the port, and the strings they pass: a golden trace holds no code.
+
+A trace names both, and the pair lists what it may name.
+"""
 
 from collections.abc import Callable
 from typing import Any
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, shown
 from parity.core.pair import Case, Offline, Pair
+from parity.core.tree import Skeleton, statics
 from parity.traces.index import StoredCase
 
 Method = str | Callable[..., Any]
 
 FUNCTION = "function:"
 """Before the name of a function; no method has such a name."""
+
+NUMBERS = (type(None), bool, int, float, complex)
+"""Arguments besides arrays that name nothing."""
 
 
 def offline_of(pair: Pair) -> Offline:
@@ -31,17 +38,15 @@ def name_of(method: Method, pair: Pair) -> str:
     """The name under which a check will find it.
 
     Raises:
-        InputError: it is a function that the pair does not list.
+        InputError: the pair does not list it.
     """
-    if isinstance(method, str):
-        return method
-    known = _functions(pair)
-    for name, function in known.items():
-        if function is method:
-            return FUNCTION + name
+    known = _listed(pair)
+    for name, listed in known.items():
+        if listed == method:
+            return name
     raise InputError(
         f"a case of {pair.name!r} calls {getattr(method, '__name__', method)!r} on the port: name"
-        f" it in Offline.methods, which has {', '.join(known) or 'none'}"
+        f" it in Offline.methods, which has {_names(known)}"
     )
 
 
@@ -49,8 +54,9 @@ def case_of(stored: StoredCase, pair: Pair) -> Case:
     """The case of the pair that was recorded.
 
     Raises:
-        InputError: it calls a function on the port that the pair does not list.
+        InputError: it calls what the pair does not list on the port, or passes such a string.
     """
+    check_words(stored.arguments, pair)
     return Case(
         stored.name,
         path=stored.path,
@@ -62,21 +68,39 @@ def case_of(stored: StoredCase, pair: Pair) -> Case:
     )
 
 
+def check_words(arguments: Skeleton, pair: Pair) -> None:
+    """Refuse strings that the pair does not list: what is called may take one for a file's name.
+
+    Raises:
+        InputError: there is one among the arguments, or an object that no trace can hold.
+    """
+    known = offline_of(pair).words
+    for value in statics(arguments):
+        if not isinstance(value, NUMBERS) and value not in known:
+            raise InputError(
+                f"a case of {pair.name!r} passes {shown(value)} to the port: name it in"
+                f" Offline.words, which has {', '.join(map(shown, known)) or 'none'}"
+            )
+
+
 def _method_of(stored: str, pair: Pair) -> Method:
-    if not stored.startswith(FUNCTION):
-        return stored
-    name, known = stored.removeprefix(FUNCTION), _functions(pair)
-    if name not in known:
+    known = _listed(pair)
+    if stored not in known:
         raise InputError(
-            f"the trace calls {name!r} on the port, and pair {pair.name!r} has"
-            f" {', '.join(known) or 'none'} in Offline.methods; record it again"
+            f"the trace calls {shown(stored.removeprefix(FUNCTION))} on the port, and pair"
+            f" {pair.name!r} has {_names(known)} in Offline.methods; record it again"
         )
-    return known[name]
+    return known[stored]
 
 
-def _functions(pair: Pair) -> dict[str, Callable[..., Any]]:
-    methods = dict.fromkeys(offline_of(pair).methods)
-    found = {function.__name__: function for function in methods}
+def _listed(pair: Pair) -> dict[str, Method]:
+    """What may be called on the port, by the name that a trace has for it."""
+    methods = dict.fromkeys(("__call__", *offline_of(pair).methods))
+    found = {x if isinstance(x, str) else FUNCTION + x.__name__: x for x in methods}
     if len(found) < len(methods):
         raise InputError(f"two functions in Offline.methods of {pair.name!r} have one name")
     return found
+
+
+def _names(known: dict[str, Method]) -> str:
+    return ", ".join(name.removeprefix(FUNCTION) for name in known)

@@ -10,7 +10,7 @@ import torch
 
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError
-from parity.core.files import writable
+from parity.core.files import alone_in, writable
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.host.progress import Progress
@@ -58,10 +58,22 @@ def record_pair(
     check_sequences(only=only)
     check_run(seed, depth, None)
     options = pair.resolved(options)
-    offline = offline_of(pair)
-    if (writable(folder) / NAME).exists():
-        raise InputError(f"{folder}: has a trace; choose another --out, or remove it")
-    progress = progress or Progress()
+    offline_of(pair)
+    with alone_in(writable(folder)):
+        if (folder / NAME).exists():
+            raise InputError(f"{folder}: has a trace; choose another --out, or remove it")
+        return _record(pair, folder, options, seed, only, depth, progress or Progress())
+
+
+def _record(
+    pair: Pair,
+    folder: Path,
+    options: PairOptions,
+    seed: int,
+    only: Sequence[str],
+    depth: int | None,
+    progress: Progress,
+) -> Written:
     progress.stage("making the reference")
     reference = pair.make_torch(options, seed)
     live, arrays = Live(reference, seed), ArrayFolder(folder)
@@ -71,7 +83,7 @@ def record_pair(
     cases = needed(scope.only, paths, pair.cases(reference, options, seed))
     _check_names(cases)
     progress.stage("writing the weights")
-    settings = dict(offline.settings(reference))
+    settings = dict(offline_of(pair).settings(reference))
     tensors, state = _weights(reference, arrays)
     done, stored = _record_cases(cases, live, pair, scope, arrays, progress)
     index = Index(

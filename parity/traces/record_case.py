@@ -21,7 +21,7 @@ from parity.run.judge import Extent, extents
 from parity.run.live import Live
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import Float64Call, StoredCase, Wide, buffers_of
-from parity.traces.methods import name_of
+from parity.traces.methods import check_words, name_of
 
 
 def record_case(
@@ -39,6 +39,7 @@ def record_case(
     shipped = None if case.shipped is None else name_of(case.shipped, pair)
     given = flatten(live.arguments(case, pair.layout))
     encode(given.skeleton)  # before minutes of work: it refuses what a file cannot hold
+    check_words(given.skeleton, pair)
     progress.stage("reference")
     with Store() as store:
         trace, without = _without_taps(case, live.record(case, store, pair.layout, scope.ref))

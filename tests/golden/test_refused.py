@@ -115,7 +115,7 @@ def test_another_pair_is_refused(recorded, pair, part):
         (
             replace(tiny.PAIR, offline=replace(tiny.PAIR.offline, methods=(tiny.forward,))),
             {},
-            "calls 'jitted' on the port: name it in Offline.methods, which has forward",
+            "calls 'jitted' on the port: name it in Offline.methods, which has __call__, forward",
         ),
         (tiny.PAIR, {"only": ["blocks*"]}, "only: 'blocks*' matches no module of the reference"),
         (tiny.PAIR, {"only": "block"}, "only: expected a sequence"),

@@ -1,9 +1,10 @@
 """Configurations: wrong types, negative, zero, huge, unknown, in conflict with one another."""
 
+import dataclasses
 import json
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,28 @@ def short(value: Any) -> str:
     return shown if len(shown) < 30 else f"{shown[:30]}... ({len(shown)} characters)"
 
 
+def absurd(model: str) -> Iterator[Case]:
+    """Numbers that no float or no memory holds, in every field of a model that takes numbers."""
+    import jaxvae
+
+    kind = getattr(jaxvae, model).config_class
+    for field in dataclasses.fields(kind):
+        if not ("int" in str(field.type) or "float" in str(field.type)):
+            continue
+        for value in (10**400, -(10**310), float("nan"), float("-inf"), 10**4299):
+            found = [value] if "tuple" in str(field.type) else value
+            content = json.dumps({field.name: found})
+
+            def make(home: Path, content: str = content) -> None:
+                (home / "config.json").write_text(content)
+
+            def load(home: Path, kind: Any = kind) -> None:
+                kind.from_json(home / "config.json")
+
+            name = f"{model}: {field.name} {short(found)}"
+            yield Case("config", name, make, call=load, says=("config.json", field.name))
+
+
 FILES = [
     text("empty", "", "expected JSON"),
     text("cut short", '{"in_channels": 3', "expected JSON"),
@@ -84,6 +107,11 @@ FILES = [
     text("a pipe", os.mkfifo, "not a file"),
     text("a key twice", '{"in_channels": 3, "in_channels": 4}', "in_channels", "twice"),
     text("no file", lambda path: None, "cannot be read"),
+    text(
+        "a hundred thousand keys, the last twice",
+        json.dumps({f"k{i}": 0 for i in range(100_000)})[:-1] + ', "k99999": 0}',
+        "twice",
+    ),
 ]
 
 COUNTS = [
@@ -176,4 +204,10 @@ CONFLICTS = [
     of_folder("diffusers' private fields", _x=[{}], _diffusers_version=None, wanted=0),
 ]  # fmt: skip
 
-CASES = [*FILES, *COUNTS, *NUMBERS, *SEQUENCES, *UNKNOWN, *CONFLICTS]
+ABSURD = [
+    case
+    for model in ("AutoencoderKLCogVideoX", "AutoencoderKL", "AutoencoderKLWan")
+    for case in absurd(model)
+]
+
+CASES = [*FILES, *COUNTS, *NUMBERS, *SEQUENCES, *UNKNOWN, *CONFLICTS, *ABSURD]

@@ -2,12 +2,7 @@
 
 import pytest
 
-from tests.hostile import case, corpus, stock
-
-
-@pytest.fixture(scope="session")
-def good(tmp_path_factory):
-    return stock.fill(tmp_path_factory.mktemp("stock"))
+from tests.hostile import case, corpus
 
 
 def shared(cases):

@@ -2,6 +2,9 @@
 
 import csv
 import json
+import random
+import re
+import unicodedata
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
@@ -10,6 +13,8 @@ from click.testing import CliRunner
 
 import parity
 from parity.cli import cli
+from parity.core.exceptions import escaped
+from parity.report.assertion import assess
 from tests.hostile.modules import named
 
 NAMES = [
@@ -58,17 +63,84 @@ def tags_of(made, folder):
     return Tags((folder / "report.html").read_text("utf-8")).tags
 
 
-@pytest.mark.parametrize("name", NAMES, ids=range(len(NAMES)))
+CATEGORIES = ("Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn", "Zs")
+"""Of characters that cannot be seen, or that a terminal or a browser obeys."""
+
+MARKS = [*"`|*_#<>&[]()!=+-@~'\"\\\n{}", "```", "](", "<b>", "&#60;", "\n\n# all: PASS\n", '"""']
+
+
+def draw(seed, count=12):
+    """Names of drawn characters of one of these categories, between marks of some format."""
+    rng = random.Random(seed)
+    of = {kind: [] for kind in CATEGORIES}
+    for code in range(0x110000):
+        if (kind := unicodedata.category(chr(code))) in of:
+            of[kind].append(chr(code))
+    for number in range(count):
+        hidden = of[CATEGORIES[number % len(CATEGORIES)]]
+        parts = [*rng.choices(hidden, k=4), *rng.choices(MARKS, k=4), "n"]
+        rng.shuffle(parts)
+        yield "".join(parts)
+
+
+ALL = [name.replace(".", "") for name in (*NAMES, *draw(0))]  # PyTorch allows no dot
+
+
+def is_plain(text):
+    return all(map(str.isprintable, text.split("\n")))
+
+
+def wrong(name, folder):
+    """The report of a port that is wrong in a module of this name, and all its files."""
+    made = named(name)
+    module = getattr(made.nnx_module, name)
+    module.kernel[...] = module.kernel[...] * 1.5
+    report = made.report()
+    assert report.verdict == "FAIL"
+    report.write(folder)
+    return report
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """The files and the report of a wrong port with a name that has nothing in it."""
+    folder = tmp_path_factory.mktemp("usual")
+    return folder, wrong("usual", folder)
+
+
+@pytest.mark.parametrize("name", ALL, ids=range(len(ALL)))
 def test_a_name_is_data(name, harmless, tmp_path):
-    name = name.replace(".", "")  # PyTorch allows none
     assert tags_of(named(name), tmp_path) == harmless
     back = parity.Report.from_json(tmp_path)
     assert [row.path for row in back.rows] == [name, ""]
-    json.loads((tmp_path / "report.json").read_text("utf-8"))
+    text = (tmp_path / "report.json").read_text("utf-8")
+    assert text.isascii()
+    json.loads(text)
     ET.parse(tmp_path / "junit.xml")
     with (tmp_path / "layers.csv").open(newline="", encoding="utf-8") as file:
         paths = [row["path"] for row in csv.DictReader(file)]
-    assert paths == [name.encode("utf-8", "backslashreplace").decode(), ""]
+    mark = "'" if name[0] in "=+-@" else ""
+    assert paths == [mark + escaped(name), ""]
     shown = CliRunner().invoke(cli, ["show", str(tmp_path)])
     assert shown.exit_code == 0
-    assert all(line.isprintable() for line in shown.output.splitlines())
+    assert is_plain(shown.output)
+
+
+@pytest.mark.parametrize("name", ALL, ids=range(len(ALL)))
+def test_a_fault_of_that_name_can_be_read_everywhere(name, usual, tmp_path):
+    """No format has a line, a cell or a tag more for it, or a character that cannot be seen."""
+    report = wrong(name, tmp_path)
+    for file in ("report.md", "report.json", "report.html", "junit.xml", "layers.csv"):
+        text, before = ((place / file).read_text("utf-8") for place in (tmp_path, usual[0]))
+        assert is_plain(text), file
+        if file != "report.html":  # how long the name is decides on a line of it
+            assert text.count("\n") == before.count("\n"), file
+    assert is_plain(str(report))
+    assert str(report).count("\n") == str(usual[1]).count("\n")
+    assert is_plain(assess(report).failure)
+    pages = [(place / "report.md").read_text("utf-8") for place in (tmp_path, usual[0])]
+    outside = re.sub("`[^`\n]+`", "", re.sub(r"\\.", "", pages[0]))
+    assert not re.search(r"<[a-z/!]|\]\(|&#", outside)
+    tables = ([line for line in page.split("\n") if line.startswith("|")] for page in pages)
+    cells = [[len(re.findall(r"(?<!\\)\|", line)) for line in table] for table in tables]
+    assert cells[0] == cells[1]

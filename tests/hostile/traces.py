@@ -12,14 +12,30 @@ from tests.hostile.case import Case
 from tests.hostile.checkpoints import Payload, linked_loop
 
 WORDS = ("parity", "check", "trace", "--pair", "tiny:PAIR", "--out", "out", "--quiet")
+UNNAMED = ("parity", "check", "trace", "--out", "out", "--quiet")
 PARTS = ("pair", "layout", "settings", "environment", "facts", "only", "modules",
          "tensors", "state", "gaps", "cases")  # fmt: skip
 
 
-def case(name: str, spoil: Callable[[Path], object], *says: str) -> Case:
-    """Spoils the folder `trace`, and checks the port against it."""
-    return Case("trace", name, lambda home: spoil(home / "trace"), words=WORDS, says=says,
-                needs=("trace",))  # fmt: skip
+def case(
+    name: str, spoil: Callable[[Path], object], *says: str, words: tuple[str, ...] = WORDS
+) -> Case:
+    """Spoils the folder `trace`, and checks the port against it, beside a module that tells."""
+
+    def make(home: Path) -> None:
+        (home / "evil.py").write_text("open('ran', 'w')\n")
+        spoil(home / "trace")
+
+    return Case("trace", name, make, words=words, says=says, needs=("trace",))
+
+
+def argument(made: dict[str, Any], place: str, value: Any) -> None:
+    """One more of the first case."""
+    positional, keywords = made["cases"][0]["arguments"]["tuple"]
+    if place == "a keyword":
+        keywords["dict"]["scale"] = value
+    else:
+        positional["tuple"].append(value)
 
 
 def index(name: str, content: bytes | Callable[[Path], object], *says: str) -> Case:
@@ -47,7 +63,9 @@ def changed(name: str, change: Callable[[dict[str, Any]], object], *says: str) -
     return case(name, write, *says)
 
 
-def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) -> Case:
+def signed(
+    name: str, change: Callable[[dict[str, Any]], object], *says: str, words: Any = WORDS
+) -> Case:
     """The same with the digest that belongs to it."""
 
     def write(trace: Path) -> None:
@@ -59,7 +77,7 @@ def signed(name: str, change: Callable[[dict[str, Any]], object], *says: str) ->
         digest = {"sha256": index.signature(made)}
         (trace / "trace.json").write_text(json.dumps(digest | made))
 
-    return case(name, write, *says)
+    return case(name, write, *says, words=words)
 
 
 def arrays_of(trace: Path) -> list[Path]:
@@ -119,6 +137,20 @@ CHANGED = [
         nnx="function:os.system"), "'os.system'"),
     signed("a shipped method that is none", lambda made: made["cases"][0].update(
         shipped="function:builtins.eval"), "'builtins.eval'"),
+    *(signed(f"{name!r} as {place}", lambda made, name=name, place=place: made["cases"][0].update(
+        {place: name}), "the trace calls", "Offline.methods")
+      for name in ("save_pretrained", "from_pretrained", "__init__", "__setattr__", "block", "",
+                   "function:", "function:forward.__globals__", "a" * 5000, "\x1b[2J\u202e")
+      for place in ("nnx", "shipped")),
+    *(signed(f"{value} as {place}", lambda made, value=value, place=place: argument(
+        made, place, value), "Offline.words")
+      for value in ("mode", "", "/etc/passwd", {"bytes": "2f"}, {"list": ["../x"]},
+                    {"dict": {"a": {"tuple": ["x"]}}}, {"opaque": "Path"}, "\x1b[2J")
+      for place in ("an argument", "a keyword")),
+    *(signed(f"pair {name!r}", lambda made, name=name: made.update(pair=name), "not registered",
+             "--pair", words=UNNAMED)
+      for name in ("evil:PAIR", "evil:os.system", "antigravity:x", "", "../evil", "cogvideox:PAIR",
+                   "jaxvae.pairs.kl.pair:PAIR", "\x1b[2J:x")),
     *(signed(f"an array named {name!r:.30}", lambda made, name=name: made["cases"][0]["given"][
         0].update(digest=name), "is no digest of an array")
       for name in ("../elsewhere", "/etc/passwd", "..", "", "a/b", "trace.json", 3, None,

@@ -3,7 +3,9 @@
 import os
 import pickle
 import struct
+import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,37 @@ def written(content: bytes) -> Callable[[Path], object]:
 def of_clip(change: Callable[[bytes], bytes], suffix: str) -> Callable[[Path], object]:
     """The good clip, changed."""
     return lambda path: path.write_bytes(change(path.with_name(f"clip{suffix}").read_bytes()))
+
+
+def black(path: Path, side: int) -> None:
+    """Three frames that take a few kilobytes."""
+    import av
+
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("libx264", rate=24)
+        stream.height = stream.width = side
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"preset": "ultrafast"}
+        stream.codec_context.thread_count = 1
+        frame = av.VideoFrame(side, side, "yuv420p")
+        for plane in frame.planes:
+            plane.update(bytes(plane.buffer_size))
+        for _ in range(3):
+            frame.pts = None
+            file.mux(stream.encode(frame))
+        file.mux(stream.encode(None))
+
+
+def png(path: Path, rows: int, side: int) -> None:
+    """A black picture with so many of the rows that it says it has."""
+    packed = zlib.compressobj(1)
+    data = b"".join([*(packed.compress(bytes(1 + 3 * side)) for _ in range(rows)), packed.flush()])
+    chunks = (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)), (b"IDAT", data)
+    content = b"\x89PNG\r\n\x1a\n"
+    for name, held in (*chunks, (b"IEND", b"")):
+        content += struct.pack(">I", len(held)) + name + held
+        content += struct.pack(">I", zlib.crc32(name + held))
+    path.write_bytes(content)
 
 
 U1, F4 = np.uint8, np.float32
@@ -132,6 +165,27 @@ FILES = [
     *(one for part in (0.1, 0.5, 0.9) for one in both(
         f"{part:.0%} of a video", ".mp4",
         of_clip(lambda data, part=part: data[: int(part * len(data))], ".mp4"), needs="clip.mp4")),
+    *(one for name, content in {
+        "a playlist": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nclip.mp4\n#EXT-X-ENDLIST\n",
+        "a list for FFmpeg": "ffconcat version 1.0\nfile clip.mp4\n",
+        "a session": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nm=video 9 RTP/AVP 96\n",
+        "a manifest": "<MPD><Period><BaseURL>clip.mp4</BaseURL></Period></MPD>",
+      }.items()
+      for suffix in (".m3u8", ".ffconcat", ".sdp", ".mpd", ".txt", ".mp4", ".gif", ".png", "")
+      for one in both(f"{name} that ends in {suffix!r}", suffix, written(content.encode()),
+                      needs="clip.mp4")),
+    *(one for suffix in (".mkv", ".webm", ".avi", ".gif", ".png", ".jpg", ".bmp", ".webp", ".ts")
+      for one in both(f"an MP4 that ends in {suffix}", suffix, of_clip(bytes, ".mp4"),
+                      needs="clip.mp4")),
+    *(one for side in (5000, 8192, 12000) for one in both(
+        f"an MP4 of {side}x{side} pixels", ".mp4", partial(black, side=side))),
+    *(one for side in (6000, 8192) for one in both(
+        f"a PNG of {side}x{side} pixels", ".png", partial(png, rows=side, side=side))),
+    *both("a PNG that says it has 60000x60000 pixels", ".png", partial(png, rows=1, side=60_000)),
+    *both("a GIF that says it has 65535x65535 pixels", ".gif", written(
+        b"GIF89a\xff\xff\xff\xff\x00\x00\x00,\0\0\0\0\xff\xff\xff\xff\0\x02\x02\x44\x01\0;")),
+    *both("a BMP that says it has 50000x50000 pixels", ".bmp", written(
+        b"BM" + struct.pack("<IIIIiiHH", 100, 0, 54, 40, 50_000, 50_000, 1, 24) + bytes(70))),
     *both("a list of other files", ".mp4", written(b"#EXTM3U\n/etc/passwd\n")),
     *both("a list of files for FFmpeg", ".mp4",
           written(b"ffconcat version 1.0\nfile /etc/passwd\n")),

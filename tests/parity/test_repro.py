@@ -189,15 +189,15 @@ def test_a_function_that_was_called_is_imported(tmp_path):
     report = compare(Same(), scaled(1.0), (X,), nnx_method=doubled, keep_repro=True)
     report.write_repro(tmp_path, make="a:b")
     script = (tmp_path / "repro.py").read_text()
-    assert f"from {__name__} import doubled" in script
-    assert 'output = doubled(port, given["x"])' in script.replace("'", '"')
+    assert f"from {__name__} import doubled as method" in script
+    assert 'output = method(port, given["x"])' in script.replace("'", '"')
 
 
 def test_how_a_pair_makes_its_port():
     assert made_by_pair({"size": (8, 8), "config": None}, 7) == (
         "options = {'size': (8, 8), 'config': None}\n"
-        "reference = {name}.make_torch(options, 7)\n"
-        "port = {name}.make_nnx(options, reference)"
+        "reference = make.make_torch(options, 7)\n"
+        "port = make.make_nnx(options, reference)"
     )
     with pytest.raises(Unshowable, match="which a script cannot spell"):
         made_by_pair({"when": object()}, 7)
@@ -206,10 +206,10 @@ def test_how_a_pair_makes_its_port():
 def test_braces_in_what_was_asked_for_are_text(tmp_path):
     array = {"x": np.ones(2, np.float32)}
     fault = Fault("a", 0, "", "forward", "Conv", "")
-    making = made_by_pair({"config": "{size}.json"}, 0)
+    making = made_by_pair({"config": "{name}.json"}, 0)
     made = Repro(fault, "port(given['x'])", "", array, array, making=making)
     write_repro(made, tmp_path, "mine:PAIR")
-    assert "options = {'config': '{size}.json'}" in (tmp_path / "repro.py").read_text()
+    assert "options = {'config': '{name}.json'}" in (tmp_path / "repro.py").read_text()
 
 
 def test_arrays_that_no_file_holds_are_said(tmp_path):

@@ -79,10 +79,8 @@ class CogVideoXVAEConfig(VAEConfig):
     def _check_values(self) -> None:
         check_blocks(self)
         ratio = self.temporal_compression_ratio
-        finite = math.isfinite(ratio) and ratio >= 1
-        expect(finite, "temporal_compression_ratio", "a finite number of at least 1", ratio)
+        expect(ratio >= 1, "temporal_compression_ratio", "a finite number of at least 1", ratio)
         most = f"at most {_MOST_COMPRESSION}"
         expect(ratio <= _MOST_COMPRESSION, "temporal_compression_ratio", most, ratio)
-        positive = self.norm_eps > 0 and math.isfinite(self.norm_eps)
-        expect(positive, "norm_eps", "a positive number", self.norm_eps)
+        expect(self.norm_eps > 0, "norm_eps", "a positive number", self.norm_eps)
         check_factors(self)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from jaxvae.models.config import VAEConfig, expect
+from jaxvae.models.config import MOST_BLOCKS, MOST_CHANNELS, VAEConfig, expect
 
 QWEN_IMAGE = "AutoencoderKLQwenImage"
 """The class of diffusers' that computes the same, without residual blocks and patches."""
@@ -20,7 +20,6 @@ LATENTS_STD = (
     *(2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743),
     *(3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
 )
-_MOST_LAYERS = 100
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,9 @@ class WanVAEConfig(VAEConfig):
         if d.get("_class_name") == QWEN_IMAGE:
             d = {**d, "_class_name": cls.class_name}
             d["in_channels"] = d["out_channels"] = d.pop("input_channels", 3)
-            d["scale_factor_spatial"] = 2 ** len(d.get("temperal_downsample", (0, 0, 0)))
+            flags = d.get("temperal_downsample", (0, 0, 0))
+            if isinstance(flags, list | tuple):
+                d["scale_factor_spatial"] = 2 ** min(len(flags), MOST_BLOCKS)
         return super().from_dict(d)
 
     @property
@@ -100,8 +101,9 @@ class WanVAEConfig(VAEConfig):
     def _check_values(self) -> None:
         blocks = len(self.dim_mult)
         expect(blocks > 0, "dim_mult", "at least one block", blocks)
-        most = f"at most {_MOST_LAYERS}"
-        expect(self.num_res_blocks <= _MOST_LAYERS, "num_res_blocks", most, self.num_res_blocks)
+        widest = max(self.base_dim, self.decoder_base_dim or 0) * max(self.dim_mult)
+        most = f"at most {MOST_CHANNELS} channels"
+        expect(widest <= MOST_CHANNELS, "dim_mult", most, widest)
         flags = len(self.temperal_downsample)
         wanted = f"{blocks - 1} entries or more, one between two blocks of dim_mult"
         expect(flags >= blocks - 1, "temperal_downsample", wanted, flags)

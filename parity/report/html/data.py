@@ -6,6 +6,7 @@ from typing import Any
 
 from parity.core.codec import plain
 from parity.core.error_map import EDGES
+from parity.core.exceptions import escaped
 from parity.core.metrics import roundoff
 from parity.core.verdicts import Row
 from parity.report.cells import COLUMNS, NUMERIC, cells
@@ -60,9 +61,11 @@ def _errors(rows: Sequence[Row]) -> tuple[float, ...]:
 
 
 def _brief(value: Any) -> Any:
-    """The value with four digits of each number."""
+    """The value with four digits of each number, and texts that can be read."""
     if isinstance(value, dict):
         return {key: _brief(item) for key, item in value.items()}
     if isinstance(value, list):
         return list(map(_brief, value))
+    if isinstance(value, str):
+        return escaped(value)
     return float(f"{value:.4g}") if isinstance(value, float) else value

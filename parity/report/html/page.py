@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.excerpts import excerpt
@@ -41,6 +42,7 @@ def environment() -> "Environment":
         loader=PackageLoader("parity.report.html"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=lambda value: escaped(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -87,6 +89,6 @@ def _source(name: str) -> str:
 
 def words(text: str) -> Markup:
     """A sentence of the report, whose `code` and **bold** are those of Markdown."""
-    safe = str(escape(text))
+    safe = str(escape(escaped(text)))
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", safe)
     return Markup(re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", safe))
