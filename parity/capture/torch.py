@@ -3,7 +3,7 @@
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -86,6 +86,21 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
         )
         for path, module in root.named_modules()
     }
+
+
+def kind_of(module: torch.nn.Module) -> layout_rules.Kind:
+    """What the module says of the layout of its arrays: a class that only has the name of one of
+    PyTorch's, or that inherits from it and does something else, may have another.
+    """
+    theirs = [cls for cls in type(module).__mro__ if cls.__module__.startswith("torch.nn.")]
+    runs = next((cls for cls in type(module).__mro__ if "forward" in vars(cls)), None)
+    sizes = {p.numel() for p in module.parameters(recurse=False) if p.ndim == 1} - {1}
+    if len(theirs) > 1:
+        names = ("in_channels", "out_channels", "in_features", "out_features")
+        sizes |= {vars(module)[name] for name in names if name in vars(module)}
+    return layout_rules.Kind(
+        frozenset(cls.__name__ for cls in theirs), runs in theirs, frozenset(sizes)
+    )
 
 
 def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
@@ -203,8 +218,8 @@ class _Observer:
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
         self._held.append([(one, copy(one)) for one in containers(arguments)])
-        path, kinds = self._paths[id(module)], _kinds(module)
-        self.recorder.begin(path, self._leaves(path, kinds, given), given.skeleton)
+        path, kind = self._paths[id(module)], kind_of(module)
+        self.recorder.begin(path, self._leaves(path, kind, given), given.skeleton)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
         returned = flatten(output)
@@ -213,7 +228,7 @@ class _Observer:
         self.recorder.end(
             type(module).__name__,
             method,
-            self._leaves(self._paths[id(module)], _kinds(module), returned),
+            self._leaves(self._paths[id(module)], kind_of(module), returned),
             returned=returned.skeleton,
             in_place=written,
         )
@@ -224,15 +239,15 @@ class _Observer:
         running = self.recorder.running
         if running is not None and running not in self._without_taps:
             path, given = join(running, name), flatten(value)
-            self.recorder.point(path, self._leaves(path, [taps.KIND], given), given.skeleton)
+            self.recorder.point(path, self._leaves(path, layout_rules.TAP, given), given.skeleton)
         return value
 
-    def _leaves(self, path: str, kinds: Sequence[str], flat: Flat) -> tuple[Leaf, ...]:
+    def _leaves(self, path: str, kind: layout_rules.Kind, flat: Flat) -> tuple[Leaf, ...]:
         leaves = [Leaf(name, value=static) for name, static in flat.statics]
         for name, array in flat.arrays:
             tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
             floating = tensor.is_floating_point() or tensor.is_complex()
-            how = layout_rules.reading(path, name, kinds, tensor.ndim, floating, self._layout)
+            how = layout_rules.reading(path, name, kind, tensor.shape, floating, self._layout)
             buffer = self._put(tensor, how.move, cache=tensor is array)
             leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
         return tuple(leaves)
@@ -254,10 +269,6 @@ def _same(one: Any, before: Any) -> bool:
     """True if a list or dict holds the very objects that it held before."""
     sides = (list(x.items()) if isinstance(x, dict) else list(enumerate(x)) for x in (one, before))
     return [(key, id(value)) for key, value in next(sides)] == [(k, id(v)) for k, v in next(sides)]
-
-
-def _kinds(module: torch.nn.Module) -> list[str]:
-    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def _counts_writes(value: Any) -> bool:
