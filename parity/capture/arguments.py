@@ -9,7 +9,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import bind
-from parity.capture.torch import Method, kind_of, target, to_numpy
+from parity.capture.torch import Method, kind_of, target, tensor_of, to_numpy
 from parity.core.tree import flatten, mapped, rebuild
 
 
@@ -29,7 +29,7 @@ def port_arguments(
         flat = flatten(value)
         arrays = []
         for leaf, array in flat.arrays:
-            plain = to_numpy(array) if isinstance(array, torch.Tensor) else array
+            plain = to_numpy(array if isinstance(array, torch.Tensor) else tensor_of(array))
             full = f"{name}.{leaf}" if leaf else name
             floating = plain.dtype.kind in "fcV"
             how = layout_rules.reading(path, full, kind, plain.shape, floating, layout)
@@ -43,7 +43,7 @@ def port_arguments(
 
 def returning(value: Any, module: torch.nn.Module, method: Method) -> Any:
     """A method that returns `value`, with the arguments of `method`."""
-    returned = mapped(torch.from_numpy, value)
+    returned = mapped(tensor_of, value)
     cls = type(module)
     named = cls.forward if method == "__call__" else method
     function = getattr(cls, named) if isinstance(named, str) else named

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from copy import copy
@@ -17,6 +18,7 @@ from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.store import Buffer, Store
 from parity.core.tensors import Tensor
 from parity.core.tree import Flat, containers, flatten, mapped
@@ -144,7 +146,7 @@ def tensors(
 
     def own(array: Any) -> Any:
         if isinstance(array, np.ndarray):
-            return made.setdefault(id(array), torch.from_numpy(np.array(array, order="C")))
+            return made.setdefault(id(array), tensor_of(np.array(array, order="C")))
         if isinstance(array, torch.Tensor):
             return made.setdefault(id(array), array.clone())
         return array
@@ -173,12 +175,56 @@ def check_devices(
             raise InputError(f"{name} of the reference is on {where}")
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A contiguous NumPy array with the tensor's values; bfloat16 as ml_dtypes has it."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+def check_scripted(module: torch.nn.Module) -> None:
+    """Refuse a reference with modules of TorchScript, which call each other unseen.
+
+    Raises:
+        InputError: it has.
+    """
+    for path, one in module.named_modules():
+        if isinstance(one, torch.jit.ScriptModule):
+            raise InputError(
+                f"{path_name(path)} of the reference is a module of TorchScript, inside of which"
+                " nothing is seen: compare the module from which it was scripted or traced"
+            )
+
+
+def to_numpy(tensor: torch.Tensor, moved: bool = False) -> np.ndarray[Any, Any]:
+    """A contiguous NumPy array with the tensor's values, axis 1 `moved` to the end if asked for.
+
+    Types that NumPy lacks are as ml_dtypes has them; what is sparse or quantised is written out.
+    """
+    tensor = tensor.detach().cpu()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    tensor = tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
+    tensor = (tensor.movedim(1, -1) if moved else tensor).contiguous()
+    lacking = getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch."), None)
+    if lacking is not None:
+        return tensor.view(_BITS[tensor.itemsize]).numpy().view(lacking)
     return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor with the array's values, in its memory where that can be.
+
+    Raises:
+        InputError: PyTorch has no such type.
+    """
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        if array.dtype.kind == "V" and hasattr(ml_dtypes, array.dtype.name):
+            bits = torch.from_numpy(array.view(f"i{array.itemsize}"))
+            return bits.view(getattr(torch, array.dtype.name))
+        return torch.from_numpy(array)
+    except (TypeError, AttributeError):
+        raise InputError(
+            f"an argument of the reference is an array of {array.dtype}, which PyTorch does not"
+            " have: give it another type"
+        ) from None
+
+
+_BITS = {1: torch.uint8, 2: torch.int16}
 
 
 def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
@@ -207,6 +253,7 @@ class _Observer:
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._held: list[list[tuple[Any, Any]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
+        self._thread = threading.get_ident()
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         self.begin(module, bind(module.forward, args, kwargs))
@@ -215,6 +262,11 @@ class _Observer:
         self.end(module, "__call__", output)
 
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            raise InputError(
+                f"the reference calls {self._paths[id(module)]!r} in a thread of its own, where"
+                " calls have no order: have it call its modules one after another"
+            )
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
         self._held.append([(one, copy(one)) for one in containers(arguments)])
@@ -245,7 +297,7 @@ class _Observer:
     def _leaves(self, path: str, kind: layout_rules.Kind, flat: Flat) -> tuple[Leaf, ...]:
         leaves = [Leaf(name, value=static) for name, static in flat.statics]
         for name, array in flat.arrays:
-            tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
+            tensor = array if isinstance(array, torch.Tensor) else tensor_of(np.asarray(array))
             floating = tensor.is_floating_point() or tensor.is_complex()
             how = layout_rules.reading(path, name, kind, tensor.shape, floating, self._layout)
             buffer = self._put(tensor, how.move, cache=tensor is array)
@@ -258,8 +310,7 @@ class _Observer:
         known = self._seen.get(id(tensor)) if cache else None
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
-        detached = tensor.detach()
-        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
+        buffer = self._store.put(to_numpy(tensor, move))
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer
