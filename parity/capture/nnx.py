@@ -45,10 +45,10 @@ def record(
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
-    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap`, or
-    that are differentiated, are not recorded: no single call of the reference is one of them. Taps are recorded where nothing is
-    traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
-    caches.
+    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap`, and those that
+    are differentiated, are not recorded: no single call of the reference is one of them. Taps are
+    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
+    traced now would stay in JAX's caches.
     """
     prefix = subtree.prefix
     found = {join(prefix, path): child for path, child in submodules(module).items()}
