@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from flax import nnx
 
+from parity.capture.modes import own_modes
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
@@ -35,6 +36,7 @@ from parity.run.repro import made_by_function, made_by_pair
 
 
 @one_at_a_time
+@own_modes()
 def compare(
     torch_module: torch.nn.Module,
     nnx_module: nnx.Module,
@@ -157,6 +159,7 @@ def compare(
 
 
 @one_at_a_time
+@own_modes()
 def run_pair(
     pair: Pair,
     options: PairOptions | None = None,

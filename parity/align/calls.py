@@ -209,7 +209,7 @@ def _absent(ref: Trace, port: Trace, folding: Folding) -> dict[str, str]:
         if path in called and port_path not in busy and path:
             held = path in folding.held
             if port_path in port.hidden:
-                found[path] = "the port calls it under jax.vmap: counted with the call around it"
+                found[path] = "the port calls it transformed: counted with the call around it"
             elif port_path is not None or held:
                 found[path] = "the port does not call it: counted with the call around it"
         elif path not in called and port_path in busy and path:

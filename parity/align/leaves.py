@@ -180,4 +180,4 @@ def _is_array(leaf: Leaf) -> bool:
 
 def _dtype_class(name: str) -> str:
     # JAX without x64 has no 64-bit types: only the class can be compared.
-    return name.rstrip("0123456789_").removeprefix("b") if name != "bool" else "bool"
+    return next((kind for kind in ("bool", "int", "float", "complex") if kind in name), name)

@@ -9,7 +9,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture.recorder import bind
-from parity.capture.torch import Method, target, to_numpy
+from parity.capture.torch import Method, kind_of, target, tensor_of, to_numpy
 from parity.core.tree import flatten, mapped, rebuild
 
 
@@ -22,17 +22,17 @@ def port_arguments(
     layout: Mapping[str, str],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments of the port: NumPy arrays, channel-last where one is."""
-    kinds = [cls.__name__ for cls in type(module).__mro__]
+    kind = kind_of(module)
     names = list(bind(target(module, method), args, kwargs))
 
     def convert(name: str, value: Any) -> Any:
         flat = flatten(value)
         arrays = []
         for leaf, array in flat.arrays:
-            plain = to_numpy(array) if isinstance(array, torch.Tensor) else array
+            plain = to_numpy(array if isinstance(array, torch.Tensor) else tensor_of(array))
             full = f"{name}.{leaf}" if leaf else name
             floating = plain.dtype.kind in "fcV"
-            how = layout_rules.reading(path, full, kinds, plain.ndim, floating, layout)
+            how = layout_rules.reading(path, full, kind, plain.shape, floating, layout)
             moved = np.moveaxis(plain, 1, -1) if how.move else plain
             arrays.append(np.ascontiguousarray(moved).reshape(moved.shape))
         return rebuild(flat.skeleton, arrays) if arrays else value
@@ -43,7 +43,7 @@ def port_arguments(
 
 def returning(value: Any, module: torch.nn.Module, method: Method) -> Any:
     """A method that returns `value`, with the arguments of `method`."""
-    returned = mapped(torch.from_numpy, value)
+    returned = mapped(tensor_of, value)
     cls = type(module)
     named = cls.forward if method == "__call__" else method
     function = getattr(cls, named) if isinstance(named, str) else named

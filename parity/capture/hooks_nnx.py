@@ -97,19 +97,21 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
     def undo() -> None:
         for cls, original in own.items():
             if original is not None:
-                setattr(cls, "__call__", original)  # noqa: B010
+                type.__setattr__(cls, "__call__", original)
             elif "__call__" in cls.__dict__:
-                delattr(cls, "__call__")
+                type.__delattr__(cls, "__call__")
         for module in stamped.values():
-            if hasattr(module, STAMP):
-                delattr(module, STAMP)
+            if STAMP in vars(module):
+                nnx.Pytree.__delattr__(module, STAMP)
 
+    # not by `setattr`: classes of users refuse attributes
     with undone(undo):
         own |= {cls: cls.__dict__.get("__call__") for cls in classes}
         for path, module in stamped.items():
-            setattr(module, STAMP, run + path)
+            nnx.Pytree.__setattr__(module, STAMP, run + path)
         for cls in classes:
-            setattr(cls, "__call__", _wrapper(cls.__call__, run, observer, watched))  # noqa: B010
+            wrapper = _wrapper(cls.__call__, run, observer, watched)
+            type.__setattr__(cls, "__call__", wrapper)
         interceptor = _interceptor(parts, observer)
         with linen.intercept_methods(interceptor), taps.observed(observer.tap):
             yield
@@ -125,7 +127,7 @@ def _wrapper(
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(self: nnx.Module, *args: Any, **kwargs: Any) -> Any:
-        stamp = getattr(self, STAMP, "")
+        stamp = vars(self).get(STAMP, "")
         if not stamp.startswith(run) or observer.inside_base_of(stamp, original):
             return original(self, *args, **kwargs)
         path, kind = stamp.removeprefix(run), type(self).__name__

@@ -24,7 +24,7 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 CHANNEL_LAST = frozenset(
     {"Linear", "Bilinear", "LayerNorm", "RMSNorm", "Embedding", "MultiheadAttention"}
 )
-"""PyTorch classes whose arrays are channel-last already."""
+"""Classes of PyTorch whose arrays are channel-last already."""
 
 _RANKS = (1, 2, 3)
 _NORMS = ("BatchNorm", "InstanceNorm")
@@ -38,7 +38,7 @@ CHANNEL_FIRST = frozenset(
         *("GroupNorm", "PixelShuffle", "PixelUnshuffle", "Upsample"),
     }
 )
-"""PyTorch classes whose arrays have their channels on axis 1 at every rank from 3 on."""
+"""Classes of PyTorch whose arrays have their channels on axis 1 at every rank from 3 on."""
 
 OVERRIDES = ("channels_first", "as_is")
 
@@ -49,6 +49,20 @@ AXES = {
     2: ("item", "channel"),
 }
 """Names of the axes of a channel-last array, by rank."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a module says of its arrays: the classes of PyTorch that it is of, if `own` with their
+    own `forward`, and the `sizes` of its vectors, which have a number for each channel.
+    """
+
+    names: frozenset[str]
+    own: bool = True
+    sizes: frozenset[int] = frozenset()
+
+
+TAP = Kind(frozenset({KIND}))
 
 
 @dataclass(frozen=True)
@@ -69,25 +83,35 @@ def check(layout: Mapping[str, str]) -> None:
 
 
 def reading(
-    path: str, leaf: str, kinds: Sequence[str], rank: int, floating: bool, layout: Mapping[str, str]
+    path: str,
+    leaf: str,
+    kind: Kind,
+    shape: Sequence[int],
+    floating: bool,
+    layout: Mapping[str, str],
 ) -> Reading:
     """Decide how to read the array `leaf` of a call of the module at `path`.
 
-    `kinds` are the names of the module's class and its bases. `layout` maps globs of `path` or
-    `path#leaf` to `"channels_first"` or `"as_is"`, the last one that matches counts.
+    `layout` maps globs of `path` or `path#leaf` to `"channels_first"` or `"as_is"`, the last one
+    that matches counts.
     """
-    if rank <= 2:
+    if len(shape) <= 2:
         return Reading(move=False, sure=True)
     for pattern, wanted in reversed(list(layout.items())):
         if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
             return Reading(wanted == "channels_first", sure=True)
-    if not floating or CHANNEL_LAST.intersection(kinds):
+    if not floating:
         return Reading(move=False, sure=True)
-    if KIND in kinds:  # scores over queries and keys have four axes too, and none is a channel's
+    if kind == TAP:  # scores over queries and keys have four axes too, and none is a channel's
         return Reading(move=False, sure=False)
-    if CHANNEL_FIRST.intersection(kinds):
-        return Reading(move=True, sure=True)
-    return Reading(move=rank >= 4, sure=False)
+    second, last = shape[1] in kind.sizes, shape[-1] in kind.sizes
+    if not kind.own and second != last:
+        return Reading(move=second, sure=True)
+    if CHANNEL_LAST & kind.names:
+        return Reading(move=False, sure=kind.own)
+    if CHANNEL_FIRST & kind.names:
+        return Reading(move=True, sure=kind.own)
+    return Reading(move=len(shape) >= 4, sure=False)
 
 
 def as_read_inside(given: Given, calls: Sequence[Call]) -> Given:

@@ -13,8 +13,8 @@ import numpy as np
 from flax import nnx
 from jax.experimental import io_callback
 from jax.extend.core import (  # type: ignore[attr-defined]
+    find_top_trace,
     get_opaque_trace_state,
-    unsafe_am_i_under_a_vmap_DO_NOT_USE,
 )
 
 from parity.capture.functional import Functional
@@ -45,10 +45,10 @@ def record(
 ) -> Trace:
     """Run `module` and record all calls; it and its class are left as they were whatever happens.
 
-    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap` are not
-    recorded: no single call of the reference is one of them. Taps are recorded where nothing is
-    traced: elsewhere what was traced before hides them, and what is traced now would stay in JAX's
-    caches.
+    `args` and `kwargs` may hold NumPy arrays, channel-last. Calls under `jax.vmap`, and those that
+    are differentiated, are not recorded: no single call of the reference is one of them. Taps are
+    recorded where nothing is traced: elsewhere what was traced before hides them, and what is
+    traced now would stay in JAX's caches.
     """
     prefix = subtree.prefix
     found = {join(prefix, path): child for path, child in submodules(module).items()}
@@ -170,7 +170,9 @@ def arrays(
     """The same arguments with JAX arrays for NumPy arrays."""
 
     def own(array: Any) -> Any:
-        return jnp.asarray(array) if isinstance(array, np.ndarray) else array
+        if not isinstance(array, np.ndarray):
+            return array
+        return jnp.asarray(array.astype(array.dtype.newbyteorder("="), copy=False))
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = mapped(own, (args, dict(kwargs)))
     return given
@@ -209,8 +211,8 @@ class _RecordingObserver(Observer):
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
-        # ordered callbacks, which keep calls in their order, cannot be vmapped
-        if unsafe_am_i_under_a_vmap_DO_NOT_USE():
+        # ordered callbacks, which keep calls in their order, cannot be vmapped or differentiated
+        if _transformed():
             self.hidden.add(path)
             return function(*args, **kwargs)
         return super().around(path, kind, function, args, kwargs)
@@ -265,6 +267,16 @@ class _RecordingObserver(Observer):
                 for (name, _), value in zip(flat.arrays, values, strict=True)
             ),
         )
+
+
+def _transformed() -> bool:
+    """True inside of `jax.vmap`, `jax.grad` and their kin, in a program there too."""
+    trace: Any = find_top_trace(())
+    while trace is not None:
+        if type(trace).__name__ in ("BatchTrace", "JVPTrace", "LinearizeTrace"):
+            return True
+        trace = getattr(trace, "parent_trace", None)
+    return False
 
 
 def trace_state() -> Any:

@@ -2,8 +2,9 @@
 
 import functools
 import inspect
+import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any
 
@@ -17,6 +18,7 @@ from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.store import Buffer, Store
 from parity.core.tensors import Tensor
 from parity.core.tree import Flat, containers, flatten, mapped
@@ -88,6 +90,21 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
     }
 
 
+def kind_of(module: torch.nn.Module) -> layout_rules.Kind:
+    """What the module says of the layout of its arrays: a class that only has the name of one of
+    PyTorch's, or that inherits from it and does something else, may have another.
+    """
+    theirs = [cls for cls in type(module).__mro__ if cls.__module__.startswith("torch.nn.")]
+    runs = next((cls for cls in type(module).__mro__ if "forward" in vars(cls)), None)
+    sizes = {p.numel() for p in module.parameters(recurse=False) if p.ndim == 1} - {1}
+    if len(theirs) > 1:
+        names = ("in_channels", "out_channels", "in_features", "out_features")
+        sizes |= {vars(module)[name] for name in names if name in vars(module)}
+    return layout_rules.Kind(
+        frozenset(cls.__name__ for cls in theirs), runs in theirs, frozenset(sizes)
+    )
+
+
 def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
     """By class, the arguments of `forward` that are `None` unless they are given."""
     found: dict[str, tuple[str, ...]] = {}
@@ -129,7 +146,7 @@ def tensors(
 
     def own(array: Any) -> Any:
         if isinstance(array, np.ndarray):
-            return made.setdefault(id(array), torch.from_numpy(np.array(array, order="C")))
+            return made.setdefault(id(array), tensor_of(np.array(array, order="C")))
         if isinstance(array, torch.Tensor):
             return made.setdefault(id(array), array.clone())
         return array
@@ -158,12 +175,56 @@ def check_devices(
             raise InputError(f"{name} of the reference is on {where}")
 
 
-def to_numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A contiguous NumPy array with the tensor's values; bfloat16 as ml_dtypes has it."""
-    tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+def check_scripted(module: torch.nn.Module) -> None:
+    """Refuse a reference with modules of TorchScript, which call each other unseen.
+
+    Raises:
+        InputError: it has.
+    """
+    for path, one in module.named_modules():
+        if isinstance(one, torch.jit.ScriptModule):
+            raise InputError(
+                f"{path_name(path)} of the reference is a module of TorchScript, inside of which"
+                " nothing is seen: compare the module from which it was scripted or traced"
+            )
+
+
+def to_numpy(tensor: torch.Tensor, moved: bool = False) -> np.ndarray[Any, Any]:
+    """A contiguous NumPy array with the tensor's values, axis 1 `moved` to the end if asked for.
+
+    Types that NumPy lacks are as ml_dtypes has them; what is sparse or quantised is written out.
+    """
+    tensor = tensor.detach().cpu()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    tensor = tensor.to(torch.complex64) if tensor.dtype is torch.complex32 else tensor
+    tensor = (tensor.movedim(1, -1) if moved else tensor).contiguous()
+    lacking = getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch."), None)
+    if lacking is not None:
+        return tensor.view(_BITS[tensor.itemsize]).numpy().view(lacking)
     return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
+    """A tensor with the array's values, in its memory where that can be.
+
+    Raises:
+        InputError: PyTorch has no such type.
+    """
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        if array.dtype.kind == "V" and hasattr(ml_dtypes, array.dtype.name):
+            bits = torch.from_numpy(array.view(f"i{array.itemsize}"))
+            return bits.view(getattr(torch, array.dtype.name))
+        return torch.from_numpy(array)
+    except (TypeError, AttributeError):
+        raise InputError(
+            f"an argument of the reference is an array of {array.dtype}, which PyTorch does not"
+            " have: give it another type"
+        ) from None
+
+
+_BITS = {1: torch.uint8, 2: torch.int16}
 
 
 def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
@@ -192,6 +253,7 @@ class _Observer:
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._held: list[list[tuple[Any, Any]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
+        self._thread = threading.get_ident()
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         self.begin(module, bind(module.forward, args, kwargs))
@@ -200,11 +262,16 @@ class _Observer:
         self.end(module, "__call__", output)
 
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            raise InputError(
+                f"the reference calls {self._paths[id(module)]!r} in a thread of its own, where"
+                " calls have no order: have it call its modules one after another"
+            )
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
         self._held.append([(one, copy(one)) for one in containers(arguments)])
-        path, kinds = self._paths[id(module)], _kinds(module)
-        self.recorder.begin(path, self._leaves(path, kinds, given), given.skeleton)
+        path, kind = self._paths[id(module)], kind_of(module)
+        self.recorder.begin(path, self._leaves(path, kind, given), given.skeleton)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
         returned = flatten(output)
@@ -213,7 +280,7 @@ class _Observer:
         self.recorder.end(
             type(module).__name__,
             method,
-            self._leaves(self._paths[id(module)], _kinds(module), returned),
+            self._leaves(self._paths[id(module)], kind_of(module), returned),
             returned=returned.skeleton,
             in_place=written,
         )
@@ -224,15 +291,15 @@ class _Observer:
         running = self.recorder.running
         if running is not None and running not in self._without_taps:
             path, given = join(running, name), flatten(value)
-            self.recorder.point(path, self._leaves(path, [taps.KIND], given), given.skeleton)
+            self.recorder.point(path, self._leaves(path, layout_rules.TAP, given), given.skeleton)
         return value
 
-    def _leaves(self, path: str, kinds: Sequence[str], flat: Flat) -> tuple[Leaf, ...]:
+    def _leaves(self, path: str, kind: layout_rules.Kind, flat: Flat) -> tuple[Leaf, ...]:
         leaves = [Leaf(name, value=static) for name, static in flat.statics]
         for name, array in flat.arrays:
-            tensor = array if isinstance(array, torch.Tensor) else torch.as_tensor(array)
+            tensor = array if isinstance(array, torch.Tensor) else tensor_of(np.asarray(array))
             floating = tensor.is_floating_point() or tensor.is_complex()
-            how = layout_rules.reading(path, name, kinds, tensor.ndim, floating, self._layout)
+            how = layout_rules.reading(path, name, kind, tensor.shape, floating, self._layout)
             buffer = self._put(tensor, how.move, cache=tensor is array)
             leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
         return tuple(leaves)
@@ -243,8 +310,7 @@ class _Observer:
         known = self._seen.get(id(tensor)) if cache else None
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
-        detached = tensor.detach()
-        buffer = self._store.put(to_numpy(detached.movedim(1, -1) if move else detached))
+        buffer = self._store.put(to_numpy(tensor, move))
         if cache:
             self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
         return buffer
@@ -254,10 +320,6 @@ def _same(one: Any, before: Any) -> bool:
     """True if a list or dict holds the very objects that it held before."""
     sides = (list(x.items()) if isinstance(x, dict) else list(enumerate(x)) for x in (one, before))
     return [(key, id(value)) for key, value in next(sides)] == [(k, id(v)) for k, v in next(sides)]
-
-
-def _kinds(module: torch.nn.Module) -> list[str]:
-    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def _counts_writes(value: Any) -> bool:

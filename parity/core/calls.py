@@ -79,7 +79,8 @@ class ModuleInfo:
 class Trace:
     """Everything recorded in one run of one side, calls in the order of completion.
 
-    `hidden` are the modules that the port calls under `jax.vmap`, where calls cannot be recorded.
+    `hidden` are the modules that the port calls under `jax.vmap`, or differentiates, where calls
+    cannot be recorded.
     `linen` are the port's modules of Linen by path, as they can be called again. `untapped` are the
     paths of the port's taps under any transformation, compilation among them.
     """

@@ -51,6 +51,8 @@ class Flat:
 
 def is_array(value: Any) -> bool:
     """True for an array or tensor of any framework; a typed JAX key holds no numbers."""
+    if getattr(value, "is_nested", False) is True:  # a tensor of tensors, which has no shape
+        return False
     return (
         isinstance(getattr(value, "shape", None), tuple)  # random streams answer to every name
         and hasattr(value, "dtype")
@@ -149,7 +151,7 @@ def _assemble(kind: type, keys: tuple[Any, ...], values: list[Any]) -> Any:
         make: Any = dict if issubclass(kind, defaultdict) else kind
         return make(**pairs) if keywords else make(pairs)
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
-        return kind(*values)
+        return tuple.__new__(kind, values)  # not by its own code, which may check what it gets
     if issubclass(kind, (list, tuple)):
         return kind(values)
     # bypass __init__ and __post_init__: the fields already hold their final values

@@ -72,6 +72,10 @@ GRADIENTS = "/grad"
 """The end of the case of a row or fault of gradients."""
 
 
+COMPILED = "/compiled"
+"""The end of the case of a row or fault of the port as it is shipped, where that differs."""
+
+
 def of_gradient(case: str, leaf: str) -> bool:
     """True for a row or fault of gradients; the case itself may have an input named `grad`."""
     return case.endswith(GRADIENTS) and leaf.startswith("grad(")

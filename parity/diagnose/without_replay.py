@@ -24,10 +24,12 @@ FORM = (ProblemKind.NONFINITE, ProblemKind.SHAPE, ProblemKind.DTYPE)
 
 
 def by_kind(found: Found, match: Match) -> Iterator[Shown]:
-    """A row that fails by its form: finiteness, shape or type."""
+    """A row that fails by its form, finiteness, shape or type, or by what a call is handed."""
     problem = found.judged.problem
     if problem is not None and problem.kind in FORM:
         yield problem.kind.name.lower(), problem.text
+    if problem is not None and problem.kind is ProblemKind.VALUE and found.child_inputs:
+        yield "glue", f"it hands on {problem.text}"
     for leaf in match.outputs:
         ref, port = comparable(leaf) or (None, None)
         if ref and port and unit_roundoff(port.dtype) > unit_roundoff(ref.dtype) > 0:

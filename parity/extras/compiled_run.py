@@ -1,7 +1,8 @@
 """The compiled run: the port as it is shipped, without recording, beside its recorded outputs."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ from parity.core.exceptions import first_line
 from parity.core.metrics import distance, ratio, unit_roundoff
 from parity.core.store import Store
 from parity.core.tree import flatten, rebuild
+from parity.core.verdicts import COMPILED, Fault, Row
 from parity.force.common import NotMeasured, Sides
 from parity.measure.free import Key
 
@@ -48,10 +50,43 @@ class Compiled:
 
 @dataclass(frozen=True)
 class CompiledRun:
-    """The result of the run as a fact; `note` is the warning if it is not the recorded one."""
+    """The result of the run as a fact; `note` is the warning if there is none.
+
+    `failure` says how it differs from the recorded one, and `first` is the port's first call that
+    does.
+    """
 
     fact: str
     note: str = ""
+    failure: str = ""
+    first: Call | None = None
+
+    def failed(self, row: Row, matches: Sequence[Match]) -> tuple[Row, Fault]:
+        """The row that fails, made from that of the root, and the fault at the first call."""
+        case, places = row.case + COMPILED, [(m.port.path, m.port.number) for m in matches]
+        row = replace(
+            row, case=case, verdict="FAIL", reason=self.failure, metrics=None, inclusive=None,
+            exclusive=None, gain=math.nan, grade="", child_inputs=0.0,
+        )  # fmt: skip
+        first = matches[-1].ref
+        if self.first and (self.first.path, self.first.number) in places:
+            first = matches[places.index((self.first.path, self.first.number))].ref
+        inner = any(match.parent == first.order for match in matches)
+        cause = "glue" if inner else "unknown"
+        fault = Fault(
+            first.path,
+            first.number,
+            row.leaf,
+            case,
+            first.kind,
+            self.failure,
+            cause=cause,
+            hint=HINT,
+        )
+        return row, fault
+
+
+HINT = "look for code that does something else inside a program: what it asks of values and types"
 
 
 def compare_compiled(
@@ -80,9 +115,10 @@ def compare_compiled(
     except Exception as error:
         reason = first_line(error)
         if isinstance(shipped, Compiled):  # Python that looks at values is no mistake
-            return CompiledRun(f"not compared: the port cannot be compiled ({reason})")
+            text = f"not compared: the port cannot be compiled ({reason})"
+            return CompiledRun(text, text)
         text = f"the port as it is shipped fails ({reason})"
-        return CompiledRun(text, f"{text}; the table does not represent it")
+        return CompiledRun(text, failure=text)
     errors = _differences(call, {name: np.asarray(x) for name, x in output.arrays}, store)
     fact = f"rel_l2 {max(errors.values(), default=0.0):.1e} from the recorded output"
     noise, why = _noise(match, rounding), ""
@@ -100,13 +136,13 @@ def compare_compiled(
         again = capture_nnx.record(
             module, shipped, args, kwargs, store=store, subtree=Subtree(call.path, inside)
         )
-    where = _first_difference(calls, again.calls, FACTOR * noise[name], store)
-    return CompiledRun(
-        fact,
+    first = _first_difference(calls, again.calls, FACTOR * noise[name], store)
+    where = f"; the first call that differs is `{first.path}`, call {first.number}" if first else ""
+    text = (
         f"the uncaptured, jitted port returns something else: rel_l2 {errors[name]:.1e}"
-        f"{f' in output `{name}`' if name else ''}, and the noise is {noise[name]:.1e}{why}"
-        f"{where}; the table does not represent it",
+        f"{f' in output `{name}`' if name else ''}, and the noise is {noise[name]:.1e}{why}{where}"
     )
+    return CompiledRun(fact, failure=text, first=first)
 
 
 def _differences(call: Call, others: Mapping[str, Array], store: Store) -> dict[str, float]:
@@ -150,7 +186,7 @@ def _floors(match: Match, sides: Sides, store: Store) -> dict[Key, float]:
 
 def _first_difference(
     calls: Sequence[Call], others: Sequence[Call], limit: float, store: Store
-) -> str:
+) -> Call | None:
     """The first call that returned something else the second time."""
     again = {(call.path, call.number): call for call in others}
     for call in calls:
@@ -158,5 +194,5 @@ def _first_difference(
         if other is not None and call.parent != -1:
             outputs = {leaf.name: store.get(leaf.buffer) for leaf in other.outputs if leaf.buffer}
             if max(_differences(call, outputs, store).values(), default=0.0) > limit:
-                return f"; the first call that differs is `{call.path}`, call {call.number}"
-    return ""
+                return call
+    return None

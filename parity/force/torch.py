@@ -253,8 +253,11 @@ def replaced_forwards(
     """
     stand_in = _StandIn(call)
     own = {module: vars(module).get("forward") for module in modules}
+    hooks = {module: dict(module._forward_hooks) for module in modules}
 
     def undo() -> None:
+        for module, held in hooks.items():
+            module._forward_hooks.update(held)
         for module, forward in own.items():
             vars(module).pop("forward", None)
             if forward is not None:
@@ -264,7 +267,10 @@ def replaced_forwards(
     with undone(undo):
         for module in modules:
             module.register_forward_pre_hook(stand_in.before)
-            module.forward = functools.partial(stand_in.forward, module, module.forward)
+            module._forward_hooks.clear()
+            module.forward = functools.partial(
+                stand_in.forward, module, module.forward, hooks[module]
+            )
         yield
 
 
@@ -276,10 +282,36 @@ class _StandIn:
     def before(self, module: torch.nn.Module, _: Any) -> None:
         self._called.add(module)
 
-    def forward(self, module: torch.nn.Module, forward: Forward, *args: Any, **kwargs: Any) -> Any:
+    def forward(
+        self,
+        module: torch.nn.Module,
+        forward: Forward,
+        hooks: Mapping[int, Callable[..., Any]],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
         called = module in self._called
         self._called.discard(module)
+        if called and hooks:
+            forward = _hooked(module, forward, hooks)
         return self._call(module, forward, called, args, kwargs)
+
+
+def _hooked(
+    module: torch.nn.Module, forward: Forward, hooks: Mapping[int, Callable[..., Any]]
+) -> Forward:
+    """The `forward` with what the user's hooks make of its output, of which a call is the whole."""
+
+    @functools.wraps(forward)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        output = forward(*args, **kwargs)
+        for key, hook in hooks.items():
+            named = (kwargs,) if key in module._forward_hooks_with_kwargs else ()
+            changed = hook(module, args, *named, output)
+            output = output if changed is None else changed
+        return output
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -365,7 +397,7 @@ def widen(array: Array, moved: bool) -> torch.Tensor:
 
 def to_array(tensor: torch.Tensor, moved: bool) -> Array:
     """A tensor as an array in the port's layout."""
-    return to_numpy(tensor.movedim(1, -1) if moved else tensor)
+    return to_numpy(tensor, moved)
 
 
 def tensors_of(flat: Flat) -> Tensors:

@@ -30,7 +30,7 @@ def of_torch() -> str:
     import torch
 
     with torch.no_grad():
-        return _name(torch.matmul(*map(torch.from_numpy, _operands())).numpy())
+        return _name(torch.matmul(*map(torch.from_numpy, _operands())).float().numpy())
 
 
 def _operands() -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from parity.align.ignored import left_out_note
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
 from parity.core.tensors import Weight
-from parity.core.verdicts import Coverage, Fault
+from parity.core.verdicts import COMPILED, Coverage, Fault
 from parity.extras.input_coverage import all_zero, unexercised, weak_weights
 from parity.options.options import Options
 from parity.options.scope import partial_note
@@ -108,9 +108,9 @@ def _of_modules(
 
 def _merged_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """One fault per module and mistake in it: its first, with the calls over all cases."""
-    merged: dict[tuple[str, int], Fault] = {}
+    merged: dict[tuple[str, int, bool], Fault] = {}
     for fault in faults:
-        place = fault.path, fault.parting
+        place = fault.path, fault.parting, fault.case.endswith(COMPILED)
         first = merged.get(place)
         if first is not None:
             merged[place] = replace(first, calls=first.calls + fault.calls)

@@ -1,7 +1,7 @@
 """Checks of a case that are made only where they are asked for."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.verdicts import Fault, Row
@@ -11,6 +11,9 @@ from parity.run.inputs import root_outputs
 from parity.run.protocols import Context
 from parity.run.records import Compared, Extras
 
+if TYPE_CHECKING:
+    from parity.extras.compiled_run import CompiledRun
+
 NO_ROOT = "gradients were not measured: the root itself has no counterpart in the port"
 
 
@@ -19,7 +22,14 @@ def extras_of(
 ) -> Extras:
     """Make the checks that the case and the options ask for."""
     rows, wrong, notes = _gradients(context, compared, records, faults)
-    uncaptured, warning = _compiled(context, compared, records)
+    shipped = _compiled(context, compared, records)
+    uncaptured = {context.case.name: shipped.fact} if shipped else {}
+    if shipped and shipped.failure:
+        order = compared.alignment.matches[-1].ref.order
+        root = (x.row for record in records for x in record.found if x.row.order == order)
+        row, fault = shipped.failed(next(root), compared.alignment.matches)
+        rows, wrong = (*rows, row), (*wrong, fault)
+    warning = (shipped.note,) if shipped and shipped.note else ()
     emulation = _emulation(context, compared, records)
     nonfinite, seen = _nonfinite(context, compared), _seen(context, compared)
     making, repro, notes = context.options.making, None, (*notes, *warning)
@@ -54,20 +64,19 @@ def _gradients(
 
 def _compiled(
     context: Context, compared: Compared, records: Sequence[CaseRecord]
-) -> tuple[Mapping[str, str], tuple[str, ...]]:
+) -> "CompiledRun | None":
     case, root = context.case, compared.root
     if root is None or case.shipped is None or not compared.scope.whole:
-        return {}, ()
+        return None
     from parity.extras.compiled_run import compare_compiled
 
     context.progress.stage("the port as it is shipped")
     passed = all(one.row.verdict == "PASS" for record in records for one in record.found)
     errors = compared.free.errors if passed else {}
     rounding = {key: error.rel_l2 for key, error in errors.items()}
-    run = compare_compiled(
+    return compare_compiled(
         root, compared.port.calls, case.shipped, records[-1].sides, rounding, context.store
     )
-    return {case.name: run.fact}, (run.note,) if run.note else ()
 
 
 def _emulation(

@@ -14,6 +14,7 @@ from parity.force.common import Sides, within
 from parity.judge.rows import rows_of
 from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import measure_exclusive
+from parity.measure.handed import charged_to_callers
 from parity.measure.inclusive import measure_inclusive
 from parity.run.explain import resolved
 from parity.run.protocols import Context
@@ -57,7 +58,9 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     matches, calls = extent.matches, extent.calls
     limit = None if case.floor else fail_limit
     exclusives = measure_exclusive(matches, calls, sides, store, limit, progress)
+    exclusives, right = charged_to_callers(matches, exclusives, sides, store, fail_limit)
     inclusive = measure_inclusive(matches, exclusives, sides, store, fail_limit, progress)
+    inclusive = {**inclusive, **right}
     rungs = context.options.rungs
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     weights = context.weights

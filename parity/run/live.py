@@ -33,6 +33,7 @@ class Live:
     """A PyTorch module as the reference of a comparison; its random layers start from `seed`."""
 
     def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
+        capture_torch.check_scripted(root)
         capture_torch.check_devices(root, (), {})
         self._root, self._seed = root, seed
 

@@ -12,6 +12,7 @@ import parity
 from parity.core.pair import Case
 from parity.host.progress import Progress
 from parity.options.options import Options
+from parity.report.diff import diff
 from parity.run.case import run_case
 from parity.run.live import Live
 from parity.run.port import RunningPort
@@ -104,14 +105,19 @@ def test_a_fault_inside_a_program_is_named_either_way(reference, eager):
     assert report.notes == ()
 
 
-def test_another_result_in_a_program_is_said_and_where(reference):
+def test_another_result_in_a_program_fails_where_it_begins(reference, plain):
     report = parity.compare(reference, make_port(reference, watched), (X,))
-    assert report.faults == ()
-    assert report.verdict == "WARN"
-    (note,) = report.notes
-    assert note.startswith("__call__: the uncaptured, jitted port returns something else: rel_l2 ")
-    assert "the first call that differs is `cell.linear`, call 1;" in note
-    assert note.endswith("the table does not represent it")
+    assert report.verdict == "FAIL"
+    assert report.notes == ()
+    (fault,) = report.faults
+    assert (fault.path, fault.call, fault.case) == ("cell.linear", 1, "__call__/compiled")
+    text = fault.evidence
+    assert text.startswith("the uncaptured, jitted port returns something else: rel_l2 ")
+    assert text.endswith("the first call that differs is `cell.linear`, call 1")
+    (row,) = [row for row in report.rows if row.verdict == "FAIL"]
+    assert (row.case, row.path, row.reason) == ("__call__/compiled", "", text)
+    assert not diff(plain, report).holds(10)
+    assert diff(report, plain).holds(10)
     quiet = compare(reference, make_port(reference, watched), (X,))
     assert quiet.verdict == "PASS"
     assert "uncaptured" not in quiet.facts
@@ -120,8 +126,9 @@ def test_another_result_in_a_program_is_said_and_where(reference):
 def test_a_port_at_fault_is_measured_against_pytorch_s_own_noise(reference):
     port = make_port(reference, watched)
     port.head.bias[...] = port.head.bias[...] + 10
-    (note,) = parity.compare(reference, port, (X,)).notes
-    assert "returns something else" in note
+    faults = parity.compare(reference, port, (X,)).faults
+    assert [fault.path for fault in faults] == ["head", "cell.linear"]
+    assert "returns something else" in faults[1].evidence
 
 
 def test_a_port_that_looks_at_values_cannot_be_compiled(reference):
@@ -129,9 +136,10 @@ def test_a_port_that_looks_at_values_cannot_be_compiled(reference):
         return loop(self, xs if xs.max() > 0 else -xs)
 
     report = parity.compare(reference, make_port(reference, looking), (X,))
-    assert report.verdict == "PASS"
+    assert report.verdict == "WARN"
     fact = report.facts["uncaptured"]["__call__"]
     assert fact.startswith("not compared: the port cannot be compiled (TracerBoolConversionError")
+    assert report.notes == (f"__call__: {fact}",)
 
 
 def shipped(model, xs, factor=1.0):
@@ -159,8 +167,11 @@ def test_what_is_shipped_is_compared(reference, function, said):
     outcome = run_case(
         case, Live(reference), RunningPort(make_port(reference)), Options(), (), Progress()
     )
-    assert bool(outcome.notes) == bool(said)
-    assert said in "".join(outcome.notes)
+    assert outcome.notes == ()
+    assert [said in fault.evidence for fault in outcome.faults] == [True] * bool(said)
+    assert [row.verdict for row in outcome.rows if row.case == "loop/compiled"] == (
+        ["FAIL"] * bool(said)
+    )
     assert list(outcome.extras.uncaptured) == ["loop"]
 
 
@@ -186,7 +197,9 @@ def test_random_streams_are_those_of_the_recorded_run(reference):
         return loop(self, xs + 0.01 * noise) * last
 
     port = make_port(reference, random, rngs=nnx.Rngs(7))
-    (note,) = parity.compare(reference, port, (X,)).notes
-    assert "rel_l2 1.0e-01" in note
-    assert "the first call that differs" not in note  # the factor is the root's own
+    drawn, fault = parity.compare(reference, port, (X,)).faults
+    assert drawn.cause == "dropout"
+    assert "rel_l2 1.0e-01" in fault.evidence
+    assert "the first call that differs" not in fault.evidence  # the factor is the root's own
+    assert fault.path == ""
     assert int(port.rngs.noise.count[...]) == 0

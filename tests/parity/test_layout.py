@@ -1,31 +1,40 @@
 import numpy as np
 import pytest
+import torch
 
-from parity.capture.layout import channel_last, channel_second, check, reading
+import parity
+from parity.capture.layout import Kind, channel_last, channel_second, check, reading
+from parity.capture.torch import kind_of
 from parity.core.exceptions import InputError
+from tests.nets import ported, randomise, torch_of
+from tests.ports import nnx_of
+
+
+def read(path, leaf, names, rank, floating, layout):
+    return reading(path, leaf, Kind(frozenset(names)), (2,) * rank, floating, layout)
 
 
 def test_rank_and_kind_decide():
-    assert reading("a", "", ["Conv2d"], 4, True, {}).move
-    assert reading("a", "", ["MyBlock", "Module"], 5, True, {}).move
-    assert not reading("a", "", ["Linear"], 4, True, {}).move
-    assert not reading("a", "", ["MyBlock"], 3, True, {}).move  # (B, L, D) as likely as (B, C, L)
-    assert reading("a", "", ["Causal", "Conv1d"], 3, True, {}).move  # a subclass counts
-    assert not reading("a", "", ["Conv2d"], 4, False, {}).move  # integers are indices
-    assert not reading("a", "", ["GroupNorm"], 2, True, {}).move
+    assert read("a", "", ["Conv2d"], 4, True, {}).move
+    assert read("a", "", ["MyBlock", "Module"], 5, True, {}).move
+    assert not read("a", "", ["Linear"], 4, True, {}).move
+    assert not read("a", "", ["MyBlock"], 3, True, {}).move  # (B, L, D) as likely as (B, C, L)
+    assert read("a", "", ["Causal", "Conv1d"], 3, True, {}).move  # a subclass counts
+    assert not read("a", "", ["Conv2d"], 4, False, {}).move  # integers are indices
+    assert not read("a", "", ["GroupNorm"], 2, True, {}).move
 
 
 def test_only_kind_and_declaration_are_sure():
-    assert reading("a", "", ["GroupNorm"], 5, True, {}).sure
-    assert not reading("a", "", ["MyBlock"], 5, True, {}).sure
-    assert reading("a", "", ["MyBlock"], 5, True, {"a": "channels_first"}).sure
+    assert read("a", "", ["GroupNorm"], 5, True, {}).sure
+    assert not read("a", "", ["MyBlock"], 5, True, {}).sure
+    assert read("a", "", ["MyBlock"], 5, True, {"a": "channels_first"}).sure
 
 
 def test_the_last_matching_declaration_counts():
     layout = {"*": "channels_first", "attn.*": "as_is", "attn.x#scores": "channels_first"}
-    assert reading("conv", "", ["M"], 3, True, layout).move
-    assert not reading("attn.x", "", ["M"], 4, True, layout).move
-    assert reading("attn.x", "scores", ["M"], 4, True, layout).move
+    assert read("conv", "", ["M"], 3, True, layout).move
+    assert not read("attn.x", "", ["M"], 4, True, layout).move
+    assert read("attn.x", "scores", ["M"], 4, True, layout).move
 
 
 def test_unknown_words_are_refused():
@@ -38,3 +47,72 @@ def test_the_moves_are_inverse():
     moved = array.transpose(channel_last(4))
     assert moved.shape == (2, 4, 5, 3)
     assert moved.transpose(channel_second(4)).shape == array.shape
+
+
+class GroupNorm(torch.nn.Module):
+    """One of the user's, which has no more than the name."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x):
+        return x / x.square().mean(-1, keepdim=True).sqrt() * self.weight
+
+
+class Conv(torch.nn.Conv1d):
+    """Along positions that are the second axis, which PyTorch's own has last."""
+
+    def forward(self, x):
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+class Causal(torch.nn.Conv1d):
+    def forward(self, x):
+        return super().forward(torch.nn.functional.pad(x, (self.kernel_size[0] - 1, 0)))
+
+
+class Mixing(torch.nn.Linear):
+    """Of channels of images."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "move"),
+    [
+        (GroupNorm(4), (2, 5, 4), False),
+        (GroupNorm(4), (2, 3, 5, 4), False),
+        (Conv(4, 6, 1), (2, 5, 4), False),
+        (Causal(4, 6, 3), (2, 4, 5), True),
+        (Mixing(4, 6), (2, 4, 5, 3), True),
+        (torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv1d(4, 6, 3)), (2, 4, 5), True),
+    ],
+)
+def test_what_a_class_does_counts_and_not_its_name(module, shape, move):
+    how = reading("a", "", kind_of(module), shape, True, {})
+    assert (how.move, how.sure) == (move, True)
+
+
+def test_a_class_that_does_something_else_is_not_sure_where_sizes_are_equal():
+    assert not reading("a", "", kind_of(Mixing(4, 6)), (2, 4, 5, 4), True, {}).sure
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4, 4), (2, 4, 6, 5)])
+def test_a_channel_first_layer_norm_passes_and_its_mistake_is_placed(shape):
+    class LayerNorm2d(torch.nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+    def call(self, x):
+        return self.norm(self.conv(x))
+
+    reference = torch_of(call, conv=torch.nn.Conv2d(4, 4, 1), norm=LayerNorm2d(4))
+    randomise(reference)
+    port = nnx_of(call, conv=ported(reference.conv), norm=ported(reference.norm))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    assert parity.compare(reference, port, (x,)).verdict == "PASS"
+    port.norm.bias[...] *= 1.5
+    report = parity.compare(reference, port, (x,))
+    assert report.first_fault.path == "norm"

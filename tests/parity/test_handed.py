@@ -1,0 +1,101 @@
+"""A wrong number, flag, None or mask that a caller hands on is the caller's fault."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+from tests.nets import torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+def compared(inner, call, port_call, port_inner=None):
+    """The report on a module that calls `inner` as `c`, which is right, each side in its way."""
+    reference = torch_of(lambda self, x: call(self.c, x) - 1, c=torch_of(inner))
+    port = nnx_of(lambda self, x: port_call(self.c, x) - 1, c=nnx_of(port_inner or inner))
+    return compare(reference, port, (X,))
+
+
+def scaled(self, x, power=2, flip=False, bias=None):
+    y = abs(x) ** power
+    y = -y if flip else y
+    return y if bias is None else y + bias
+
+
+def renamed(self, x, exponent=2, negative=False, offset=None):
+    return scaled(self, x, exponent, negative, offset)
+
+
+@pytest.mark.parametrize("port_inner", [scaled, renamed])
+@pytest.mark.parametrize(
+    ("call", "port_call", "text"),
+    [
+        (lambda c, x: c(x, 3), lambda c, x: c(x, 4), "4 for `{0}` instead of 3"),
+        (lambda c, x: c(x, 3), lambda c, x: c(x), "nothing for `{0}` instead of 3"),
+        (
+            lambda c, x: c(x, 2, True),
+            lambda c, x: c(x, 2, False),
+            "False for `{1}` instead of True",
+        ),
+        (
+            lambda c, x: c(x, 2, False, x + 1),
+            lambda c, x: c(x, 2, False),
+            "for `{2}` instead of an",
+        ),
+        (lambda c, x: c(x, 2, False, x + 1), lambda c, x: c(x, 2, False, None), "None for `{2}`"),
+        (lambda c, x: c(x, 2, False), lambda c, x: c(x, 2, False, x + 1), "an array for `{2}`"),
+        (lambda c, x: c(x), lambda c, x: c(x, 3), "3 for `{0}` instead of nothing"),
+    ],
+)
+def test_the_caller_is_at_fault(call, port_call, text, port_inner):
+    report = compared(scaled, call, port_call, port_inner)
+    names = (
+        ["exponent", "negative", "offset"] if port_inner is renamed else ["power", "flip", "bias"]
+    )
+    assert report.verdict == "FAIL"
+    assert [fault.path for fault in report.faults] == [""]
+    assert report.first_fault.segment == "between its own input and the input of `c`"
+    assert text.format(*names) in report.first_fault.evidence
+
+
+def test_a_number_that_is_handed_on_twice_is_that_of_the_first():
+    def both(order):
+        return lambda self, x, power=2: self.inner(x, power) * order
+
+    def net(make, power):
+        inner = make(both(2), inner=make(scaled))
+        return make(lambda self, x: self.c(x, power) - 1, c=inner)
+
+    report = compare(net(torch_of, 3), net(nnx_of, 4), (X,))
+    assert [fault.path for fault in report.faults] == [""]
+    report = compare(
+        net(torch_of, 3),
+        nnx_of(
+            lambda self, x: self.c(x, 3) - 1,
+            c=nnx_of(lambda self, x, power=2: self.inner(x, 4) * 2, inner=nnx_of(scaled)),
+        ),
+        (X,),
+    )
+    assert [fault.path for fault in report.faults] == ["c"]
+
+
+def test_a_call_that_is_wrong_with_the_same_arguments_stays_at_fault():
+    def wrong(self, x, power=2, flip=False, bias=None):
+        return scaled(self, x, power, flip, bias) * 1.1
+
+    for port_call in (lambda c, x: c(x, 3), lambda c, x: c(x, 4)):
+        report = compared(scaled, lambda c, x: c(x, 3), port_call, wrong)
+        assert report.first_fault.path == "c"
+
+
+def test_other_conventions_for_the_same_thing_are_no_fault():
+    report = compared(
+        lambda self, x, dim=1: x.softmax(dim) if isinstance(x, torch.Tensor) else x,
+        lambda c, x: c(x, dim=1),
+        lambda c, x: c(x, dim=-1),
+        lambda self, x, dim: jnp.exp(x) / jnp.exp(x).sum(dim, keepdims=True),
+    )
+    assert report.verdict == "PASS"
