@@ -57,7 +57,7 @@ def __getattr__(name: str) -> Any:
     from importlib.metadata import version
 
     if name == "__version__":
-        return version("jaxvae")
+        return version("nnx-parity")
     if name in _HOMES:
         return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'jaxvae' has no attribute {name!r}")

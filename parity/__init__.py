@@ -43,7 +43,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("jaxvae")
+        return version("nnx-parity")
     if name in _HOMES:
         found = globals()[name] = getattr(import_module(f"parity.{_HOMES[name]}"), name)
         return found

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
-VERSION = version("jaxvae")
+VERSION = version("nnx-parity")
 DATA = {".py", ".typed", ".json", ".html", ".css", ".js", ".jinja"}
 
 
@@ -35,7 +35,7 @@ def test_the_wheel_has_all_of_both_packages_and_nothing_else(built):
         if path.suffix in DATA or path.name == "LICENSE"
     }
     assert {name for name in names if ".dist-info/" not in name} == wanted
-    assert f"jaxvae-{VERSION}.dist-info/licenses/LICENSE" in names
+    assert f"nnx_parity-{VERSION}.dist-info/licenses/LICENSE" in names
 
 
 def test_the_source_distribution_has_what_a_clone_has(built):

@@ -17,7 +17,7 @@ from jaxvae.models.config import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jaxvae", prog_name="jaxvae")
+@click.version_option(package_name="nnx-parity", prog_name="jaxvae")
 def cli() -> None:
     """Autoencoders of images and videos in JAX."""
 

@@ -23,7 +23,7 @@ from parity.core.exceptions import InputError, printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jaxvae", prog_name="parity")
+@click.version_option(package_name="nnx-parity", prog_name="parity")
 def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
