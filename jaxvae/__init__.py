@@ -59,7 +59,14 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("nnx-parity")
     if name in _HOMES:
-        return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            from jaxvae.io.messages import not_installed
+
+            if text := not_installed(error):
+                raise ImportError(f"jaxvae.{name}: {text}") from error
+            raise
     raise AttributeError(f"module 'jaxvae' has no attribute {name!r}")
 
 

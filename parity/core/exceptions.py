@@ -14,6 +14,17 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
+PACKAGES = ("torch", "jax", "jaxlib", "flax", "diffusers", "pandas")
+"""Packages that not everybody has, under the name by which pip knows them too."""
+
+
+def not_installed(error: Exception) -> str:
+    """What to install, `""` of an error that is not for lack of one of `PACKAGES`."""
+    name = (getattr(error, "name", None) or "").partition(".")[0]
+    lacking = isinstance(error, ModuleNotFoundError) and name in PACKAGES
+    return f"{name} is not installed, and is needed here: pip install {name}" if lacking else ""
+
+
 LONGEST = 900
 """Characters of a message that a terminal gets."""
 
