@@ -136,6 +136,11 @@ def test_what_the_autoencoders_lack_is_one_line(name, code, tmp_path):
     assert done.stderr.splitlines()[-1].endswith(f"pip install 'nnx-parity[{extra}]'"), done.stderr
 
 
+def test_a_system_without_a_module_for_resources():
+    code = "import sys; sys.platform = 'win32'; import parity.host.memory as m; m.give_back()"
+    assert run(sys.executable, "-c", code, **without("resource")).stderr == ""
+
+
 def test_extras_that_messages_name():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]

@@ -4,6 +4,7 @@ import re
 
 import yaml
 
+from parity.cli.command import cli
 from tests.docs.documents import ROOT
 
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -21,6 +22,13 @@ def test_every_page_is_in_the_navigation():
     outside = {"changelog.md", "contributing.md"}
     assert len(pages) == len(set(pages))
     assert set(pages) == {path.name for path in (ROOT / "docs").glob("*.md")} | outside
+
+
+def test_every_command_is_in_the_table():
+    table = (ROOT / "docs" / "command-line.md").read_text()
+    assert set(re.findall(r"`parity (\w+)", table.partition("\n\nThe exit code")[0])) == set(
+        cli.commands
+    )
 
 
 def test_the_readme_is_one_screen_after_another():
