@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         try:
             home = import_module(f"parity.{_HOMES[name]}")
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             if text := not_installed(error):
                 raise InputError(f"parity.{name}: {text}") from error
             raise

@@ -123,6 +123,16 @@ def test_a_framework_that_is_missing_is_one_line(name, tmp_path):
     )
 
 
+def test_a_framework_of_another_version_is_one_line(tmp_path):
+    (tmp_path / "mlp.py").write_text("def make_pair(): ...")
+    (tmp_path / "flax.py").write_text("")
+    parity = partial(commands.parity, "compare", cwd=tmp_path, PYTHONPATH=str(tmp_path))
+    refused(parity("mlp:make_pair"), "parity: the version of flax here is too old or too new",
+            "cannot import name 'nnx'", "pip install 'nnx-parity[jax]'")  # fmt: skip
+    (tmp_path / "mlp.py").write_text("from flax import nnx")
+    assert 'mlp.py", line 1' in parity("mlp:make_pair").stderr  # its author needs to see where
+
+
 @pytest.mark.parametrize(("name", "code"), [
     ("jax", "from jaxvae import AutoencoderKL"),
     ("filelock", "import jaxvae; jaxvae.from_pretrained"),
