@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 ARGS ?=
 PAIR ?= cogvideox
 
-.PHONY: setup report baseline test test-slow docs-figures bench bench-gpu tpu-aot lint format clean
+.PHONY: setup report baseline test test-slow docs docs-figures bench bench-gpu tpu-aot lint format clean
 
 setup: $(STAMP)
 
@@ -35,6 +35,12 @@ test: setup
 
 test-slow: setup
 	XLA_FLAGS= $(BIN)/python -m pytest -m slow $(ARGS)
+
+# The site, in site/: every link is checked.
+docs: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build $(ARGS)
 
 # The measured tables of the documents, or those with a word of ARGS in their command. Minutes, about, on
 # 2 cores with nothing beside it: claims 2, measure_r 10, reliability 10, ladder 4, measure_cost 10,

@@ -57,9 +57,16 @@ def __getattr__(name: str) -> Any:
     from importlib.metadata import version
 
     if name == "__version__":
-        return version("jaxvae")
+        return version("nnx-parity")
     if name in _HOMES:
-        return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
+        try:
+            return getattr(import_module(f"jaxvae.{_HOMES[name]}"), name)
+        except ModuleNotFoundError as error:
+            from jaxvae.io.messages import not_installed
+
+            if text := not_installed(error):
+                raise ImportError(f"jaxvae.{name}: {text}") from error
+            raise
     raise AttributeError(f"module 'jaxvae' has no attribute {name!r}")
 
 

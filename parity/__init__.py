@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, not_installed
 
 if TYPE_CHECKING:
     from parity.capture.functional import Functional
@@ -43,9 +43,15 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        return version("jaxvae")
+        return version("nnx-parity")
     if name in _HOMES:
-        found = globals()[name] = getattr(import_module(f"parity.{_HOMES[name]}"), name)
+        try:
+            home = import_module(f"parity.{_HOMES[name]}")
+        except ImportError as error:
+            if text := not_installed(error):
+                raise InputError(f"parity.{name}: {text}") from error
+            raise
+        found = globals()[name] = getattr(home, name)
         return found
     raise AttributeError(f"module 'parity' has no attribute {name!r}")
 

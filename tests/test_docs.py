@@ -50,11 +50,14 @@ def forget(folder):
 
 
 SLOW = ("CONTRIBUTING.md",)
+ELSEWHERE = ("docs/causes.md",)
+"""What `tests/test_causes.py` runs, block by block."""
 
 
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in DOCUMENTS
-    if any(block.language in ("python", "console") for block in blocks(name))])  # fmt: skip
+    if name not in ELSEWHERE
+    and any(block.language in ("python", "console") for block in blocks(name))])  # fmt: skip
 def test_code(name, folder, request):
     names = {"__name__": "document", **CONTEXT.get(name, dict)()}
     for block in blocks(name):

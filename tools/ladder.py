@@ -1,4 +1,4 @@
-"""Runs the ladder at full size, as `make report` does: the table of the README.
+"""Runs the ladder at full size, as `make report` does: the table of docs/ladder.md.
 
 python -m tools.ladder
 """

@@ -11,13 +11,13 @@ from jaxvae.cli.decode import decode
 from jaxvae.cli.encode import encode
 from jaxvae.cli.reconstruct import reconstruct
 from jaxvae.io.diffusers_folder import WeightsError
-from jaxvae.io.messages import printable
+from jaxvae.io.messages import not_installed, printable
 from jaxvae.io.video import VideoError
 from jaxvae.models.config import ConfigError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jaxvae", prog_name="jaxvae")
+@click.version_option(package_name="nnx-parity", prog_name="jaxvae")
 def cli() -> None:
     """Autoencoders of images and videos in JAX."""
 
@@ -35,6 +35,11 @@ def main() -> None:
         sys.exit(2)
     except OSError as error:
         click.echo(f"jaxvae: {printable(error)}", err=True)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        if not (text := not_installed(error)):
+            raise
+        click.echo(f"jaxvae: {text}", err=True)
         sys.exit(2)
     except click.ClickException as error:
         error.show()

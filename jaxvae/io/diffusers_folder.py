@@ -10,7 +10,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from jaxvae.io.messages import shown
+from jaxvae.io.messages import not_installed, shown
 
 CONFIG_NAME = "config.json"
 WEIGHTS_NAME = "diffusion_pytorch_model.safetensors"
@@ -119,7 +119,10 @@ def find_config(folder: Path) -> Path:
 def _download(
     repo: str, subfolder: str | None, revision: str | None, local_files_only: bool
 ) -> Path:
-    import huggingface_hub  # takes half a second; most weights lie in a folder
+    try:
+        import huggingface_hub  # takes half a second; most weights lie in a folder
+    except ModuleNotFoundError as error:
+        raise WeightsError(f"{repo}: no folder here, and {not_installed(error)}") from error
 
     stem = WEIGHTS_NAME.removesuffix(".safetensors")
     wanted = (CONFIG_NAME, WEIGHTS_NAME, INDEX_NAME, f"{stem}-*.safetensors")

@@ -19,6 +19,7 @@ from flax import nnx
 
 from jaxvae.io.diffusers_folder import CONFIG_NAME, INDEX_NAME, WEIGHTS_NAME, WeightsError
 from jaxvae.io.files import discard
+from jaxvae.io.messages import not_installed
 from jaxvae.io.weights import parameter_slots, torch_shape
 
 DIFFUSERS_VERSION = "0.42.1"
@@ -108,7 +109,10 @@ def save_pretrained(model: Any, folder: str | Path, max_shard_size: int | str = 
 def _split(state: TorchState, max_shard_size: int | str) -> Any:
     # The library that diffusers asks as well; here it gets names in place of tensors. Importing it
     # takes half a second, and most programs never save.
-    from huggingface_hub import split_state_dict_into_shards_factory
+    try:
+        from huggingface_hub import split_state_dict_into_shards_factory
+    except ModuleNotFoundError as error:
+        raise WeightsError(not_installed(error)) from error
 
     return split_state_dict_into_shards_factory(
         {name: [name] for name in state},

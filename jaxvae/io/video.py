@@ -322,7 +322,7 @@ def _package(name: str, needed: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        raise VideoError(f"{needed}; install jaxvae[video]") from error
+        raise VideoError(f"{needed}; pip install 'nnx-parity[video]'") from error
 
 
 def _take(path: Path) -> None:

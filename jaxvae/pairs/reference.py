@@ -132,7 +132,7 @@ def real(sample: Any, source: str, name: str = "clip") -> tuple[Case, ...]:
 def _reconstruction(args: tuple[Any, ...], ref: Mapping[str, Any], port: Mapping[str, Any]) -> str:
     """PSNR and SSIM of a reconstruction by each side, and of one against the other."""
     if importlib.util.find_spec("skimage") is None:
-        return "PSNR and SSIM need scikit-image: install jaxvae[video]"
+        return "PSNR and SSIM need scikit-image: pip install 'nnx-parity[video]'"
     clip, wanted, found = (_pixels(one) for one in (args[0], ref[""], np.moveaxis(port[""], -1, 1)))
     if not clip.shape == wanted.shape == found.shape:
         return ""  # fewer frames come back than went in, or the port returns others

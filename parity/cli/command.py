@@ -19,11 +19,11 @@ from parity.cli.record import record
 from parity.cli.run import run
 from parity.cli.selftest import selftest
 from parity.cli.show import show
-from parity.core.exceptions import InputError, printable
+from parity.core.exceptions import InputError, not_installed, printable
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="jaxvae", prog_name="parity")
+@click.version_option(package_name="nnx-parity", prog_name="parity")
 def cli() -> None:
     """A profiler for numerical error between PyTorch and Flax NNX."""
 
@@ -48,7 +48,10 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("parity: interrupted", err=True)
         _leave()
-    except Exception:
+    except Exception as error:
+        if text := not_installed(error):
+            click.echo(f"parity: {text}", err=True)
+            sys.exit(2)
         # A model or pair that raises: its author needs the traceback, and CI must not take it
         # for a failed comparison.
         traceback.print_exc()

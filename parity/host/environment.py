@@ -18,7 +18,7 @@ from parity.host import precision as probe
 if TYPE_CHECKING:
     import torch
 
-PACKAGES = ("jaxvae", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
+PACKAGES = ("nnx-parity", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
 FRAMEWORKS = ("jax", "torch")
 

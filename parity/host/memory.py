@@ -1,9 +1,11 @@
 """The memory that this process holds, and the stage of a run that needed most."""
 
 import ctypes
-import resource
 import sys
 from pathlib import Path
+
+if sys.platform != "win32":
+    import resource
 
 KEPT = 1 << 28
 """Bytes that a stage may leave with the allocator: giving back takes time, as getting anew does."""
@@ -12,10 +14,12 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
+    """Largest resident size of this process so far, in bytes; 0 on Windows."""
     if _STATUS.exists():
         # the other way counts what the process held that started this one
         return _linux("VmHWM")
+    if sys.platform == "win32":
+        return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
@@ -32,8 +36,7 @@ def _linux(name: str) -> int:
 
 def give_back() -> None:
     """Give freed memory back to the system, where the allocator (glibc's) keeps it until asked."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
 
 

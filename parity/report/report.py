@@ -12,8 +12,8 @@ from parity.report.contents import Contents
 from parity.report.junit import as_junit
 from parity.report.markdown import as_markdown
 from parity.report.read import read_report
-from parity.report.table import csv
-from parity.report.weights import to_weight_frame
+from parity.report.table import rows_csv
+from parity.report.weights import weights_csv
 
 
 class Report(Contents):
@@ -27,7 +27,7 @@ class Report(Contents):
 
     def to_csv(self, path: str | Path) -> None:
         """Write the table."""
-        write_text(Path(path), csv(self.table))
+        write_text(Path(path), rows_csv(self.rows))
 
     def to_json(self, path: str | Path) -> None:
         """Write everything, in the form that `schema.json` beside this file describes."""
@@ -68,11 +68,11 @@ class Report(Contents):
         """
         from parity.report.html.page import as_html
 
-        files = {"layers.csv": csv(self.table)}
+        files = {"layers.csv": rows_csv(self.rows)}
         for rung in self.rungs:
-            files[f"{rung.name}.csv"] = csv(self.table[self.table["rung"] == rung.name])
+            files[f"{rung.name}.csv"] = rows_csv(x for x in self.rows if x.rung == rung.name)
         files |= {
-            "weights.csv": csv(to_weight_frame(self.weights)),
+            "weights.csv": weights_csv(self.weights),
             "report.md": as_markdown(self),
             "report.json": as_json(self),
             "report.html": as_html(self),

@@ -1,13 +1,15 @@
 """Rows as a pandas table, and the summary of a ladder."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from csv import DictWriter
 from dataclasses import dataclass
+from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from parity.core.exceptions import escaped
+from parity.core.exceptions import InputError, escaped, not_installed
 from parity.core.globs import path_name
 from parity.core.limits import r_limit
 from parity.core.pair import Rung
@@ -67,7 +69,10 @@ def grouped(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
 
 def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":
     """One line per row, columns as in `COLUMNS`; what was not measured is NaN."""
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        raise InputError(not_installed(error)) from error
 
     return pd.DataFrame([cells(row) for row in rows], columns=list(COLUMNS))
 
@@ -174,17 +179,25 @@ def _largest(rows: Sequence[Row], column: str) -> float:
     return largest((float(cell(row, column)) for row in rows), -math.inf)
 
 
-def csv(table: "pd.DataFrame") -> str:
-    """The table as CSV, with enough digits to read the same numbers back.
+def csv(lines: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """The lines as CSV, with enough digits to read the same numbers back; NaN is empty.
 
     A text that a spreadsheet would compute has a quotation mark before it.
     """
-    texts = table.select_dtypes(exclude="number")
-    safe = {str(name): texts[name].map(_inert) for name in texts}
-    return table.assign(**safe).to_csv(index=False, lineterminator="\n")
+    text = StringIO()
+    writer = DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        writer.writerow({name: _inert(line[name]) for name in columns if line[name] == line[name]})
+    return text.getvalue()
 
 
 def _inert(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     return f"'{escaped(value)}" if value.startswith(("=", "+", "-", "@")) else escaped(value)
+
+
+def rows_csv(rows: Iterable[Row]) -> str:
+    """Rows as CSV, in the columns of the table."""
+    return csv(map(cells, rows), COLUMNS)

@@ -1,14 +1,10 @@
 """The weight map as lines, as a table, and as what a reader must know before a PASS."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault
-from parity.report.table import cut
-
-if TYPE_CHECKING:
-    import pandas as pd
+from parity.report.table import csv, cut
 
 COLUMNS = (
     *("name", "nnx_name", "kind", "shape", "nnx_shape"),
@@ -20,15 +16,13 @@ NOTED = 5
 """How many of the tensors that something is wrong with a note names."""
 
 
-def to_weight_frame(weights: Sequence[Weight]) -> "pd.DataFrame":
+def weights_csv(weights: Sequence[Weight]) -> str:
     """One line per tensor, columns as in `COLUMNS`; shapes as 3x3x8."""
-    import pandas as pd
-
-    lines = [
+    lines = (
         {**vars(line), "shape": _shape(line.shape), "nnx_shape": _shape(line.nnx_shape)}
         for line in weights
-    ]
-    return pd.DataFrame(lines, columns=list(COLUMNS))
+    )
+    return csv(lines, COLUMNS)
 
 
 def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:

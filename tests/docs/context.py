@@ -44,28 +44,59 @@ ported = Port
 
 
 def readme() -> dict[str, Any]:
-    """`torch_module`, its port and `images`; a file for each side; a small autoencoder."""
+    """A small autoencoder, and a video for it."""
+    return {"video": autoencoder("path/to/vae")}
+
+
+def comparison() -> dict[str, Any]:
+    """`torch_module`, its port and `images`; a file for each side."""
     import jax
-    import numpy as np
     import torch
+
+    import parity
 
     Path("model.py").write_text(MODEL)
     Path("port.py").write_text(PORT)
     model, port = import_module("model"), import_module("port")
     theirs = model.Model().eval()
     names = {"torch_module": theirs, "nnx_module": port.ported(theirs), "images": model.images}
-    video = autoencoder("path/to/vae")
     return names | {
         "packed": packed,
         "layered": layered,
         "jnp": jax.numpy,
         "math": math,
+        "parity": parity,
         "torch": torch,
-        "video": video,
-        "key": jax.random.key(0),
-        "z": np.zeros((1, 3, 2, 2, 2), np.float32),
-        "parts": [video[:, :5], *[video[:, :4]] * 11],
-        "placement": jax.sharding.SingleDeviceSharding(jax.devices()[0]),
+    }
+
+
+def causes() -> dict[str, Any]:
+    """The same tokens, images and linear layer for both frameworks."""
+    import jax
+    import numpy as np
+    import torch
+    from flax import nnx
+
+    torch.manual_seed(0)
+    draw = np.random.default_rng(0)
+    x, image = (draw.standard_normal(shape, np.float32) for shape in ((2, 6, 8), (2, 4, 6, 8)))
+    linear, dense = torch.nn.Linear(8, 8), nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    dense.kernel[...], dense.bias[...] = _array(linear.weight).T, _array(linear.bias)
+    return {
+        "F": torch.nn.functional,
+        "dense": dense,
+        "image": jax.numpy.asarray(image),
+        "jax": jax,
+        "jnp": jax.numpy,
+        "lax": jax.lax,
+        "linear": linear,
+        "nnx": nnx,
+        "np": np,
+        "rngs": nnx.Rngs(1),
+        "t": torch.from_numpy(x),
+        "t_image": torch.from_numpy(np.moveaxis(image, -1, 1).copy()),
+        "torch": torch,
+        "x": jax.numpy.asarray(x),
     }
 
 
@@ -188,4 +219,9 @@ def jaxvae_page() -> dict[str, Any]:
     return {}
 
 
-CONTEXT = {"README.md": readme, "docs/jaxvae.md": jaxvae_page}
+CONTEXT = {
+    "README.md": readme,
+    "docs/causes.md": causes,
+    "docs/jaxvae.md": jaxvae_page,
+    **dict.fromkeys(("docs/options.md", "docs/pytest.md", "docs/taps.md"), comparison),
+}

@@ -45,10 +45,12 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_passes(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_is_printed(tmp_path):
+def test_the_ladder_s_page_shows_what_is_printed(tmp_path):
     words = ["run", "mutants:POOLING", "--config", "small", "--out", tmp_path]
     done = parity(*words, cwd=HERE)
-    shown = next(one.text for one in blocks("README.md") if one.text.startswith("fault: encoder"))
+    shown = next(
+        one.text for one in blocks("docs/ladder.md") if one.text.startswith("fault: encoder")
+    )
     assert not difference(shown, done.stdout)
 
 

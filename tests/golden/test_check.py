@@ -62,7 +62,7 @@ def test_where_it_was_recorded_is_told_apart_from_where_it_is_checked(both):
 
 def test_other_versions_are_no_reason_to_refuse_it(trace, resign):
     """They are said: what counts is the format."""
-    versions = {"torch": "9.9", "jax": "9.9", "jaxvae": "9.9"}
+    versions = {"torch": "9.9", "jax": "9.9", "nnx-parity": "9.9"}
     resign(trace, lambda content: content["environment"]["versions"].update(versions))
     report = check_trace(trace, tiny.PAIR)
     assert report.verdict == "PASS"

@@ -10,11 +10,12 @@ import pytest
 
 from tests import commands
 from tests.commands import COMMAND, here, refused
+from tests.hidden import without
 
 HERE = Path(__file__).parent
 PATH = os.pathsep.join([str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
 WITH_TORCH = {"PYTHONPATH": PATH}
-WITHOUT_TORCH = {"PYTHONPATH": os.pathsep.join([str(HERE / "without_torch"), PATH])}
+WITHOUT_TORCH = without("torch", "diffusers", path=str(HERE.parents[1]))
 run = partial(commands.run, cwd=HERE)
 
 

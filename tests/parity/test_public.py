@@ -65,7 +65,7 @@ def test_a_comparison_imports_what_it_does_and_no_more():
 
 
 def test_every_public_name_is_there_and_listed():
-    assert parity.__version__ == version("jaxvae")
+    assert parity.__version__ == version("nnx-parity")
     assert {*parity.__all__, "__version__"} <= set(dir(parity))
     assert parity.__all__ == sorted(parity.__all__)
     for name in parity.__all__:

@@ -117,8 +117,8 @@ def test_pytest_finds_the_plugin():
     assert project["entry-points"]["pytest11"] == {"parity": "parity.pytest_plugin"}
 
 
-def test_the_five_lines_of_the_readme(run, project):
-    section = (ROOT / "README.md").read_text().split("## In pytest\n")[1]
+def test_the_five_lines_of_the_page(run, project):
+    section = (ROOT / "docs" / "pytest.md").read_text()
     source = section.split("```python\n")[1].split("```")[0]
     assert len([line for line in source.splitlines() if line]) == 5
     project.makepyfile(test_other="def test_other(): pass")
