@@ -196,7 +196,8 @@ def port_values(
         found = None if values is None else in_order_of_ref(line, values)
         if found is not None:
             key = modules[line.path], line.name.rpartition(".")[2]
-            tensors.setdefault(key, np.array(to_numpy(getattr(*key))))[found[1]] = found[0]
+            own = tensors.setdefault(key, to_numpy(getattr(*key)))
+            tensors[key] = found[1].put(own, found[0])
             told.append(line)
     return tensors, told
 

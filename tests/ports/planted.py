@@ -144,8 +144,8 @@ def _changes(layer: Any, own: str, shape: tuple[int, ...]) -> Iterator[tuple[str
             yield "norm axes", "reduction axes -2", _setting(reduction_axes=-2)
         if hasattr(layer, "num_groups") and layer.num_groups > 1:
             groups = layer.num_groups // 2
-            size = layer.num_features // groups
-            yield "norm axes", f"{groups} groups", _setting(num_groups=groups, group_size=size)
+            change = _setting(num_groups=groups, group_size=2 * layer.group_size)
+            yield "norm axes", f"{groups} groups", change
     axes = [(i, j) for i, j in pairwise(range(len(shape))) if shape[i] == shape[j] > 1]
     for one in axes if own != "embedding" else ():
         yield "transposed kernel", f"axes {one} of {own}", _transposing(one)

@@ -1,0 +1,171 @@
+"""Queries, keys and values fused head by head on one side, drawn in heads, groups and order."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+
+WIDTH, SIZE = 12, 4
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a side holds the projections: each alone, one behind the other, or group by group."""
+
+    how: str
+    groups: int
+    each: int
+    order: str
+
+    def lengths(self):
+        """Heads of each part in a group, in order."""
+        return [self.each if one == "q" else 1 for one in self.order]
+
+    def joined(self, parts):
+        """Arrays by name: those of q, k and v, (heads * size, ...), as they are held."""
+        if self.how == "alone":
+            return dict(parts)
+        groups = self.groups if self.how == "woven" else 1
+        held = [parts[one].reshape(groups, -1, *parts[one].shape[1:]) for one in self.order]
+        return {"qkv": np.concatenate(held, 1).reshape(-1, *held[0].shape[2:])}
+
+    def heads(self, projected):
+        """q, k and v as (item, time, group, heads in it, size) of what is projected by name."""
+        if self.how == "alone":
+            first = projected["q"].shape[:2]
+            return [projected[one].reshape(*first, self.groups, -1, SIZE) for one in "qkv"]
+        x = projected["qkv"]
+        ends = np.cumsum([0, *self.lengths()])
+        if self.how == "woven":
+            x = x.reshape(*x.shape[:2], self.groups, -1, SIZE)
+            found = {one: x[:, :, :, a:b] for one, a, b in zip(self.order, ends, ends[1:])}
+        else:
+            step = self.groups * SIZE
+            found = {
+                one: x[..., a * step : b * step].reshape(*x.shape[:2], self.groups, -1, SIZE)
+                for one, a, b in zip(self.order, ends, ends[1:])
+            }
+        return [found[one] for one in "qkv"]
+
+
+class TorchAttention(torch.nn.Module):
+    def __init__(self, form, weights, biases):
+        super().__init__()
+        self.form = form
+        for name, weight in form.joined(weights).items():
+            layer = torch.nn.Linear(WIDTH, len(weight))
+            layer.weight.data = torch.from_numpy(weight)
+            layer.bias.data = torch.from_numpy(form.joined(biases)[name])
+            setattr(self, name, layer)
+        self.out = torch.nn.Linear(form.groups * form.each * SIZE, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.form.heads({name: own(x) for name, own in self.named_children() if name != "out"})
+        scores = torch.einsum("btgnd,bsgmd->bgnts", q, k)
+        mixed = torch.einsum("bgnts,bsgmd->btgnd", torch.softmax(scores, -1), v)
+        return self.out(mixed.flatten(2))
+
+
+class TorchBlock(torch.nn.Module):
+    def __init__(self, attention):
+        super().__init__()
+        self.norm, self.attn = torch.nn.LayerNorm(WIDTH), attention
+
+    def forward(self, x):
+        return x + self.attn(self.norm(x))
+
+
+class Attention(nnx.Module):
+    def __init__(self, form, weights, biases, reference):
+        self.form = form
+        for name, weight in form.joined(weights).items():
+            layer = nnx.Linear(WIDTH, len(weight), rngs=nnx.Rngs(0))
+            layer.kernel[...] = jnp.asarray(weight.T)
+            layer.bias[...] = jnp.asarray(form.joined(biases)[name])
+            setattr(self, name, layer)
+        self.names = (*form.joined(weights),)
+        self.out = nnx.Linear(form.groups * form.each * SIZE, WIDTH, rngs=nnx.Rngs(0))
+        self.out.kernel[...] = jnp.asarray(reference.out.weight.detach().numpy().T)
+        self.out.bias[...] = jnp.asarray(reference.out.bias.detach().numpy())
+
+    def __call__(self, x):
+        q, k, v = self.form.heads({name: getattr(self, name)(x) for name in self.names})
+        scores = jnp.einsum("btgnd,bsgmd->bgnts", q, k)
+        mixed = jnp.einsum("bgnts,bsgmd->btgnd", nnx.softmax(scores), v)
+        return self.out(mixed.reshape(*x.shape[:2], -1))
+
+
+class Block(nnx.Module):
+    def __init__(self, attention):
+        self.norm, self.attn = nnx.LayerNorm(WIDTH, epsilon=1e-5, rngs=nnx.Rngs(0)), attention
+
+    def __call__(self, x):
+        return x + self.attn(self.norm(x))
+
+
+def drawn(seed):
+    """Forms of both sides, weights and biases by part."""
+    random = np.random.default_rng(seed)
+    hows = [("alone", "woven"), ("woven", "alone"), ("block", "woven"), ("woven", "block")]
+    hows.append(("woven", "woven"))
+    groups, each = int(random.integers(2, 5)), int(random.integers(1, 4))
+    forms = [
+        Form(how, groups, each, "".join(random.permutation([*"qkv"]))) for how in hows[seed % len(hows)]
+    ]
+    lengths = {"q": groups * each * SIZE, "k": groups * SIZE, "v": groups * SIZE}
+    weights = {n: random.standard_normal((s, WIDTH)).astype("f") * 0.3 for n, s in lengths.items()}
+    zero = random.random() < 0.5
+    biases = {
+        n: np.zeros(s, "f") if zero else random.standard_normal(s).astype("f")
+        for n, s in lengths.items()
+    }
+    return forms, weights, biases
+
+
+def compared(seed, change=lambda random, form, weights, biases: (form, weights, biases)):
+    (form, other), weights, biases = drawn(seed)
+    torch.manual_seed(seed)
+    reference = TorchAttention(form, weights, biases)
+    wrong = change(np.random.default_rng(seed), other, weights, biases)
+    port = Block(Attention(*wrong, reference))
+    x = np.random.default_rng(seed).standard_normal((2, 5, WIDTH)).astype(np.float32)
+    return parity.compare(TorchBlock(reference).eval(), port, (x,), check_compiled=False)
+
+
+def one_head_exchanged(random, form, weights, biases):
+    """The queries' and the keys' rows of one head."""
+    weights = {name: one.copy() for name, one in weights.items()}
+    head = int(random.integers(form.groups))
+    q, k = (head * form.each * SIZE, head * SIZE)
+    own = weights["q"][q : q + SIZE].copy()
+    weights["q"][q : q + SIZE] = weights["k"][k : k + SIZE]
+    weights["k"][k : k + SIZE] = own
+    return form, weights, biases
+
+
+def read_in_another_order(random, form, weights, biases):
+    """Queries taken for keys in all heads."""
+    weights = {**weights, "q": weights["q"].copy(), "k": weights["k"].copy()}
+    return form, weights, biases
+
+
+SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 20))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_right_port_passes(seed):
+    report = compared(seed)
+    assert report.verdict == "PASS", (report.notes, report.faults)
+    assert report.coverage.matched_parameters == report.coverage.parameters
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_head_exchanged_is_one_fault_of_the_attention(seed):
+    report = compared(seed, one_head_exchanged)
+    assert report.verdict == "FAIL"
+    assert [fault.path for fault in report.faults] == ["attn"], report.faults
