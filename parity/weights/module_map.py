@@ -172,7 +172,9 @@ def _held(
     turn_of = {p: one for p, found in turns.items() if len(found) == 1 for one in found if one}
     by_ref = _of_modules(ref, ((line.path, ident) for line, ident, _ in lines))
     names = ((line.nnx_name.rpartition(".")[0], ident) for line, ident, _ in lines)
-    moved = frozenset(ident for line, ident, _ in lines if line.in_turns)
+    owners = {line.path for line, _, _ in lines if line.in_turns}
+    follow = [(line, ident) for line, ident, _ in lines if line.path in owners]  # biases do
+    moved = frozenset(x for line, x in follow if line.in_turns or len(line.shape) == 1)
     return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {}, moved)
 
 
