@@ -219,6 +219,11 @@ class Weight:
         return len(parts) == 2 and any(part.in_turns for part in parts)
 
     @property
+    def whole(self) -> bool:
+        """True if the tensors that it is of are as large as each other."""
+        return prod(self.shape) == prod(self.nnx_shape)
+
+    @property
     def paired(self) -> bool:
         """True if each side has a tensor that can hold the other's values."""
         return bool(self.name and self.nnx_name) and self.cause != "shape"

@@ -190,15 +190,16 @@ def test_keys_taken_for_queries_are_one_fault_of_the_attention(seed):
 
 
 def woven_where_it_should_be_block(random, form, weights, biases):
-    """Rows that were loaded as they come, and are read one part behind the other."""
+    """Rows that were woven when they were loaded, and are read one part behind the other."""
+    form = drawn(2)[0][0]
     parts = replace(form, how="woven").joined(weights)["qkv"]
     ends = np.cumsum([0, *(len(weights[one]) for one in form.order)])
     own = {one: parts[a:b] for one, a, b in zip(form.order, ends, ends[1:], strict=False)}
     return form, own, biases
 
 
-def test_rows_loaded_as_they_come_are_one_fault_with_this_cause():
-    report = compared(3, woven_where_it_should_be_block)
+def test_rows_woven_for_code_that_does_not_are_one_fault_with_this_cause():
+    report = compared(2, woven_where_it_should_be_block)
     assert report.verdict == "FAIL"
     assert [fault.path for fault in report.faults] == ["attn"]
     assert report.faults[0].cause == "weights_layout"
