@@ -105,9 +105,7 @@ class _Run:
     right: float
 
 
-def in_turns(
-    whole: Tensor, lines: Lines, right: float = MOST
-) -> list[tuple[TensorPart, Tensor]]:
+def in_turns(whole: Tensor, lines: Lines, right: float = MOST) -> list[tuple[TensorPart, Tensor]]:
     """Tensors, or parts of them, whose rows make up another in turns, each with its piece of it.
 
     More than this part of the rows has to be right: most of a piece says what it is.

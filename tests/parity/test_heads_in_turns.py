@@ -9,6 +9,8 @@ import torch
 from flax import nnx
 
 import parity
+from parity.core.tensors import Tensor, TensorPart
+from parity.weights.weight_map import make_weight_map
 
 WIDTH, SIZE = 12, 4
 
@@ -133,14 +135,18 @@ def drawn(seed):
     return forms, weights, biases
 
 
-def compared(seed, change=lambda random, form, weights, biases: (form, weights, biases)):
+def right(random, form, weights, biases):
+    return form, weights, biases
+
+
+def compared(seed, change=right, **options):
     (form, other), weights, biases = drawn(seed)
     torch.manual_seed(seed)
     reference = TorchAttention(form, weights, biases)
     wrong = change(np.random.default_rng(seed), other, weights, biases)
     port = Block(Attention(*wrong, reference))
     x = np.random.default_rng(seed).standard_normal((2, 5, WIDTH)).astype(np.float32)
-    return parity.compare(TorchBlock(reference).eval(), port, (x,), check_compiled=False)
+    return parity.compare(TorchBlock(reference).eval(), port, (x,), check_compiled=False, **options)
 
 
 def one_head_exchanged(random, form, weights, biases):
@@ -203,3 +209,71 @@ def test_rows_woven_for_code_that_does_not_are_one_fault_with_this_cause():
     assert report.verdict == "FAIL"
     assert [fault.path for fault in report.faults] == ["attn"]
     assert report.faults[0].cause == "weights_layout"
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gradients_of_rows_that_take_turns(seed):
+    report = compared(seed, gradients=True)
+    assert report.verdict == "PASS", (report.notes, report.faults)
+    leaves = {row.leaf for row in report.rows}
+    assert any(leaf.startswith("grad(") and "weight" in leaf for leaf in leaves), leaves
+
+
+def named(name, values):
+    path, _, own = name.rpartition(".")
+    return Tensor(path, own, values.shape, lambda: values)
+
+
+def woven(parts, groups):
+    held = [one.reshape(groups, -1, *one.shape[1:]) for one in parts]
+    return np.concatenate(held, 1).reshape(-1, *held[0].shape[2:])
+
+
+RNG = np.random.default_rng(0)
+
+
+def test_rows_that_take_turns_in_each_of_several_stacked_layers():
+    layers = [RNG.standard_normal((3, 12, WIDTH)).astype("f") for _ in range(2)]
+    theirs = [
+        named(f"{i}.{name}.weight", part)
+        for i, parts in enumerate(layers)
+        for name, part in zip("qkv", parts, strict=True)
+    ]
+    kernel = np.stack([woven(parts, 3).T for parts in layers])
+    found = make_weight_map(theirs, [named("all.qkv.kernel", kernel)])
+    assert [str(line.at) for line in found[:3]] == [f"[0, :, {a}:{a + 4} of 12]" for a in (0, 4, 8)]
+    assert str(found[3].at) == "[1, :, 0:4 of 12]"
+    assert not any(line.finding for line in found)
+
+
+def test_the_part_may_turn_with_every_row():
+    k, v = RNG.standard_normal((2, 12, WIDTH)).astype("f")
+    kernel = np.stack([k, v], 1).reshape(-1, WIDTH).T
+    found = make_weight_map(
+        [named("k.weight", k), named("v.weight", v)], [named("kv.kernel", kernel)]
+    )
+    assert [str(line.at) for line in found] == ["[:, 0:1 of 2]", "[:, 1:2 of 2]"]
+
+
+def test_biases_of_zeros_follow_kernels_whose_rows_take_turns():
+    q, k = RNG.standard_normal((2, 12, WIDTH)).astype("f")
+    zeros = np.zeros(12, "f")
+    both = [named("qk.weight", woven([q, k], 3)), named("qk.bias", np.zeros(24, "f"))]
+    apart = [
+        named("q.weight", q),
+        named("q.bias", zeros),
+        named("k.weight", k),
+        named("k.bias", zeros),
+    ]
+    found = make_weight_map(apart, both)
+    assert [str(line.at) for line in found] == ["[0:4 of 8]"] * 2 + ["[4:8 of 8]"] * 2
+    found = make_weight_map(both, apart)
+    assert [str(line.of) for line in found] == ["[0:4 of 8]", "[4:8 of 8]"] * 2
+
+
+def test_a_piece_is_put_where_it_was():
+    part, array = TensorPart((None, (2, 4, 6))), np.arange(24).reshape(2, 12)
+    assert part.of(array)[0].tolist() == [2, 3, 8, 9]
+    changed = part.put(array, -part.of(array))
+    assert changed[0].tolist() == [0, 1, -2, -3, 4, 5, 6, 7, -8, -9, 10, 11]
+    assert array.min() == 0
