@@ -11,6 +11,7 @@ pytest.importorskip("transformers")
 
 import parity
 from tests.ports.both import NAMES, made, outputs
+from tests.ports.planted import drawn, misplaced
 
 QUICK = ("clip_text", "convnext", "gpt2")
 
@@ -99,3 +100,18 @@ def test_a_mistake_in_it_has_its_place(name, plant, paths, segment):
     assert report.verdict == "FAIL"
     found = [(fault.path, fault.segment) for fault in report.faults]
     assert found == [(path, segment) for path in paths]
+
+
+def thrice(*names):
+    return [
+        (name, at) if name in QUICK and not at else pytest.param(name, at, marks=pytest.mark.slow)
+        for name in names
+        for at in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("name", "at"), thrice(*NAMES))
+def test_a_drawn_mistake_is_one_fault_of_its_module(name, at):
+    mistake = drawn(name, seed=0)[at]
+    report = parity.compare(*mistake.make(), check_compiled=False)
+    assert not misplaced(report, mistake), mistake

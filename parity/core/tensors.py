@@ -13,23 +13,42 @@ from parity.core.codec import stored_as, string
 Array = Shaped[np.ndarray, "..."]
 
 
-Span = tuple[int, int | None] | None
-"""From where to where along an axis, or one entry and no axis (no end); `None`: all of it."""
+Span = tuple[int, int | None] | tuple[int, int, int] | None
+"""From where to where along an axis, in every so many entries if there is a third number; or one
+entry and no axis (no end); `None`: all of it."""
 
 
 @dataclass(frozen=True)
 class TensorPart:
-    """A piece of a tensor: its span along each of the first axes."""
+    """A piece of a tensor: its span along each of the first axes, of those of `shape` where axes
+    are joined for it.
+    """
 
     spans: tuple[Span, ...]
+    shape: tuple[int, ...] = ()
 
-    @property
-    def index(self) -> tuple[int | slice, ...]:
-        """The piece as NumPy indexes it."""
-        return tuple(
-            slice(None) if span is None else span[0] if span[1] is None else slice(*span)
-            for span in self.spans
-        )
+    def of(self, array: Array) -> Array:
+        """The piece of an array."""
+        piece, axis = array.reshape(self.shape or array.shape), 0
+        for span in self.spans:
+            before = (slice(None),) * axis
+            if span is None:
+                axis += 1
+            elif span[1] is None:
+                piece = piece[(*before, span[0])]
+            elif len(span) == 2:
+                piece, axis = piece[(*before, slice(*span))], axis + 1
+            else:
+                turns = np.arange(piece.shape[axis]).reshape(-1, span[2])[:, span[0] : span[1]]
+                piece, axis = piece[(*before, turns.reshape(-1))], axis + 1
+        return piece
+
+    def put(self, array: Array, values: Array) -> Array:
+        """The array with other values in the piece."""
+        places = self.of(np.arange(array.size).reshape(array.shape))
+        changed = array.reshape(-1).copy()
+        changed[places.reshape(-1)] = values.reshape(-1)
+        return changed.reshape(array.shape)
 
     @property
     def turn(self) -> int | None:
@@ -37,26 +56,37 @@ class TensorPart:
         first = self.spans[0]
         return first[0] if first is not None and first[1] is None else None
 
+    @property
+    def in_turns(self) -> bool:
+        """True if it is in several places along an axis."""
+        return any(span is not None and len(span) == 3 for span in self.spans)
+
     def inside(self, other: "TensorPart") -> "TensorPart":
         """The piece `other` of this piece, as a piece of the whole."""
         left = list(other.spans)
         spans: list[Span] = []
         for span in self.spans:
-            if span is not None and span[1] is None:
-                spans.append(span)
-                continue
-            inner = left.pop(0) if left else None
-            start = 0 if span is None else span[0]
-            end = inner and inner[1] and start + inner[1]
-            spans.append((start + inner[0], end) if inner else span)
-        return TensorPart((*spans, *left))
+            inner = None if span and span[1] is None else left.pop(0) if left else None
+            if span is None or inner is None:
+                spans.append(inner if span is None else span)
+            else:
+                start, end = span[0] + inner[0], inner[1] and span[0] + inner[1]
+                spans.append((start, end))
+        # axes are joined in the whole, or in an entry of its first axis
+        shape = (-1, *other.shape) if other.shape and self.spans else other.shape
+        return TensorPart((*spans, *left), shape or self.shape)
 
     def __str__(self) -> str:
-        at = (
-            ":" if span is None else f"{span[0]}" if span[1] is None else f"{span[0]}:{span[1]}"
-            for span in self.spans
-        )
-        return f"[{', '.join(at)}]"
+        joined = f" of {self.shape}" if self.shape else ""
+        return f"[{', '.join(map(_text, self.spans))}]{joined}"
+
+
+def _text(span: Span) -> str:
+    if span is None:
+        return ":"
+    start, end, *every = span
+    own = f"{start}" if end is None else f"{start}:{end}"
+    return f"{own} of {every[0]}" if every else own
 
 
 @dataclass(frozen=True)
@@ -111,9 +141,9 @@ class Tensor:
         whole = self.part.inside(part) if self.part else part
 
         def read() -> Array:
-            return np.asarray(self.read()[part.index])
+            return np.asarray(part.of(self.read()))
 
-        shape = np.broadcast_to(0, self.shape)[part.index].shape
+        shape = part.of(np.broadcast_to(0, self.shape)).shape
         return replace(self, shape=shape, read=read, part=whole)
 
 
@@ -181,6 +211,17 @@ class Weight:
     def text(self) -> str:
         """Its name and what is wrong with it."""
         return f"{self.name or self.nnx_name}: {self.finding}"
+
+    @property
+    def in_turns(self) -> bool:
+        """True if parts of both tensors correspond, and one of them is in several places."""
+        parts = [part for part in (self.of, self.at) if isinstance(part, TensorPart)]
+        return len(parts) == 2 and any(part.in_turns for part in parts)
+
+    @property
+    def whole(self) -> bool:
+        """True if the tensors that it is of are as large as each other."""
+        return prod(self.shape) == prod(self.nnx_shape)
 
     @property
     def paired(self) -> bool:

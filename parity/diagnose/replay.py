@@ -7,7 +7,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -193,10 +193,14 @@ def port_values(
     told = []
     for line in lines:
         values = sides.value(line.nnx_name)
-        found = None if values is None else in_order_of_ref(line, values)
+        # a port may read rows that take turns; what is tried is one that does not
+        turned = line.in_turns and line.transform
+        read = replace(line, of="", at="", transform="") if turned else line
+        found = None if values is None else in_order_of_ref(read, values)
         if found is not None:
             key = modules[line.path], line.name.rpartition(".")[2]
-            tensors.setdefault(key, np.array(to_numpy(getattr(*key))))[found[1]] = found[0]
+            own = tensors.setdefault(key, to_numpy(getattr(*key)))
+            tensors[key] = found[1].put(own, found[0])
             told.append(line)
     return tensors, told
 

@@ -43,7 +43,7 @@ def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:
         line
         for line in record.weights
         # an unusual order of axes alone proves nothing: the port may read its weights so
-        if line.cause and not line.transform
+        if line.cause and (not line.transform or (line.in_turns and line.whole))
         if line.path == match.ref.path or (line.nnx_name and line.path in inside)
     ]
 

@@ -176,7 +176,7 @@ class Subjects:
                 found = in_order_of_ref(line, sums[line.nnx_name])
                 if found is None:
                     return None
-                result[found[1]] += found[0]
+                result = found[1].put(result, found[1].of(result) + found[0])
         return result
 
     @cached_property

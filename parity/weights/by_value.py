@@ -8,6 +8,7 @@ beside them tell, then the names.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
+from math import prod
 
 import numpy as np
 
@@ -199,6 +200,7 @@ class _Pairing:
         So biases that are all zeros follow their kernels.
         """
         for own in [*self._found.values()]:
+            self._split_alike(own)
             for piece in own:
                 if piece.port is None:
                     continue
@@ -217,7 +219,7 @@ class _Pairing:
             for one in own
             if one.port and one.port.full_name == piece.port.full_name
         ]
-        return sorted(found, key=_start)
+        return sorted(found, key=lambda one: _start(one.port))
 
     def _cut_alike(self, group: Sequence[Piece], tensors: Sequence[Tensor]) -> None:
         """Pair tensors beside those of a group with a leaf beside the group's."""
@@ -228,11 +230,22 @@ class _Pairing:
         left = [x for x in self._leaves.values() if x.path == port.path and x.size == size]
         left.sort(key=lambda leaf: leaf.name not in names)
         for leaf in left[:1]:
-            turns = [one.port.part.turn if one.port and one.port.part else None for one in group]
-            parts = _cuts(leaf, tensors, turns)
+            parts = _cuts(leaf, tensors, [one.port.part if one.port else None for one in group])
             if parts is not None:
                 for tensor, part in zip(tensors, parts, strict=True):
                     self.add(Piece(tensor, leaf.cut(part) if part else leaf))
+
+    def _split_alike(self, own: Sequence[Piece]) -> None:
+        """Pair tensors beside one that several leaves hold with the leaves beside those."""
+        own = sorted(own, key=lambda one: _start(one.ref))
+        for tensor in [one for one in self._ref.values() if len(own) > 1 and _beside(one, own)]:
+            names = NAMES.get(tensor.name, (tensor.name,))
+            ports = [_name(one.port.path, name) for one in own if one.port for name in names]
+            leaves = [self._leaves[name] for name in ports if name in self._leaves]
+            if len(leaves) == len(own) and sum(leaf.size for leaf in leaves) == tensor.size:
+                parts = _cuts(tensor, leaves, [one.ref.part for one in own])
+                for leaf, part in zip(leaves, parts or (), strict=False):
+                    self.add(Piece(tensor.cut(part) if part else tensor, leaf))
 
     def same_place(self) -> None:
         """The one leaf of a tensor's size in the module around what is known, or of its name."""
@@ -268,13 +281,16 @@ class _Pairing:
 
 
 def _cuts(
-    leaf: Tensor, tensors: Sequence[Tensor], turns: Sequence[int | None]
+    leaf: Tensor, tensors: Sequence[Tensor], known: Sequence[TensorPart | None]
 ) -> list[TensorPart | None] | None:
-    """The piece of the leaf for each tensor: by its turn along the first axis, then one behind the
-    other; `None` if they do not fit.
+    """The piece of the leaf for each tensor, as those of the leaf beside it are `known`: by its
+    turn along the first axis, then one behind the other; `None` if they do not fit.
     """
     if len(tensors) == 1:
         return [None]
+    if any(part is not None and part.in_turns for part in known):
+        return _in_turns(leaf, tensors, known)
+    turns = [part.turn if part else None for part in known]
     if None in turns or leaf.shape[0] != len({*turns}):
         return _one_behind_the_other(leaf, tensors)
     found: list[TensorPart | None] = []
@@ -285,6 +301,27 @@ def _cuts(
         if inner is None:
             return None
         found += [whole.inside(part) if part else whole for part in inner]
+    return found
+
+
+def _in_turns(
+    leaf: Tensor, tensors: Sequence[Tensor], known: Sequence[TensorPart | None]
+) -> list[TensorPart | None] | None:
+    """The same places of each period along the leaf's last axes, which may be several for one."""
+    found: list[TensorPart | None] = []
+    for tensor, part in zip(tensors, known, strict=True):
+        spans = part.spans if part else ()
+        places = [span for span in spans if span is not None and len(span) == 3]
+        turn = spans[:1] if part and part.turn is not None else ()
+        outer, length = leaf.shape[: len(turn)], prod(leaf.shape[len(turn) :])
+        if not places or length % places[0][2]:
+            return None
+        own = TensorPart(
+            (*turn, *places), (*outer, length) if (*outer, length) != leaf.shape else ()
+        )
+        if leaf.cut(own).size != tensor.size:
+            return None
+        found.append(own)
     return found
 
 
@@ -330,9 +367,9 @@ def _rank(tensor: Tensor) -> tuple[int, bool]:
     return -len(tensor.shape), tensor.name == "bias"
 
 
-def _start(piece: Piece) -> tuple[int, ...]:
-    """Where a piece begins in its leaf."""
-    part = piece.port.part if piece.port else None
+def _start(tensor: Tensor | None) -> tuple[int, ...]:
+    """Where a piece begins in its whole."""
+    part = tensor.part if tensor else None
     return tuple(span[0] if span else 0 for span in part.spans) if part else ()
 
 

@@ -1,4 +1,4 @@
-"""A tensor that the other side holds in pieces: fused along an axis, stacked, or both."""
+"""A tensor that the other side holds in pieces: fused along an axis, in turns, stacked, or both."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -6,6 +6,7 @@ from functools import cache
 
 from parity.core.tensors import Array, Tensor, TensorPart
 from parity.weights.axis_order import constant, fingerprint
+from parity.weights.in_turns import Lines, in_turns
 
 NESTED = 2
 """Levels of pieces: layers that are stacked, and fused in each."""
@@ -24,6 +25,7 @@ class Owners:
         for tensor in tensors:
             self._by_size[tensor.size].append(tensor)
         self._of_size = cache(self._fingerprints)
+        self.lines = Lines(one for own in self._by_size.values() for one in own)
 
     @property
     def sizes(self) -> list[int]:
@@ -52,7 +54,10 @@ def pieces_of(whole: Tensor, owners: Owners, depth: int = NESTED) -> Found:
         _along(whole, axis, owners, depth) for axis, length in enumerate(whole.shape) if length > 1
     ]
     best = max(found, key=_covered, default=[])
-    return best if len(best) > 1 and 2 * _covered(best) >= whole.size else []
+    if len(best) > 1 and 2 * _covered(best) >= whole.size:
+        return best
+    turns = in_turns(whole, owners.lines)
+    return turns if len({tensor.full_name for _, tensor in turns}) > 1 else []
 
 
 def _covered(found: Found) -> int:
@@ -75,7 +80,10 @@ def _along(whole: Tensor, axis: int, owners: Owners, depth: int) -> Found:
                 return [(part, tensor)]
         if stop > start + 1 or depth == 1 or length > LONGEST:
             return []
-        return [(part.inside(inner), one) for inner, one in pieces_of(piece, owners, depth - 1)]
+        inside = pieces_of(piece, owners, depth - 1)
+        # the piece of an entry of another axis than the first has no shape of its own
+        inside = [(inner, one) for inner, one in inside if not (axis and inner.shape)]
+        return [(part.inside(inner), one) for inner, one in inside]
 
     found: Found = []
     end = length

@@ -6,7 +6,7 @@ and name. A module of which the port holds the tensors elsewhere counts with the
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from parity.core.calls import ModuleInfo
@@ -88,11 +88,14 @@ def around(path: str, known: Collection[str]) -> str:
 
 @dataclass(frozen=True)
 class _Held:
-    """Pieces that each module holds: by itself, and with those inside; the turn they have."""
+    """Pieces that each module holds: by itself, and with those inside; the turn they have, and
+    those whose rows the two sides have in another order.
+    """
 
     own: Mapping[str, Ids]
     inside: Mapping[str, Ids]
     turn: Mapping[str, Turn]
+    moved: Ids = frozenset()
 
 
 class _Pairing:
@@ -130,7 +133,8 @@ class _Pairing:
             if ids and not self._ref[path].container:
                 groups[ids, ref.turn.get(path)].append(path)
         for path, ids in port.inside.items():
-            places[ids].append(path)
+            if not (port.own[path] and ids <= port.moved):  # else its outputs are in another order
+                places[ids].append(path)
         for (ids, turn), paths in groups.items():
             # of what never runs, others use the tensors
             paths.sort(key=lambda path: returned is not None and not returned.called(path))
@@ -168,7 +172,10 @@ def _held(
     turn_of = {p: one for p, found in turns.items() if len(found) == 1 for one in found if one}
     by_ref = _of_modules(ref, ((line.path, ident) for line, ident, _ in lines))
     names = ((line.nnx_name.rpartition(".")[0], ident) for line, ident, _ in lines)
-    return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {})
+    owners = {line.path for line, _, _ in lines if line.in_turns}
+    follow = [(line, ident) for line, ident, _ in lines if line.path in owners]  # biases do
+    moved = frozenset(x for line, x in follow if line.in_turns or len(line.shape) == 1)
+    return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {}, moved)
 
 
 def _piece(line: Weight) -> tuple[Ident, Turn | None]:
@@ -176,7 +183,8 @@ def _piece(line: Weight) -> tuple[Ident, Turn | None]:
     part = line.at if isinstance(line.at, TensorPart) else TensorPart((None,))
     if part.turn is None:
         return (line.nnx_name, str(part)), None
-    return (line.nnx_name, str(TensorPart((None, *part.spans[1:])))), (part.turn, line.nnx_shape[0])
+    all_turns = replace(part, spans=(None, *part.spans[1:]))
+    return (line.nnx_name, str(all_turns)), (part.turn, line.nnx_shape[0])
 
 
 def _of_modules(

@@ -18,9 +18,12 @@ from parity.weights.axis_order import CLOSE, regroups, same_values, usual_axes, 
 from parity.weights.by_value import paired
 from parity.weights.fused import Piece, Rule
 from parity.weights.held import Owners
+from parity.weights.in_turns import ALL, MOST, Lines, in_turns
 from parity.weights.mismatch import finding
 
-Index = tuple[int | slice, ...]
+WHOLE = TensorPart(())
+
+IN_TURNS = "its rows are in another order: on one side those of several parts take turns"
 
 SPARE = frozenset({"num_batches_tracked"})
 """Buffers that evaluation does not read and ports leave out."""
@@ -50,7 +53,7 @@ def make_weight_map(
     owners = Owners(piece.ref for piece in found)
     used = {piece.port.identity or piece.port.full_name for piece in found if piece.port}
     spare = [one for one in port_by_name.values() if (one.identity or one.full_name) not in used]
-    lines = [*(_line(piece, owners) for piece in found), *map(_extra, spare)]
+    lines = [*(line for piece in found for line in _lines(piece, owners)), *map(_extra, spare)]
     return tuple(
         replace(
             line,
@@ -60,6 +63,19 @@ def make_weight_map(
         )
         for line in lines
     )
+
+
+def _lines(piece: Piece, owners: Owners) -> list[Weight]:
+    """The line of a piece; several where the same rows lie in another order on each side."""
+    whole, ref, port = _line(piece, owners), piece.ref, piece.port
+    if not whole.finding or whole.transform or port is None or ref.size != port.size:
+        return [whole]
+    for right in (ALL, MOST):
+        found = [(one, port.cut(part)) for part, one in in_turns(port, Lines([ref]), right)]
+        found = found or [(ref.cut(part), one) for part, one in in_turns(ref, Lines([port]), right)]
+        if found:
+            return [_line(Piece(*pair), owners) for pair in found]
+    return [whole]
 
 
 def _line(piece: Piece, owners: Owners) -> Weight:
@@ -79,6 +95,8 @@ def _line(piece: Piece, owners: Owners) -> Weight:
         return replace(line, cause=cause, finding=f"at {port.part}: {text}" if port.part else text)
     line = replace(line, transform=_transform(ref, port, axes))
     expected = usual_axes(ref.shape, port.shape) if port.name == "kernel" else None
+    if line.in_turns:
+        return replace(line, cause="weights_layout", finding=IN_TURNS)
     if expected is None or axes == expected:
         return line
     text = f"axes {axes} of the reference, not {expected}"
@@ -96,13 +114,13 @@ def _transform(ref: Tensor, port: Tensor, axes: tuple[int, ...]) -> Transform:
     return Transform(axes, reshaped, ref.part, port.part)
 
 
-def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, Index] | None:
+def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, TensorPart] | None:
     """A leaf of the port, or anything else of its shape, as the part of the reference's tensor that
     a line pairs it with, and which part that is; `None` if the line does not say.
     """
-    of, at = (part.index if isinstance(part, TensorPart) else () for part in (line.of, line.at))
-    shape = np.broadcast_to(0, line.shape)[of].shape
-    own = port[at]
+    of, at = (part if isinstance(part, TensorPart) else WHOLE for part in (line.of, line.at))
+    shape = of.of(np.broadcast_to(0, line.shape)).shape
+    own = at.of(port)
     if own.size != prod(shape):
         return None
     known = line.transform

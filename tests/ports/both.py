@@ -37,12 +37,15 @@ def outputs(name: str) -> list[tuple[Any, Any]]:
     reference, port, args = made(name)
     with torch.no_grad():
         theirs = [*_arrays(reference(*map(torch.from_numpy, args)))]
-    last = [_last(name, array) for array in args]
-    ours = [*_arrays(port(*last))]
     return [
-        (_last("", one.numpy()).reshape(other.shape), np.asarray(other))
-        for one, other in zip(theirs, ours, strict=True)
+        (_last("", one.numpy()).reshape(other.shape), other)
+        for one, other in zip(theirs, port_outputs(name, port, args), strict=True)
     ]
+
+
+def port_outputs(name: str, port: Any, args: tuple[Any, ...]) -> list[Any]:
+    """The arrays that a port with the arguments of one of the `NAMES` returns."""
+    return [*map(np.asarray, _arrays(port(*(_last(name, array) for array in args))))]
 
 
 def _last(name: str, array: Any) -> Any:
