@@ -4,15 +4,17 @@ Evidence is what was measured. Where nothing explains the error, the cause is `g
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
 from parity.core.arrays import Array
-from parity.core.calls import Match
+from parity.core.calls import LeafMatch, Match
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
@@ -24,9 +26,16 @@ from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
 from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Changed, Replayer, Result, port_values
+from parity.diagnose.replay import Change, Changed, Key, Replayer, laid, port_values
+from parity.diagnose.tape import Departed, Slot, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.judge.faults import Found
+
+MOST = 60
+"""How many runs of a call the changes of it may take."""
+
+Errors = tuple[float, float]
+"""Distance of the port from a changed reference, in all its arrays and in those it has wrong."""
 
 
 def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
@@ -40,6 +49,34 @@ def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
     return Diagnosis(cause, evidence, HINTS[cause])
 
 
+@dataclass(frozen=True)
+class Target:
+    """An array of the reference that a change may make the port's.
+
+    `ref` is what the unchanged reference has there, as the port's lies, and `lies` makes it so of
+    what is in the slot. Where the port is right, `port` is `ref`.
+    """
+
+    key: Key
+    slot: Slot
+    ref: Array
+    port: Array
+    lies: Callable[[torch.Tensor], Array]
+
+    @cached_property
+    def error(self) -> float:
+        """Distance of the port from the unchanged reference, in units of its size."""
+        return 0.0 if self.port is self.ref else self.distance(self.ref)
+
+    def distance(self, array: Array | None) -> float:
+        """Distance of the port from a changed reference, in units of its size."""
+        if array is None or array.shape != self.port.shape:
+            return float("inf")
+        if array.dtype.kind not in "fcV":
+            return 0.0
+        return distance(np.ascontiguousarray(array), self.port)[1]
+
+
 class _Investigation:
     """Tries one change of the reference's call `match` after another.
 
@@ -49,19 +86,22 @@ class _Investigation:
     def __init__(self, found: Found, match: Match, record: CaseRecord) -> None:
         self._found, self._match, self._record = found, match, record
         self._replayer = Replayer(record, match)
-        self._targets = dict(self._wrong(found.row.order))
+        self._wrong = dict(self._arrays(found.row.order))
         self._lines = suspected(match, record)
         self._tried_lines: list[Weight] = []
-        self._tried = 0
+        self._tried = self._left = self._runs = 0
         self._broken: list[str] = []
+        self._tape = Tape()
+        self._targets: list[Target] = []
 
     def result(self) -> tuple[str, str]:
         """The cause and its evidence."""
         container = any(m.parent == self._match.ref.order for m in self._record.matches)
         fallback = "glue" if container else "unknown"
-        if not self._targets:
+        if not self._wrong:
             return fallback, "no output could be compared"
-        place, error = self._place(), self._error(self._plain)
+        self._targets = self._all()
+        place, error = self._place(), _length(one.error for one in self._targets)
         if not np.isfinite(error) or error == 0.0:
             return fallback, place
         left, cause, text = self._best(error)
@@ -71,8 +111,24 @@ class _Investigation:
         if untried:
             return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
         broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
-        text = f"none of {self._tried} changes of the reference explains it{broken}"
-        return fallback, f"{place}; {text}"
+        text = f"no change of the reference explains it ({self._tried} tried{self._untried()})"
+        return fallback, f"{place}; {text}{broken}"
+
+    def _untried(self) -> str:
+        return f", {self._left} not: that would take too long" if self._left else ""
+
+    def _all(self) -> list[Target]:
+        """All arrays that leave the call, those first that the port has wrong."""
+        made: dict[Key, Target] = {}
+
+        def note(key: Key, tensor: torch.Tensor, leaf: LeafMatch) -> None:
+            ref = np.array(laid(tensor, leaf))  # the call may write to it
+            port, lies = self._wrong.get(key, ref), partial(laid, leaf=leaf)
+            made[key] = Target(key, self._tape.slot(tensor), ref, port, lies)
+
+        self._replayer.run(self._tape, note=note)
+        first = [made[key] for key in self._wrong if key in made]
+        return [*first, *(one for key, one in made.items() if key not in self._wrong)]
 
     def _best(self, error: float) -> Shown:
         """The change that leaves least of the error."""
@@ -80,9 +136,8 @@ class _Investigation:
         if best[0] > EXPLAINED:
             best = min(best, self._variance(error), key=lambda shown: shown[0])
         if best[0] > EXPLAINED:
-            key, port = next(iter(self._targets.items()))
-            if key in self._plain:
-                best = min(best, array_probes.best(self._plain[key], port))
+            first = self._targets[0]
+            best = min(best, array_probes.best(first.ref, first.port))
         return best if best[0] <= EXPLAINED else min(best, careless)
 
     def _best_run(self, error: float) -> tuple[Shown, Shown]:
@@ -94,18 +149,19 @@ class _Investigation:
         for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
             if best[0] <= min(enough, EXPLAINED) and cause != best[1]:
                 break  # of one cause the value that explains most counts, not the first
+            if self._tape.cost + self._runs >= MOST:
+                self._left += 1
+                continue
             self._tried += 1
             try:
-                result = run()
-                left = self._error(result) / error
-                wrong = self._error(result, self._targets) / error
+                left, wrong = (one / error for one in run())
             except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
                 continue  # the change does not fit what the operation was given
             best = (left, cause, text) if left < best[0] * 0.5 else best
             careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
         return best, careless
 
-    def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
+    def _arrays(self, order: int) -> Iterator[tuple[Key, Array]]:
         """The port's arrays that are not the reference's: child inputs, then outputs.
 
         Those out of their limit come first.
@@ -122,41 +178,44 @@ class _Investigation:
             if key[0] in inside:
                 yield key, store.get(buffer)
 
-    def _error(self, result: Result, keys: Collection[tuple[int, str]] | None = None) -> float:
-        """Distance of the port from a changed reference, of each array in units of its size.
+    def _changed(self, changes: Mapping[int, Change]) -> Errors:
+        """Errors with operations changed."""
+        slots = {one.slot for one in self._targets}
+        try:
+            found = self._tape.run(changes, slots)
+        except Departed:
+            return self._run(Changed(changes))
+        made = (one.lies(found[one.slot]) if one.slot in found else None for one in self._targets)
+        errors = (
+            one.error if array is None else one.distance(array)
+            for one, array in zip(self._targets, made, strict=True)
+        )
+        return self._summed(list(errors))
 
-        Unless `keys` narrow it down, what the port has right counts too.
-        """
-        total = 0.0
-        for key in self._plain if keys is None else keys:
-            port = self._targets[key] if key in self._targets else self._plain[key]
-            ref = result.get(key)
-            if ref is None or ref.shape != port.shape:
-                return float("inf")
-            if ref.dtype.kind in "fcV":
-                total += distance(np.ascontiguousarray(ref), port)[1] ** 2
-        return float(total**0.5)
+    def _run(self, *args: Any, **kwargs: Any) -> Errors:
+        """Errors of a run of the call."""
+        self._runs += 1
+        result = self._replayer.run(*args, **kwargs)
+        return self._summed([one.distance(result.get(one.key)) for one in self._targets])
+
+    def _summed(self, errors: Sequence[float]) -> Errors:
+        pairs = zip(self._targets, errors, strict=True)
+        return _length(errors), _length(x for one, x in pairs if one.key in self._wrong)
 
     def _roundoff(self) -> float:
         """Relative error of the reference itself, and at least four roundings."""
-        floors = [4 * unit_roundoff(port.dtype) for port in self._targets.values()]
+        floors = [4 * unit_roundoff(port.dtype) for port in self._wrong.values()]
         for (order, _), error in self._record.exclusives.errors.items():
             if order == self._found.row.order and error.floor_rel_l2 == error.floor_rel_l2:
                 floors.append(error.floor_rel_l2)
         return max(floors)
 
     def _place(self) -> str:
-        key, port = next(iter(self._targets.items()))
-        ref = self._plain.get(key)
-        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._record.matches)
-        return location(ref, port, named=named) if ref is not None else ""
+        first = self._targets[0]
+        named = not any(m.ref.order == first.key[0] and m.ref.tapped for m in self._record.matches)
+        return location(first.ref, first.port, named=named)
 
-    @cached_property
-    def _plain(self) -> Result:
-        """The arrays of the unchanged reference in float64."""
-        return self._replayer.run()
-
-    def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+    def _weights(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
         """The port's values in the tensors that differ from the reference's."""
         tensors, self._tried_lines = port_values(
             self._lines, self._record.sides, self._replayer.reference.modules
@@ -164,9 +223,9 @@ class _Investigation:
         if tensors:
             findings = "; ".join(line.text for line in self._lines[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"
-            yield self._lines[0].cause, text, partial(self._replayer.run, tensors=tensors)
+            yield self._lines[0].cause, text, partial(self._run, tensors=tensors)
 
-    def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+    def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
         """Arguments left out, that came from an earlier call of the same module."""
         earlier = {
             leaf.buffer
@@ -183,10 +242,10 @@ class _Investigation:
                     return {**given, name: None}
 
                 text = f"leaving out `{name}`, which an earlier call returned,"
-                yield "cache", text, partial(self._replayer.run, change=without)
+                yield "cache", text, partial(self._run, change=without)
 
-    def _changes(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
-        operations = self._replayer.operations()
+    def _changes(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
+        operations = [step.operation for step in self._tape.steps]
         for probe in PROBES:
             try:
                 trials = list(probe(operations))
@@ -194,14 +253,13 @@ class _Investigation:
                 self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
                 continue
             for trial in trials:
-                mode = Changed(trial.changes)
-                yield trial.cause, trial.text, partial(self._replayer.run, mode)
+                yield trial.cause, trial.text, partial(self._changed, trial.changes)
 
     def _variance(self, error: float) -> Shown:
         """The part of the error that a variance in one pass does not explain."""
-        key, port = next(iter(self._targets.items()))
-        for operation in self._replayer.operations() if key in self._plain else ():
-            found = value_probes.group_factors(operation, self._plain[key], port)
+        first = self._targets[0]
+        for step in self._tape.steps:
+            found = value_probes.group_factors(step.operation, first.ref, first.port)
             if found is not None and error / 100 < found[1] < error * 100:
                 text = (
                     "a factor for each group, as the variance in one pass makes it (off by "
@@ -209,3 +267,7 @@ class _Investigation:
                 )
                 return found[0], "norm_variance", text
         return NOTHING
+
+
+def _length(errors: Iterable[float]) -> float:
+    return float(sum(error**2 for error in errors) ** 0.5)
