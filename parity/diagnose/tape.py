@@ -130,8 +130,8 @@ class Tape(Mode):
         key = frozenset(places)
         if key not in self._reach:
             found, fresh, dirty, size = set(key), set[int](), set[int](), -1
-            while size != len(found):
-                size = len(found)
+            while size != len(found) + len(dirty):
+                size = len(found) + len(dirty)
                 for step in self.steps:
                     place = step.operation.place
                     if place in found or step.given & fresh or step.storages & dirty:
