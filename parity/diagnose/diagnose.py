@@ -1,165 +1,239 @@
-"""The cause of a fault: the change of the reference that makes it do what the port does.
+"""The cause of each mistake in a call: the change of the reference that does what the port does.
 
 Evidence is what was measured. Where nothing explains the error, the cause is `glue` for a container
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 
-from parity.core.arrays import Array
+from parity.core.arrays import Array, comparable
 from parity.core.calls import LeafMatch, Match
-from parity.core.metrics import distance, unit_roundoff
+from parity.core.lines import Lines
+from parity.core.metrics import unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
-
-# all files of probes, those that are believed first at the front
-from parity.diagnose import array_probes, order_probes, padding_probes, value_probes  # noqa: F401
 from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
-from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Change, Changed, Key, Replayer, laid, port_values
-from parity.diagnose.tape import Departed, Slot, Tape
+from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
+from parity.diagnose.search import Attempts, Search, Target, Way
+from parity.diagnose.tape import Slot, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
+from parity.force.torch import to_array
 from parity.judge.faults import Found
-
-MOST = 60
-"""How many runs of a call the changes of it may take."""
-
-Errors = tuple[float, float]
-"""Distance of the port from a changed reference, in all its arrays and in those it has wrong."""
+from parity.lines.call import Scene, placed
+from parity.lines.lines import Aligned, Parted, lines_of
+from parity.lines.partings import Mistake
+from parity.lines.torch_operations import Watched
 
 
-def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
-    """The cause of a fault of a reference that runs, and the evidence for it."""
+@dataclass(frozen=True)
+class Kept:
+    """One run of a call on each side: where they part, and the reference's operations."""
+
+    aligned: Aligned
+    tape: Tape
+
+    @property
+    def lines(self) -> tuple[Lines, ...]:
+        """The lines of each mistake."""
+        return tuple(one.lines for one in self.aligned.parted)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake in a call: its cause, its lines, and which of the arrays that leave the call it
+    makes wrong, none if that is all that are.
+    """
+
+    diagnosis: Diagnosis
+    lines: Lines | None = None
+    keys: tuple[Key, ...] = ()
+
+
+def keep(order: int, record: CaseRecord) -> Kept:
+    """The reference's call with this `order`, and the port's, run operation by operation."""
+    tapes: list[Tape] = []
+
+    def around(watched: Watched) -> Tape:
+        tapes.append(Tape(watched))
+        return tapes[0]
+
+    calls = record.calls, record.port_calls
+    scene = Scene(record.matches, calls, record.sides, record.store)
+    return Kept(lines_of(scene, order, around), tapes[0])
+
+
+def diagnose(found: Found, record: CaseRecord, kept: Kept | None = None) -> Sequence[Finding]:
+    """The cause of each mistake in a call of a reference that runs, and the evidence for it.
+
+    Without what is `kept` of it, of all that is wrong together.
+    """
     matches = {match.ref.order: match for match in record.matches}
     match = owner = matches[found.row.order]
     while owner.ref.tapped:  # what a tap shows is the work of the call around it
         owner = matches[owner.parent]
     shown = next(chain(by_kind(found, match), by_repetition(owner, record)), None)
-    cause, evidence = shown or _Investigation(found, owner, record).result()
-    return Diagnosis(cause, evidence, HINTS[cause])
+    if shown is not None:
+        return [one_finding(Diagnosis(*shown, HINTS[shown[0]]), kept)]
+    return _Investigation(found, owner, record, kept).findings()
+
+
+def one_finding(diagnosis: Diagnosis, kept: Kept | None) -> Finding:
+    """One cause that all lines are of."""
+    return Finding(diagnosis, reduce(Lines.joined, kept.lines) if kept is not None else None)
 
 
 @dataclass(frozen=True)
-class Target:
-    """An array of the reference that a change may make the port's.
+class _Local:
+    """What was found for one mistake: the change that leaves least of it, and the finding."""
 
-    `ref` is what the unchanged reference has there, as the port's lies, and `lies` makes it so of
-    what is in the slot. Where the port is right, `port` is `ref`.
-    """
-
-    key: Key
-    slot: Slot
-    ref: Array
-    port: Array
-    lies: Callable[[torch.Tensor], Array]
-
-    @cached_property
-    def error(self) -> float:
-        """Distance of the port from the unchanged reference, in units of its size."""
-        return 0.0 if self.port is self.ref else self.distance(self.ref)
-
-    def distance(self, array: Array | None) -> float:
-        """Distance of the port from a changed reference, in units of its size."""
-        if array is None or array.shape != self.port.shape:
-            return float("inf")
-        if array.dtype.kind not in "fcV":
-            return 0.0
-        return distance(np.ascontiguousarray(array), self.port)[1]
+    shown: Shown
+    changes: Mapping[int, Change] | None
+    finding: Finding
+    near: frozenset[int]
 
 
 class _Investigation:
-    """Tries one change of the reference's call `match` after another.
+    """Looks for the cause of each mistake in the reference's call `match`.
 
     That is the call at fault, or the one in whose code the tap at fault is.
     """
 
-    def __init__(self, found: Found, match: Match, record: CaseRecord) -> None:
-        self._found, self._match, self._record = found, match, record
-        self._replayer = Replayer(record, match)
+    def __init__(self, found: Found, match: Match, record: CaseRecord, kept: Kept | None) -> None:
+        self._found, self._match, self._record, self._kept = found, match, record, kept
         self._wrong = dict(self._arrays(found.row.order))
-        self._lines = suspected(match, record)
-        self._tried_lines: list[Weight] = []
-        self._tried = self._left = self._runs = 0
-        self._broken: list[str] = []
-        self._tape = Tape()
-        self._targets: list[Target] = []
+        self._suspected = suspected(match, record)
+        self._tried: list[Weight] = []
+        tape, opened = (kept.tape, bool(kept.aligned.port.opened)) if kept else (Tape(), False)
+        self._attempts = Attempts(Replayer(record, match), tape, opened)
 
-    def result(self) -> tuple[str, str]:
-        """The cause and its evidence."""
-        container = any(m.parent == self._match.ref.order for m in self._record.matches)
-        fallback = "glue" if container else "unknown"
+    def findings(self) -> Sequence[Finding]:
+        """The causes and their evidence: one, if one change accounts for the whole error."""
         if not self._wrong:
-            return fallback, "no output could be compared"
-        self._targets = self._all()
-        place, error = self._place(), _length(one.error for one in self._targets)
-        if not np.isfinite(error) or error == 0.0:
-            return fallback, place
-        left, cause, text = self._best(error)
-        if left <= EXPLAINED:
-            return cause, f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
-        untried = [line for line in self._lines if line not in self._tried_lines]
-        if untried:
-            return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
-        broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
-        text = f"no change of the reference explains it ({self._tried} tried{self._untried()})"
-        return fallback, f"{place}; {text}{broken}"
+            return [self._one(self._fallback, "no output could be compared")]
+        targets = self._leaving(self._kept) if self._kept else self._from_run()
+        whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
+        if not np.isfinite(whole.error) or whole.error == 0.0:
+            return [self._one(self._fallback, place)]
+        shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole)))
+        several: list[_Local] = []
+        if shown[0] > EXPLAINED and self._kept is not None:
+            several = [self._local(one, self._kept) for one in self._kept.aligned.parted]
+            shown = min((_alone(one, whole) for one in several), key=lambda one: one[0])
+            if shown[0] > EXPLAINED and all(one.shown[0] <= EXPLAINED for one in several):
+                return [one.finding for one in several]
+        if shown[0] > EXPLAINED:
+            near = {place for one in several for place in one.near} or None
+            shown = Search(self._attempts, targets, self._roundoff(), near).best()
+        if shown[0] <= EXPLAINED:
+            return [self._one(shown[1], f"{_words(shown)}, {place}")]
+        if untried := [line for line in self._suspected if line not in self._tried]:
+            texts = "; ".join(line.text for line in untried[:3])
+            return [self._one(untried[0].cause, f"{texts}; {place}")]
+        if len(several) > 1:
+            return [one.finding for one in several]
+        return [self._one(self._fallback, f"{place}; {self._nothing(several)}")]
 
-    def _untried(self) -> str:
-        return f", {self._left} not: that would take too long" if self._left else ""
+    @property
+    def _fallback(self) -> str:
+        container = any(m.parent == self._match.ref.order for m in self._record.matches)
+        return "glue" if container else "unknown"
 
-    def _all(self) -> list[Target]:
+    def _one(self, cause: str, evidence: str) -> Finding:
+        return one_finding(Diagnosis(cause, evidence, HINTS[cause]), self._kept)
+
+    def _nothing(self, several: Sequence[_Local]) -> str:
+        first = "compare the lines: " if several and several[0].finding.lines != Lines() else ""
+        return f"{first}no change of the reference explains it {self._attempts.words()}"
+
+    def _local(self, parted: Parted, kept: Kept) -> _Local:
+        """The change of operations between the lines that explains best what parts there."""
+        best, changes, keys, place = NOTHING, None, list[Key](), ""
+        for mistake in parted.mistakes:
+            targets = self._mended(mistake, kept)
+            search = Search(self._attempts, targets, self._roundoff(), mistake.parting.near)
+            if not np.isfinite(search.error) or search.error == 0.0:
+                continue
+            keys += [one.key for one in targets if one.key is not None and one.wrong]
+            shown = search.best() if best[0] > EXPLAINED else NOTHING
+            if shown[0] < best[0]:
+                best, changes = shown, search.changes
+            if not place:
+                place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
+        if best[0] <= EXPLAINED:
+            diagnosis = Diagnosis(best[1], f"{_words(best)}, {place}", HINTS[best[1]])
+        else:
+            cause, text = self._fallback, "compare the lines: no change of what stands there"
+            text = f"{place}; {text} explains it {self._attempts.words()}"
+            diagnosis = Diagnosis(cause, text, HINTS[cause])
+        near = frozenset().union(*(mistake.parting.near for mistake in parted.mistakes))
+        return _Local(best, changes, Finding(diagnosis, parted.lines, tuple(keys)), near)
+
+    def _leaving(self, kept: Kept) -> list[Target]:
         """All arrays that leave the call, those first that the port has wrong."""
+        aligned, own = kept.aligned, self._match.ref.order
+        near = {own, *(m.ref.order for m in self._record.matches if m.parent == own)}
         made: dict[Key, Target] = {}
+        for key, leaf in aligned.leaves.items():
+            if key[0] in near and key in aligned.ref.results and comparable(leaf):
+                number = aligned.ref.results[key].value
+                made[key] = self._target(kept, key, number, self._wrong.get(key))
+        return self._sorted(made)
+
+    def _from_run(self) -> list[Target]:
+        """The same from a run of the reference alone."""
+        made: dict[Key, Target] = {}
+        tape = self._attempts.tape
 
         def note(key: Key, tensor: torch.Tensor, leaf: LeafMatch) -> None:
             ref = np.array(laid(tensor, leaf))  # the call may write to it
             port, lies = self._wrong.get(key, ref), partial(laid, leaf=leaf)
-            made[key] = Target(key, self._tape.slot(tensor), ref, port, lies)
+            made[key] = Target(key, tape.slot(tensor), ref, port, lies)
 
-        self._replayer.run(self._tape, note=note)
+        self._attempts.replayer.run(tape, note=note)
+        return self._sorted(made)
+
+    def _sorted(self, made: Mapping[Key, Target]) -> list[Target]:
         first = [made[key] for key in self._wrong if key in made]
         return [*first, *(one for key, one in made.items() if key not in self._wrong)]
 
-    def _best(self, error: float) -> Shown:
-        """The change that leaves least of the error."""
-        best, careless = self._best_run(error)
-        if best[0] > EXPLAINED:
-            best = min(best, self._variance(error), key=lambda shown: shown[0])
-        if best[0] > EXPLAINED:
-            first = self._targets[0]
-            best = min(best, array_probes.best(first.ref, first.port))
-        return best if best[0] <= EXPLAINED else min(best, careless)
+    def _target(self, kept: Kept, key: Key, number: int, port: Array | None) -> Target:
+        leaf, program = kept.aligned.leaves[key], kept.aligned.ref.program
+        ref = placed(program.values[number].array, leaf)
+        slot = kept.tape.numbers.get(number, NOWHERE)
+        return Target(key, slot, ref, ref if port is None else port, partial(laid, leaf=leaf))
 
-    def _best_run(self, error: float) -> tuple[Shown, Shown]:
-        """The best of all changed runs: by all arrays, and by those alone that are wrong in the
-        port, where a change may spoil what is right.
+    def _mended(self, mistake: Mistake, kept: Kept) -> list[Target]:
+        """What becomes right if a mistake is mended, the first value of it first, and what is
+        right before.
         """
-        enough = 20 * self._roundoff() / error
-        best = careless = NOTHING
-        for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
-            if best[0] <= min(enough, EXPLAINED) and cause != best[1]:
-                break  # of one cause the value that explains most counts, not the first
-            if self._tape.cost + self._runs >= MOST:
-                self._left += 1
-                continue
-            self._tried += 1
-            try:
-                left, wrong = (one / error for one in run())
-            except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
-                continue  # the change does not fit what the operation was given
-            best = (left, cause, text) if left < best[0] * 0.5 else best
-            careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
-        return best, careless
+        aligned, tape = kept.aligned, kept.tape
+        wrong = {(pair.ref.value, pair.port.value) for pair in mistake.wrong}
+        still = {(pair.ref.value, pair.port.value) for pair in mistake.still}
+        found: list[Target] = []
+        for key in aligned.leaves:
+            if key in aligned.ref.results and key in aligned.port.results:
+                pair = aligned.ref.results[key].value, aligned.port.results[key].value
+                port = mistake.before.values[pair[1]].array if pair in wrong else None
+                if pair not in still:
+                    found.append(self._target(kept, key, pair[0], port))
+        found.sort(key=lambda one: not one.wrong)
+        first = next(mistake.mended(tape.after(mistake.parting.near)), None)
+        if first is not None:
+            number, order, array = first
+            ref = order.of(aligned.ref.program.values[number].array)
+            lies = lambda tensor: order.of(to_array(tensor, False))  # noqa: E731
+            found.insert(0, Target(None, tape.numbers[number], ref, array, lies))
+        return found
 
     def _arrays(self, order: int) -> Iterator[tuple[Key, Array]]:
         """The port's arrays that are not the reference's: child inputs, then outputs.
@@ -178,30 +252,6 @@ class _Investigation:
             if key[0] in inside:
                 yield key, store.get(buffer)
 
-    def _changed(self, changes: Mapping[int, Change]) -> Errors:
-        """Errors with operations changed."""
-        slots = {one.slot for one in self._targets}
-        try:
-            found = self._tape.run(changes, slots)
-        except Departed:
-            return self._run(Changed(changes))
-        made = (one.lies(found[one.slot]) if one.slot in found else None for one in self._targets)
-        errors = (
-            one.error if array is None else one.distance(array)
-            for one, array in zip(self._targets, made, strict=True)
-        )
-        return self._summed(list(errors))
-
-    def _run(self, *args: Any, **kwargs: Any) -> Errors:
-        """Errors of a run of the call."""
-        self._runs += 1
-        result = self._replayer.run(*args, **kwargs)
-        return self._summed([one.distance(result.get(one.key)) for one in self._targets])
-
-    def _summed(self, errors: Sequence[float]) -> Errors:
-        pairs = zip(self._targets, errors, strict=True)
-        return _length(errors), _length(x for one, x in pairs if one.key in self._wrong)
-
     def _roundoff(self) -> float:
         """Relative error of the reference itself, and at least four roundings."""
         floors = [4 * unit_roundoff(port.dtype) for port in self._wrong.values()]
@@ -210,22 +260,22 @@ class _Investigation:
                 floors.append(error.floor_rel_l2)
         return max(floors)
 
-    def _place(self) -> str:
-        first = self._targets[0]
-        named = not any(m.ref.order == first.key[0] and m.ref.tapped for m in self._record.matches)
-        return location(first.ref, first.port, named=named)
+    def _place(self, target: Target) -> str:
+        tapped = {match.ref.order for match in self._record.matches if match.ref.tapped}
+        named = target.key is not None and target.key[0] not in tapped
+        return location(target.ref, target.port, named=named)
 
-    def _weights(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
+    def _weights(self, whole: Search) -> Iterator[Way]:
         """The port's values in the tensors that differ from the reference's."""
-        tensors, self._tried_lines = port_values(
-            self._lines, self._record.sides, self._replayer.reference.modules
+        tensors, self._tried = port_values(
+            self._suspected, self._record.sides, self._attempts.replayer.reference.modules
         )
         if tensors:
-            findings = "; ".join(line.text for line in self._lines[:3])
+            findings = "; ".join(line.text for line in self._suspected[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"
-            yield self._lines[0].cause, text, partial(self._run, tensors=tensors)
+            yield self._suspected[0].cause, text, partial(whole.run, tensors=tensors)
 
-    def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
+    def _arguments(self, whole: Search) -> Iterator[Way]:
         """Arguments left out, that came from an earlier call of the same module."""
         earlier = {
             leaf.buffer
@@ -242,32 +292,19 @@ class _Investigation:
                     return {**given, name: None}
 
                 text = f"leaving out `{name}`, which an earlier call returned,"
-                yield "cache", text, partial(self._run, change=without)
+                yield "cache", text, partial(whole.run, change=without)
 
-    def _changes(self) -> Iterator[tuple[str, str, Callable[[], Errors]]]:
-        operations = [step.operation for step in self._tape.steps]
-        for probe in PROBES:
-            try:
-                trials = list(probe(operations))
-            except (KeyError, IndexError, TypeError, AttributeError) as error:
-                self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
-                continue
-            for trial in trials:
-                yield trial.cause, trial.text, partial(self._changed, trial.changes)
 
-    def _variance(self, error: float) -> Shown:
-        """The part of the error that a variance in one pass does not explain."""
-        first = self._targets[0]
-        for step in self._tape.steps:
-            found = value_probes.group_factors(step.operation, first.ref, first.port)
-            if found is not None and error / 100 < found[1] < error * 100:
-                text = (
-                    "a factor for each group, as the variance in one pass makes it (off by "
-                    f"{found[1]:.1e} in PyTorch's order of summation, by {error:.1e} in the port),"
-                )
-                return found[0], "norm_variance", text
+NOWHERE = Slot(-1, 0)
+"""Where no operation puts anything."""
+
+
+def _words(shown: Shown) -> str:
+    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
+
+
+def _alone(one: _Local, whole: Search) -> Shown:
+    """The change that explains one mistake, by all that is wrong in the call."""
+    if one.shown[0] > EXPLAINED or one.changes is None:
         return NOTHING
-
-
-def _length(errors: Iterable[float]) -> float:
-    return float(sum(error**2 for error in errors) ** 0.5)
+    return whole.changed(one.changes)[0] / whole.error, *one.shown[1:]

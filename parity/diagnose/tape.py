@@ -49,6 +49,9 @@ class Tape(Mode):
     def __init__(self, watched: Watched | None = None) -> None:
         super().__init__()
         self._watched = watched
+        self._begin()
+
+    def _begin(self) -> None:
         self.steps: list[Step] = []
         self.cost = 0.0
         """Operations that were made again, in units of those of the call."""
@@ -62,6 +65,7 @@ class Tape(Mode):
         self._reach: dict[frozenset[int], list[Step]] = {}
 
     def __enter__(self) -> "Tape":
+        self._begin()
         if self._watched is not None:
             self._watched.__enter__()
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -121,6 +125,13 @@ class Tape(Mode):
     def slot(self, tensor: torch.Tensor) -> Slot:
         """Where a tensor is that was made; of one that was given no operation is the place."""
         return Slot(self._places.get(id(tensor), -1), id(tensor))
+
+    def after(self, parts: Collection[int]) -> list[int]:
+        """The values made from the first operation on that has one of these parts."""
+        first = next(
+            (x.operation.place for x in self.steps if not set(x.parts).isdisjoint(parts)), 0
+        )
+        return [number for number, slot in self.numbers.items() if slot.place >= first]
 
     def reached(self, places: Collection[int]) -> list[Step]:
         """The operations that depend on those at some places, and these.

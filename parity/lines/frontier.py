@@ -32,10 +32,14 @@ class Pair:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where the programs part, on each side the likeliest first."""
+    """Where the programs part, on each side the likeliest first.
+
+    `near` are the places of the reference's operations that the port may do otherwise.
+    """
 
     ref: tuple[Found, ...]
     port: tuple[Found, ...]
+    near: frozenset[int]
 
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
@@ -56,6 +60,7 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     return Parting(
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
+        own.near(),
     )
 
 
@@ -92,7 +97,7 @@ class Walk:
     """
 
     def __init__(
-        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Iterable[Result]
+        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Sequence[Result]
     ) -> None:
         self._program, self._twin_of, self._twins_of = program, twin_of, twins_of
         self._places = {id(one): at for at, one in enumerate(program.operations)}
@@ -100,6 +105,7 @@ class Walk:
         self._stopping: dict[int, bool] = {}
         self._frontier: set[int] = set()
         self._leaving: list[Found] = []
+        self._results = [result.value for result in results]
         for result in results:
             self._back(result)
 
@@ -112,6 +118,19 @@ class Walk:
     def region(self) -> list[Operation]:
         """All operations on the way, in their order."""
         return [self._program.operations[at] for at in sorted(self._region)]
+
+    def near(self) -> frozenset[int]:
+        """Places of the operations on the way, and of what moved entries before these use them."""
+        found = set(self._region)
+        open_ = [*self._results, *(number for number, _ in self.odd())]
+        open_ += [number for operation in self.region for number in operation.inputs]
+        while open_:
+            made = self._program.values[open_.pop()].made
+            if made is not None and made not in found:
+                found.add(made)
+                if (maker := self._program.operations[made]).moves:
+                    open_ += maker.inputs
+        return frozenset(found)
 
     @property
     def wrong(self) -> list[int]:

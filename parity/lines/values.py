@@ -81,7 +81,7 @@ class Values:
     """
 
     def __init__(self, ref: Program, port: Program, factor: float) -> None:
-        self._ref, self._port = ref, port
+        self.ref, self._port = ref, port
         self.factor = factor
         self._figures: dict[tuple[bool, int], _Figures] = {}
         self._pairs: dict[tuple[int, int], Twin | None] = {}
@@ -94,7 +94,7 @@ class Values:
 
     def of_reference(self, number: int) -> Twin | None:
         """The port's value that one of the reference's is."""
-        size = self._ref.values[number].array.size
+        size = self.ref.values[number].array.size
         return _best(self._pair(number, port, port) for port in self._sizes[False][size])
 
     def all_of_port(self, number: int) -> list[Twin]:
@@ -104,12 +104,12 @@ class Values:
 
     def all_of_reference(self, number: int) -> list[Twin]:
         """All of the port's values that one of the reference's is."""
-        size = self._ref.values[number].array.size
+        size = self.ref.values[number].array.size
         return [x for port in self._sizes[False][size] if (x := self._pair(number, port, port))]
 
     def pair(self, ref: int, port: int) -> Twin | None:
         """The port's value as the twin of the reference's, if it is that."""
-        if self._ref.values[ref].array.size != self._port.values[port].array.size:
+        if self.ref.values[ref].array.size != self._port.values[port].array.size:
             return None
         return self._pair(ref, port, port)
 
@@ -120,12 +120,12 @@ class Values:
     def equal(self, ref: int, port: int, layout: Callable[[Array], Array]) -> bool:
         """True if the reference's value, put into the port's layout, is the port's as it lies."""
         own, other = self._of(True, ref), self._of(False, port)
-        wanted = layout(self._ref.values[ref].array)
+        wanted = layout(self.ref.values[ref].array)
         return _gap(_real(wanted), other.array) <= self._limit(own, ref)
 
     def _of(self, ref: bool, number: int) -> "_Figures":
         if (ref, number) not in self._figures:
-            program = self._ref if ref else self._port
+            program = self.ref if ref else self._port
             self._figures[ref, number] = _Figures(program.values[number].array)
         return self._figures[ref, number]
 
@@ -134,7 +134,7 @@ class Values:
         return self._limit(self._of(True, ref), ref)
 
     def _limit(self, own: "_Figures", ref: int) -> float:
-        return self.factor * max(self._ref.values[ref].rounding, ROUNDOFF * own.size)
+        return self.factor * max(self.ref.values[ref].rounding, ROUNDOFF * own.size)
 
     def _pair(self, ref: int, port: int, other: int) -> Twin | None:
         if (ref, port) not in self._pairs:
