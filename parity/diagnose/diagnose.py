@@ -129,18 +129,18 @@ class _Investigation:
         if shown[0] > EXPLAINED and self._kept is not None:
             several = [self._local(one, self._kept) for one in self._kept.aligned.parted]
             shown = min((_alone(one, whole) for one in several), key=lambda one: one[0])
-            if shown[0] > EXPLAINED and all(one.shown[0] <= EXPLAINED for one in several):
+            if shown[0] > EXPLAINED and len(several) > 1 and all(map(_sure, several)):
                 return [one.finding for one in several]
         if shown[0] > EXPLAINED:
             near = {place for one in several for place in one.near} or None
             shown = Search(self._attempts, targets, self._roundoff(), near).best()
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
+        if len(several) > 1 or any(one.shown[0] <= EXPLAINED for one in several):
+            return [one.finding for one in several]
         if untried := [line for line in self._suspected if line not in self._tried]:
             texts = "; ".join(line.text for line in untried[:3])
             return [self._one(untried[0].cause, f"{texts}; {place}")]
-        if len(several) > 1:
-            return [one.finding for one in several]
         return [self._one(self._fallback, f"{place}; {self._nothing(several)}")]
 
     @property
@@ -295,6 +295,9 @@ class _Investigation:
                 yield "cache", text, partial(whole.run, change=without)
 
 
+SURE = 0.01
+"""A change that leaves more is believed only if none explains all that is wrong in the call."""
+
 NOWHERE = Slot(-1, 0)
 """Where no operation puts anything."""
 
@@ -303,8 +306,18 @@ def _words(shown: Shown) -> str:
     return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
 
 
+def _sure(one: _Local) -> bool:
+    """True if next to nothing of what a mistake alone makes wrong is left."""
+    return one.shown[0] <= SURE
+
+
 def _alone(one: _Local, whole: Search) -> Shown:
-    """The change that explains one mistake, by all that is wrong in the call."""
-    if one.shown[0] > EXPLAINED or one.changes is None:
+    """The change that explains one mistake, by all that is wrong in the call: there, in all that
+    its line makes, as in a loop, or in all operations of its name.
+    """
+    if not _sure(one) or one.changes is None:
         return NOTHING
-    return whole.changed(one.changes)[0] / whole.error, *one.shown[1:]
+    left, _ = whole.best_of(
+        (*one.shown[1:], partial(whole.changed, changes)) for changes in whole.alike(one.changes)
+    )
+    return left

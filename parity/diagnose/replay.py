@@ -43,6 +43,8 @@ class Operation:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    line: tuple[str, int] = ("", 0)
+    """File and number of the user's line that makes it."""
 
     @functools.cached_property
     def _positional(self) -> tuple[str, ...]:

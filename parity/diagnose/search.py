@@ -155,6 +155,17 @@ class Search:
             for trial in trials:
                 yield trial.cause, trial.text, partial(self.changed, trial.changes)
 
+    def alike(self, changes: Mapping[int, Change]) -> Iterator[Mapping[int, Change]]:
+        """The changes, and one in all that its line makes, and in all operations of its name."""
+        yield changes
+        if len(changes) == 1:
+            ((place, change),) = changes.items()
+            operations = [step.operation for step in self._tape.steps]
+            named = [one for one in operations if one.name == operations[place].name]
+            for same in ([x for x in named if x.line == operations[place].line], named):
+                if len(same) > 1:
+                    yield dict.fromkeys((one.place for one in same), change)
+
     def changed(self, changes: Mapping[int, Change]) -> Errors:
         """Errors with operations changed."""
         self._last = changes

@@ -1,8 +1,10 @@
 """One run of a call, kept operation by operation, so that a change costs what depends on it."""
 
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from parity.diagnose.replay import Change, Operation, named
 from parity.force.torch import Mode
+from parity.lines.source import of_library
 from parity.lines.torch_operations import Watched
 
 
@@ -81,13 +84,16 @@ class Tape(Mode):
     ) -> Any:
         kwargs = kwargs or {}
         if self._watched is not None:
-            self._watched.active = self.active
+            self._watched.active = False
         if not self.active:
             return func(*args, **kwargs)
         given = _tensors((args, kwargs))
         for tensor in given:
             self._look(tensor)
-        operation = Operation(len(self.steps), named(func), func, tuple(args), kwargs)
+        if self._watched is not None:
+            self._watched.active = True
+        line = _line(sys._getframe(1))
+        operation = Operation(len(self.steps), named(func), func, tuple(args), kwargs, line)
         begin, before = self._parts(), [_version(tensor) for tensor in given]
         result = func(*args, **kwargs)
         now = zip(given, before, strict=True)
@@ -204,6 +210,13 @@ def _same(own: Any, new: Any) -> bool:
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+def _line(frame: FrameType | None) -> tuple[str, int]:
+    """The user's deepest line on a stack."""
+    while frame is not None and of_library(frame.f_code.co_filename):
+        frame = frame.f_back
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def _version(tensor: torch.Tensor) -> int:
