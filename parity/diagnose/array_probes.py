@@ -11,6 +11,9 @@ from parity.core.arrays import Array
 Shown = tuple[float, str, str]
 """The part of the error that is left, the cause, what was changed."""
 
+ROWS = 8
+"""From so many rows on, one offset for each column says something about all of them."""
+
 NOTHING: Shown = (float("inf"), "", "")
 
 
@@ -60,3 +63,6 @@ def _line(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
     factor, offset = np.polyfit(ref.reshape(-1), port.astype(np.float64).reshape(-1), 1)
     text = f"a factor {factor:.6g} and an offset {offset:.3g}"
     yield "scale_or_offset", text, factor * ref + offset
+    if ref.ndim > 1 and ref.size >= ROWS * ref.shape[-1]:
+        offsets = (port - ref).reshape(-1, ref.shape[-1]).mean(0)
+        yield "scale_or_offset", "an offset of its own for each channel", ref + offsets

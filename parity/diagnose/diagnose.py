@@ -25,7 +25,7 @@ from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
 from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
-from parity.diagnose.tape import Slot, Tape
+from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.torch import to_array
 from parity.judge.faults import Found
@@ -160,7 +160,10 @@ class _Investigation:
         best, changes, keys, place = NOTHING, None, list[Key](), ""
         for mistake in parted.mistakes:
             targets = self._mended(mistake, kept)
-            search = Search(self._attempts, targets, self._roundoff(), mistake.parting.near)
+            parting = mistake.parting
+            search = Search(
+                self._attempts, targets, self._roundoff(), parting.near, parting.factors
+            )
             if not np.isfinite(search.error) or search.error == 0.0:
                 continue
             keys += [one.key for one in targets if one.key is not None and one.wrong]
@@ -297,9 +300,6 @@ class _Investigation:
 
 SURE = 0.01
 """A change that leaves more is believed only if none explains all that is wrong in the call."""
-
-NOWHERE = Slot(-1, 0)
-"""Where no operation puts anything."""
 
 
 def _words(shown: Shown) -> str:

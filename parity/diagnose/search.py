@@ -16,8 +16,9 @@ from parity.diagnose import array_probes, order_probes, padding_probes, value_pr
 from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.causes import EXPLAINED
 from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Change, Changed, Key, Replayer
-from parity.diagnose.tape import Departed, Slot, Tape
+from parity.diagnose.replay import Change, Changed, Key, Operation, Replayer
+from parity.diagnose.tape import NOWHERE, Departed, Slot, Tape
+from parity.lines.values import ENDLESS
 
 MOST = 60
 """How many runs of a call the changes of it may take."""
@@ -59,7 +60,17 @@ class Target:
             return float("inf")
         if array.dtype.kind not in "fcV":
             return 0.0
-        return distance(np.ascontiguousarray(array), self.port)[1]
+        return distance(np.ascontiguousarray(self.limited(array)), self.limited(self.port))[1]
+
+    def limited(self, array: Array) -> Array:
+        """The array without the huge numbers of masks, if it is one inside the call."""
+        return array if self.key is not None else np.clip(array, -self._most, self._most)
+
+    @cached_property
+    def _most(self) -> float:
+        """A little more than the largest number of both: what a mask puts in is none."""
+        sizes = np.abs(np.concatenate([self.ref.reshape(-1), self.port.reshape(-1)]))
+        return 2 * float(sizes[sizes < ENDLESS].max(initial=0.0))
 
 
 @dataclass
@@ -98,9 +109,11 @@ class Search:
         targets: Sequence[Target],
         roundoff: float,
         near: Collection[int] | None = None,
+        factors: Sequence[tuple[int, float]] = (),
     ) -> None:
         self._attempts, self._targets, self._tape = attempts, targets, attempts.tape
         self.error = _length(one.error for one in targets)
+        self._factors = factors
         self._enough = 20 * roundoff / self.error if self.error else 0.0
         self._steps = [
             step
@@ -122,7 +135,7 @@ class Search:
             best = min(best, self._variance(), key=lambda shown: shown[0])
         if best[0] > EXPLAINED:
             first = self._targets[0]
-            best = min(best, array_probes.best(first.ref, first.port))
+            best = min(best, array_probes.best(first.limited(first.ref), first.limited(first.port)))
         return best if best[0] <= EXPLAINED else min(best, careless)
 
     def best_of(self, ways: Iterable[Way]) -> tuple[Shown, Shown]:
@@ -145,6 +158,12 @@ class Search:
         return best, careless
 
     def _changes(self) -> Iterator[Way]:
+        for number, factor in self._factors:
+            place = self._tape.numbers.get(number, NOWHERE).place
+            if place >= 0 and factor != 1.0:
+                text = f"a factor {factor:.6g} on {self._tape.steps[place].operation.name}"
+                change = {place: partial(_times, factor=factor)}
+                yield "scale_or_offset", text, partial(self.changed, change)
         operations = [step.operation for step in self._steps]
         for probe in PROBES:
             try:
@@ -211,6 +230,10 @@ class Search:
                 )
                 return found[0], "norm_variance", text
         return NOTHING
+
+
+def _times(operation: Operation, factor: float) -> Any:
+    return operation.result() * factor
 
 
 def _length(errors: Iterable[float]) -> float:

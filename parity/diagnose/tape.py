@@ -29,6 +29,10 @@ class Slot:
     tensor: int
 
 
+NOWHERE = Slot(-1, 0)
+"""Where no operation puts anything."""
+
+
 @dataclass(frozen=True)
 class Step:
     """An operation that was made: what it was given, what it returned or wrote to, and where in

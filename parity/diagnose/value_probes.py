@@ -325,6 +325,8 @@ def matmul_precision(op: Operation) -> Ways:
     """Operands of products rounded to bfloat16 or TF32."""
     for name, bits in (("bfloat16", 8), ("TF32", 11)):
         yield "matmul_precision", f"operands rounded to {name}", partial(_rounded, bits=bits)
+    text = "operands and result rounded to bfloat16"
+    yield "matmul_precision", text, lambda op: _low(_rounded(op, 8), 8)
 
 
 def _rounded(op: Operation, bits: int) -> Any:

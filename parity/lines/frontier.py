@@ -34,12 +34,14 @@ class Pair:
 class Parting:
     """Where the programs part, on each side the likeliest first.
 
-    `near` are the places of the reference's operations that the port may do otherwise.
+    `near` are the places of the reference's operations that the port may do otherwise, `factors`
+    the numbers of its values that the port has so many times as large, where that begins.
     """
 
     ref: tuple[Found, ...]
     port: tuple[Found, ...]
     near: frozenset[int]
+    factors: tuple[tuple[int, float], ...]
 
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
@@ -61,6 +63,7 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
         own.near(),
+        tuple((number, twin.factor) for number, twins in own.odd() for twin in twins),
     )
 
 
