@@ -5,7 +5,7 @@ and `unknown` for anything else: no guess is made by name.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 from typing import Any
@@ -30,7 +30,7 @@ from parity.diagnose.without_replay import by_kind, by_repetition, suspected
 from parity.force.torch import to_array
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
-from parity.lines.lines import Aligned, Parted, lines_of
+from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
 from parity.lines.partings import Mistake
 from parity.lines.torch_operations import Watched
 
@@ -45,7 +45,7 @@ class Kept:
     @property
     def lines(self) -> tuple[Lines, ...]:
         """The lines of each mistake."""
-        return tuple(one.lines for one in self.aligned.parted)
+        return tuple(one.lines for one in self.aligned.parted())
 
 
 @dataclass(frozen=True)
@@ -94,12 +94,21 @@ def one_finding(diagnosis: Diagnosis, kept: Kept | None) -> Finding:
 
 @dataclass(frozen=True)
 class _Local:
-    """What was found for one mistake: the change that leaves least of it, and the finding."""
+    """What was found for one mistake: the change that leaves least of what is wrong by it alone,
+    the results that are, and where in an array.
+    """
 
-    shown: Shown
-    changes: Mapping[int, Change] | None
-    finding: Finding
-    near: frozenset[int]
+    mistake: Mistake
+    lines: Lines
+    shown: Shown = NOTHING
+    changes: Mapping[int, Change] | None = None
+    keys: tuple[Key, ...] = ()
+    place: str = ""
+
+    @property
+    def sure(self) -> bool:
+        """True if next to nothing is left."""
+        return self.shown[0] <= SURE
 
 
 class _Investigation:
@@ -125,23 +134,24 @@ class _Investigation:
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
         shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole)))
-        several: list[_Local] = []
+        several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
-            several = [self._local(one, self._kept) for one in self._kept.aligned.parted]
-            shown = min((_alone(one, whole) for one in several), key=lambda one: one[0])
-            if shown[0] > EXPLAINED and len(several) > 1 and all(map(_sure, several)):
-                return [one.finding for one in several]
+            several = self._several(self._kept)
+            groups = self._grouped(several, self._kept)
+            shown = min((_alone(x, whole) for x in several), key=lambda x: x[0], default=NOTHING)
+            if shown[0] > whole.enough and len(groups) > 1 and all(x.sure for x, _ in groups):
+                return [finding for _, finding in groups]
         if shown[0] > EXPLAINED:
-            near = {place for one in several for place in one.near} or None
+            near = {place for one in several for place in one.mistake.parting.near} or None
             shown = Search(self._attempts, targets, self._roundoff(), near).best()
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
-        if len(several) > 1 or any(one.shown[0] <= EXPLAINED for one in several):
-            return [one.finding for one in several]
+        if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):
+            return [finding for _, finding in groups]
         if untried := [line for line in self._suspected if line not in self._tried]:
             texts = "; ".join(line.text for line in untried[:3])
             return [self._one(untried[0].cause, f"{texts}; {place}")]
-        return [self._one(self._fallback, f"{place}; {self._nothing(several)}")]
+        return [self._one(self._fallback, f"{place}; {self._nothing(bool(several))}")]
 
     @property
     def _fallback(self) -> str:
@@ -151,35 +161,53 @@ class _Investigation:
     def _one(self, cause: str, evidence: str) -> Finding:
         return one_finding(Diagnosis(cause, evidence, HINTS[cause]), self._kept)
 
-    def _nothing(self, several: Sequence[_Local]) -> str:
-        first = "compare the lines: " if several and several[0].finding.lines != Lines() else ""
+    def _nothing(self, lines: bool) -> str:
+        first = "compare the lines: " if lines else ""
         return f"{first}no change of the reference explains it {self._attempts.words()}"
 
-    def _local(self, parted: Parted, kept: Kept) -> _Local:
-        """The change of operations between the lines that explains best what parts there."""
-        best, changes, keys, place = NOTHING, None, list[Key](), ""
-        for mistake in parted.mistakes:
-            targets = self._mended(mistake, kept)
-            parting = mistake.parting
-            search = Search(
-                self._attempts, targets, self._roundoff(), parting.near, parting.factors
-            )
-            if not np.isfinite(search.error) or search.error == 0.0:
-                continue
-            keys += [one.key for one in targets if one.key is not None and one.wrong]
-            shown = search.best() if best[0] > EXPLAINED else NOTHING
-            if shown[0] < best[0]:
-                best, changes = shown, search.changes
-            if not place:
-                place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
-        if best[0] <= EXPLAINED:
-            diagnosis = Diagnosis(best[1], f"{_words(best)}, {place}", HINTS[best[1]])
-        else:
-            cause, text = self._fallback, "compare the lines: no change of what stands there"
-            text = f"{place}; {text} explains it {self._attempts.words()}"
-            diagnosis = Diagnosis(cause, text, HINTS[cause])
-        near = frozenset().union(*(mistake.parting.near for mistake in parted.mistakes))
-        return _Local(best, changes, Finding(diagnosis, parted.lines, tuple(keys)), near)
+    def _several(self, kept: Kept) -> list[_Local]:
+        """The change of operations between the lines that explains each mistake best; one in a
+        line that was explained before is not looked into.
+        """
+        found: list[_Local] = []
+        for mistake in kept.aligned.mistakes:
+            lines = lines_at(mistake)
+            again = (one for one in found if one.sure and same_line(one.lines, lines, both=True))
+            known = next(again, None)
+            own = replace(known, mistake=mistake) if known else self._local(mistake, lines, kept)
+            found.append(own)
+        return found
+
+    def _local(self, mistake: Mistake, lines: Lines, kept: Kept) -> _Local:
+        targets, parting = self._mended(mistake, kept), mistake.parting
+        search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
+        if not np.isfinite(search.error) or search.error == 0.0:
+            return _Local(mistake, lines)
+        keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
+        place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
+        return _Local(mistake, lines, search.best(), search.changes, keys, place)
+
+    def _grouped(self, several: Sequence[_Local], kept: Kept) -> list[tuple[_Local, Finding]]:
+        """The best explained of the mistakes that are one, by their lines and causes."""
+        by_mistake = {id(one.mistake): one for one in several}
+
+        def differ(parted: Parted, mistake: Mistake) -> bool:
+            own = by_mistake[id(mistake)]
+            sure = [one for x in parted.mistakes if (one := by_mistake[id(x)]).sure]
+            return bool(sure) != own.sure or (own.sure and sure[0].shown[1] != own.shown[1])
+
+        found = []
+        for parted in kept.aligned.parted(differ) if several else ():
+            ones = [by_mistake[id(mistake)] for mistake in parted.mistakes]
+            best = min(ones, key=lambda one: one.shown[0])
+            cause, text = best.shown[1], _words(best.shown)
+            if best.shown[0] > EXPLAINED:
+                cause, text = self._fallback, self._nothing(True)
+            evidence = "; ".join(filter(None, (text, best.place)))
+            diagnosis = Diagnosis(cause, evidence, HINTS[cause])
+            keys = tuple(key for one in ones for key in one.keys)
+            found.append((best, Finding(diagnosis, parted.lines, keys)))
+        return found
 
     def _leaving(self, kept: Kept) -> list[Target]:
         """All arrays that leave the call, those first that the port has wrong."""
@@ -306,16 +334,11 @@ def _words(shown: Shown) -> str:
     return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
 
 
-def _sure(one: _Local) -> bool:
-    """True if next to nothing of what a mistake alone makes wrong is left."""
-    return one.shown[0] <= SURE
-
-
 def _alone(one: _Local, whole: Search) -> Shown:
     """The change that explains one mistake, by all that is wrong in the call: there, in all that
     its line makes, as in a loop, or in all operations of its name.
     """
-    if not _sure(one) or one.changes is None:
+    if not one.sure or one.changes is None:
         return NOTHING
     left, _ = whole.best_of(
         (*one.shown[1:], partial(whole.changed, changes)) for changes in whole.alike(one.changes)

@@ -114,7 +114,7 @@ class Search:
         self._attempts, self._targets, self._tape = attempts, targets, attempts.tape
         self.error = _length(one.error for one in targets)
         self._factors = factors
-        self._enough = 20 * roundoff / self.error if self.error else 0.0
+        self.enough = 20 * roundoff / self.error if self.error else 0.0
         self._steps = [
             step
             for step in self._tape.steps
@@ -142,7 +142,7 @@ class Search:
         """The best way by all arrays, and by those alone that the port has wrong."""
         best = careless = NOTHING
         for cause, text, run in ways:
-            if best[0] <= min(self._enough, EXPLAINED) and cause != best[1]:
+            if best[0] <= min(self.enough, EXPLAINED) and cause != best[1]:
                 break  # of one cause the value that explains most counts, not the first
             if self._attempts.over():
                 self._attempts.untried += 1

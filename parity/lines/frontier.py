@@ -63,8 +63,16 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
         own.near(),
-        tuple((number, twin.factor) for number, twins in own.odd() for twin in twins),
+        tuple(_factors(own, values)),
     )
+
+
+def _factors(own: "Walk", values: Values) -> Iterator[tuple[int, float]]:
+    """How many times as large the port has what is odd."""
+    for number, _ in own.odd():
+        twin = values.of_reference(number)
+        if twin is not None and twin.in_order and twin.factor != 1.0:
+            yield number, twin.factor
 
 
 def _related(values: Values, ref: int, port: int) -> list[Twin]:
@@ -231,10 +239,10 @@ class Walk:
 
     def odd(self) -> Iterator[tuple[int, list[Twin]]]:
         """Values that are odd from there on, before the frontier, with their counterparts."""
-        for operation in self.frontier:
+        for operation in (*self.frontier, *self.region):
             for number in self.given(operation):
                 twin = self._twin(number)
-                if twin is not None and not twin.plain:
+                if twin is not None and not twin.plain and self.stops(number):
                     for _, _, at, alike in self._origins(number, twin, self._twins):
                         yield at, alike
 

@@ -1,7 +1,7 @@
 """The source lines of a call at fault: where the port's code and the reference's part."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from parity.core.calls import LeafMatch, Match
@@ -31,36 +31,48 @@ class Parted:
         return Parted(self.lines.joined(more.lines), (*self.mistakes, *more.mistakes))
 
 
+Differ = Callable[[Parted, Mistake], bool]
+"""True if a mistake has another cause than those before it, however near it is."""
+
+
 @dataclass(frozen=True)
 class Aligned:
-    """One run of a call on each side: what leaves it by key, and where the two part."""
+    """One run of a call on each side: what leaves it by key, and the mistakes in it.
+
+    `site` is where the call is made, if its own lines are few. What parts again is no mistake of
+    its own, but rounding, if they are not `apart`.
+    """
 
     ref: Traced
     port: Traced
     leaves: Mapping[Key, LeafMatch]
-    parted: tuple[Parted, ...]
+    mistakes: tuple[Mistake, ...]
+    apart: bool
+    site: Lines = field(default_factory=Lines)
+
+    def parted(self, differ: Differ = lambda one, other: False) -> tuple[Parted, ...]:
+        """The lines of each mistake."""
+        found = distinct(self.mistakes, differ) or (Parted(Lines(), ()),)
+        first, *more = found if self.apart else (reduce(Parted.joined, found),)
+        return replace(first, lines=first.lines.joined(self.site)), *more
 
 
 def lines_of(scene: Scene, order: int, around: Around) -> Aligned:
-    """The lines at which the local code of the reference's call with this order parts from the
-    port's, of each mistake in it.
-
-    Where those of the first are few, the lines that make the call are the last of them.
-    """
+    """The mistakes in the local code of the reference's call with this order, by their lines."""
     match = scene.match(order)
     while match.ref.tapped:  # what a tap shows is the work of the call around it
         match = scene.match(match.parent)
     port = trace_port(scene, match)
     ref = trace_reference(scene, match, port.opened, around)
-    leaves = dict(_leaves(scene, match))
-    first, *more = _parted(ref, port, leaves, r_limit(match.ref.kind).fail)
-    if min(len(first.lines.port), len(first.lines.reference)) < ENOUGH and match.parent != -1:
-        outer = scene.match(match.parent)
-        own, name = match.ref.order, f"call of {match.ref.kind}"
-        site = _site(trace_port(scene, outer, run=False), own, name)
-        other = _site(trace_reference(scene, outer), own, name)
-        first = first.joined(Parted(Lines(site, other), ()))
-    return Aligned(ref, port, leaves, (first, *more))
+    found = _aligned(ref, port, dict(_leaves(scene, match)), r_limit(match.ref.kind).fail)
+    first = found.parted()[0].lines
+    if min(len(first.port), len(first.reference)) >= ENOUGH or match.parent == -1:
+        return found
+    outer = scene.match(match.parent)
+    own, name = match.ref.order, f"call of {match.ref.kind}"
+    site = _site(trace_port(scene, outer, run=False), own, name)
+    other = _site(trace_reference(scene, outer), own, name)
+    return replace(found, site=Lines(site, other))
 
 
 ENOUGH = 3
@@ -72,9 +84,7 @@ def _site(traced: Traced, order: int, name: str) -> tuple[SourceLine, ...]:
     return source_lines([(frames, name)])
 
 
-def _parted(
-    ref: Traced, port: Traced, leaves: Mapping[Key, LeafMatch], limit: float
-) -> tuple[Parted, ...]:
+def _aligned(ref: Traced, port: Traced, leaves: Mapping[Key, LeafMatch], limit: float) -> Aligned:
     pairs = {
         key: Pair(ref.results[key], port.results[key])
         for key in leaves
@@ -85,27 +95,33 @@ def _parted(
         return [pair for key, pair in pairs.items() if not _same(values, pair, leaves[key])]
 
     for factor in FACTORS:
-        found = distinct(partings(ref.program, port.program, factor, wrong))
-        if found:  # below the limit on R what parts again may be rounding: no mistake of its own
-            return found if factor >= limit else (reduce(Parted.joined, found),)
-    return (Parted(Lines(), ()),)
+        found = partings(ref.program, port.program, factor, wrong)
+        if found:
+            return Aligned(ref, port, leaves, tuple(found), factor >= limit)
+    return Aligned(ref, port, leaves, (), False)
 
 
-def distinct(found: Sequence[Mistake]) -> tuple[Parted, ...]:
+def lines_at(mistake: Mistake) -> Lines:
+    """The lines of both sides, the likeliest first."""
+    return Lines(source_lines(mistake.parting.port), source_lines(mistake.parting.ref))
+
+
+def distinct(
+    found: Sequence[Mistake], differ: Differ = lambda one, other: False
+) -> tuple[Parted, ...]:
     """The lines of each mistake, without those that a later one has for its own.
 
     Partings beside each other in the source are one, and so are those of one line, as in a loop.
     """
     kept: list[Parted] = []
     for mistake in found:
-        ref, port = source_lines(mistake.parting.ref), source_lines(mistake.parting.port)
-        own, all_ = Lines(port, ref), [other.lines for other in kept]
+        own, all_ = lines_at(mistake), [other.lines for other in kept]
         one = Parted(own, (mistake,))
-        again = [at for at, other in enumerate(all_) if _same_line(own, other)]
-        if again:
-            kept[again[0]] = kept[again[0]].joined(one)
-        elif kept and (_places([own]) <= _places(all_) or _beside(all_[-1].port, port)):
-            kept[-1] = kept[-1].joined(one)
+        again = [at for at, other in enumerate(all_) if same_line(own, other)]
+        near = kept and (_places([own]) <= _places(all_) or _beside(all_[-1].port, own.port))
+        at = again[0] if again else len(kept) - 1
+        if (again or near) and not differ(kept[at], mistake):
+            kept[at] = kept[at].joined(one)
         else:
             kept.append(one)
     after = [_places([one.lines for one in kept[at + 1 :]]) for at in range(len(kept))]
@@ -115,10 +131,11 @@ def distinct(found: Sequence[Mistake]) -> tuple[Parted, ...]:
     )
 
 
-def _same_line(one: Lines, other: Lines) -> bool:
-    """True if the likeliest line of a side is the same."""
+def same_line(one: Lines, other: Lines, *, both: bool = False) -> bool:
+    """True if the likeliest line of a side is the same, or of both."""
     sides = (one.port, other.port), (one.reference, other.reference)
-    return any(x and y and x[0].place == y[0].place for x, y in sides)
+    same = [bool(x and y) and x[0].place == y[0].place for x, y in sides]
+    return all(same) if both else any(same)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:

@@ -12,7 +12,7 @@ from parity.lines.frontier import Pair, Parting, Walk, parting, walks
 from parity.lines.operations import Program
 from parity.lines.values import Likeness, Twin, Values, usual
 
-ROUNDS = 6
+ROUNDS = 12
 """How many times a value is put in."""
 
 ALIKE = 0.5

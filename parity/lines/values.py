@@ -89,23 +89,39 @@ class Values:
 
     def of_port(self, number: int) -> Twin | None:
         """The reference's value that one of the port's is."""
-        size = self._port.values[number].array.size
-        return _best(self._pair(ref, number, ref) for ref in self._sizes[True][size])
+        return self._free(_best(self._refs(number)), self._refs(number), self._ports)
 
     def of_reference(self, number: int) -> Twin | None:
         """The port's value that one of the reference's is."""
-        size = self.ref.values[number].array.size
-        return _best(self._pair(number, port, port) for port in self._sizes[False][size])
+        return self._free(_best(self._ports(number)), self._ports(number), self._refs)
 
     def all_of_port(self, number: int) -> list[Twin]:
         """All of the reference's values that one of the port's is."""
-        size = self._port.values[number].array.size
-        return [x for ref in self._sizes[True][size] if (x := self._pair(ref, number, ref))]
+        return list(filter(None, self._refs(number)))
 
     def all_of_reference(self, number: int) -> list[Twin]:
         """All of the port's values that one of the reference's is."""
+        return list(filter(None, self._ports(number)))
+
+    def _refs(self, number: int) -> Iterator[Twin | None]:
+        size = self._port.values[number].array.size
+        return (self._pair(ref, number, ref) for ref in self._sizes[True][size])
+
+    def _ports(self, number: int) -> Iterator[Twin | None]:
         size = self.ref.values[number].array.size
-        return [x for port in self._sizes[False][size] if (x := self._pair(number, port, port))]
+        return (self._pair(number, port, port) for port in self._sizes[False][size])
+
+    @staticmethod
+    def _free(
+        best: Twin | None,
+        found: Iterator[Twin | None],
+        back: Callable[[int], Iterator[Twin | None]],
+    ) -> Twin | None:
+        """The best, but of those that are multiples one that is not another value as it is."""
+        if best is None or best.factor == 1.0:
+            return best
+        free = (x for x in found if x and not any(y and y.plain for y in back(x.number)))
+        return _best(free) or best
 
     def pair(self, ref: int, port: int) -> Twin | None:
         """The port's value as the twin of the reference's, if it is that."""
