@@ -1,5 +1,6 @@
 """Records of source lines: where in the code of both sides two programs part."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 MOST = 5
@@ -40,6 +41,11 @@ class Lines:
     def joined(self, more: "Lines") -> "Lines":
         """The lines of both, those of `more` last, each place once."""
         return Lines(_joined(self.port, more.port), _joined(self.reference, more.reference))
+
+    def without(self, places: Collection[str]) -> "Lines":
+        """The lines of each side that are at none of these places; all, if none is left."""
+        sides = (self.port, self.reference)
+        return Lines(*(tuple(x for x in own if x.place not in places) or own for own in sides))
 
 
 def _joined(one: tuple[SourceLine, ...], more: tuple[SourceLine, ...]) -> tuple[SourceLine, ...]:

@@ -11,6 +11,12 @@ from parity.core.arrays import Array
 Shown = tuple[float, str, str]
 """The part of the error that is left, the cause, what was changed."""
 
+ROWS = 8
+"""From so many rows on, one offset for each column says something about all of them."""
+
+SAME = 1e-4
+"""Values so near to each other, by size, are the same: those of one distribution are farther."""
+
 NOTHING: Shown = (float("inf"), "", "")
 
 
@@ -21,7 +27,15 @@ def best(ref: Array, port: Array) -> Shown:
     error = float(np.linalg.norm(port.astype(np.float64) - ref))
     if not np.isfinite(error) or error == 0.0:
         return NOTHING
-    ways = itertools.chain(_order(ref), _rounded(ref, port), _limits(ref, port), _line(ref, port))
+    ways = itertools.chain(
+        *(
+            _order(ref),
+            _rounded(ref, port),
+            _limits(ref, port),
+            _line(ref, port),
+            _entries(ref, port),
+        )
+    )
     found = [
         (float(np.linalg.norm(port.astype(np.float64) - changed)) / error, cause, text)
         for cause, text, changed in ways
@@ -37,6 +51,14 @@ def _order(ref: Array) -> Iterator[tuple[str, str, Array]]:
         if ref.shape[a] == ref.shape[b]:
             yield "reshape_order", f"axes {a} and {b} exchanged", np.swapaxes(ref, a, b)
             yield "reshape_order", f"axes {a} and {b} in opposite order", np.flip(ref, (a, b))
+
+
+def _entries(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
+    changed: Array = np.empty(ref.size)
+    changed[np.argsort(port, axis=None)] = np.sort(ref, axis=None)
+    changed = changed.reshape(ref.shape)
+    if float(np.linalg.norm(port - changed)) <= SAME * float(np.linalg.norm(port)):
+        yield "reshape_order", "another order of the same values", changed
 
 
 def _rounded(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
@@ -60,3 +82,6 @@ def _line(ref: Array, port: Array) -> Iterator[tuple[str, str, Array]]:
     factor, offset = np.polyfit(ref.reshape(-1), port.astype(np.float64).reshape(-1), 1)
     text = f"a factor {factor:.6g} and an offset {offset:.3g}"
     yield "scale_or_offset", text, factor * ref + offset
+    if ref.ndim > 1 and ref.size >= ROWS * ref.shape[-1]:
+        offsets = (port - ref).reshape(-1, ref.shape[-1]).mean(0)
+        yield "scale_or_offset", "an offset of its own for each channel", ref + offsets

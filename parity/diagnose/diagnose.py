@@ -1,111 +1,272 @@
-"""The cause of a fault: the change of the reference that makes it do what the port does.
+"""The cause of each mistake in a call: the change of the reference that does what the port does.
 
 Evidence is what was measured. Where nothing explains the error, the cause is `glue` for a container
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Callable, Collection, Iterator
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import chain
 from typing import Any
 
 import numpy as np
+import torch
 
-from parity.core.arrays import Array
-from parity.core.calls import Match
-from parity.core.metrics import distance, unit_roundoff
+from parity.core.arrays import Array, comparable
+from parity.core.calls import LeafMatch, Match
+from parity.core.lines import Lines
+from parity.core.metrics import unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
-
-# all files of probes, those that are believed first at the front
-from parity.diagnose import array_probes, order_probes, padding_probes, value_probes  # noqa: F401
 from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
-from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Changed, Replayer, Result, port_values
+from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
+from parity.diagnose.search import Attempts, Search, Target, Way
+from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, suspected
+from parity.force.torch import to_array
 from parity.judge.faults import Found
+from parity.lines.call import Scene, placed
+from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
+from parity.lines.partings import Mistake
+from parity.lines.torch_operations import Watched
 
 
-def diagnose(found: Found, record: CaseRecord) -> Diagnosis:
-    """The cause of a fault of a reference that runs, and the evidence for it."""
+@dataclass(frozen=True)
+class Kept:
+    """One run of a call on each side: where they part, and the reference's operations."""
+
+    aligned: Aligned
+    tape: Tape
+
+    @property
+    def lines(self) -> tuple[Lines, ...]:
+        """The lines of each mistake."""
+        return tuple(one.lines for one in self.aligned.parted())
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake in a call: its cause, its lines, and which of the arrays that leave the call it
+    makes wrong, none if that is all that are.
+    """
+
+    diagnosis: Diagnosis
+    lines: Lines | None = None
+    keys: tuple[Key, ...] = ()
+
+
+def keep(order: int, record: CaseRecord) -> Kept:
+    """The reference's call with this `order`, and the port's, run operation by operation."""
+    tapes: list[Tape] = []
+
+    def around(watched: Watched) -> Tape:
+        tapes.append(Tape(watched))
+        return tapes[0]
+
+    calls = record.calls, record.port_calls
+    scene = Scene(record.matches, calls, record.sides, record.store)
+    return Kept(lines_of(scene, order, around), tapes[0])
+
+
+def diagnose(found: Found, record: CaseRecord, kept: Kept | None = None) -> Sequence[Finding]:
+    """The cause of each mistake in a call of a reference that runs, and the evidence for it.
+
+    Without what is `kept` of it, of all that is wrong together.
+    """
     matches = {match.ref.order: match for match in record.matches}
     match = owner = matches[found.row.order]
     while owner.ref.tapped:  # what a tap shows is the work of the call around it
         owner = matches[owner.parent]
     shown = next(chain(by_kind(found, match), by_repetition(owner, record)), None)
-    cause, evidence = shown or _Investigation(found, owner, record).result()
-    return Diagnosis(cause, evidence, HINTS[cause])
+    if shown is not None:
+        return [one_finding(Diagnosis(*shown, HINTS[shown[0]]), kept)]
+    return _Investigation(found, owner, record, kept).findings()
+
+
+def one_finding(diagnosis: Diagnosis, kept: Kept | None) -> Finding:
+    """One cause that all lines are of."""
+    return Finding(diagnosis, reduce(Lines.joined, kept.lines) if kept is not None else None)
+
+
+@dataclass(frozen=True)
+class _Local:
+    """What was found for one mistake: the change that leaves least of what is wrong by it alone,
+    the results that are, and where in an array.
+    """
+
+    mistake: Mistake
+    lines: Lines
+    shown: Shown = NOTHING
+    changes: Mapping[int, Change] | None = None
+    keys: tuple[Key, ...] = ()
+    place: str = ""
+
+    @property
+    def sure(self) -> bool:
+        """True if next to nothing is left."""
+        return self.shown[0] <= SURE
 
 
 class _Investigation:
-    """Tries one change of the reference's call `match` after another.
+    """Looks for the cause of each mistake in the reference's call `match`.
 
     That is the call at fault, or the one in whose code the tap at fault is.
     """
 
-    def __init__(self, found: Found, match: Match, record: CaseRecord) -> None:
-        self._found, self._match, self._record = found, match, record
-        self._replayer = Replayer(record, match)
-        self._targets = dict(self._wrong(found.row.order))
-        self._lines = suspected(match, record)
-        self._tried_lines: list[Weight] = []
-        self._tried = 0
-        self._broken: list[str] = []
+    def __init__(self, found: Found, match: Match, record: CaseRecord, kept: Kept | None) -> None:
+        self._found, self._match, self._record, self._kept = found, match, record, kept
+        self._wrong = dict(self._arrays(found.row.order))
+        self._suspected = suspected(match, record)
+        self._tried: list[Weight] = []
+        tape, opened = (kept.tape, bool(kept.aligned.port.opened)) if kept else (Tape(), False)
+        self._attempts = Attempts(Replayer(record, match), tape, opened)
 
-    def result(self) -> tuple[str, str]:
-        """The cause and its evidence."""
+    def findings(self) -> Sequence[Finding]:
+        """The causes and their evidence: one, if one change accounts for the whole error."""
+        if not self._wrong:
+            return [self._one(self._fallback, "no output could be compared")]
+        targets = self._leaving(self._kept) if self._kept else self._from_run()
+        whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
+        if not np.isfinite(whole.error) or whole.error == 0.0:
+            return [self._one(self._fallback, place)]
+        shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole)))
+        several, groups = list[_Local](), list[tuple[_Local, Finding]]()
+        if shown[0] > EXPLAINED and self._kept is not None:
+            several = self._several(self._kept)
+            groups = self._grouped(several, self._kept)
+            shown = min((_alone(x, whole) for x in several), key=lambda x: x[0], default=NOTHING)
+            if shown[0] > whole.enough and len(groups) > 1 and all(x.sure for x, _ in groups):
+                return [finding for _, finding in groups]
+        if shown[0] > EXPLAINED:
+            near = {place for one in several for place in one.mistake.parting.near} or None
+            shown = Search(self._attempts, targets, self._roundoff(), near).best()
+        if shown[0] <= EXPLAINED:
+            return [self._one(shown[1], f"{_words(shown)}, {place}")]
+        if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):
+            return [finding for _, finding in groups]
+        if untried := [line for line in self._suspected if line not in self._tried]:
+            texts = "; ".join(line.text for line in untried[:3])
+            return [self._one(untried[0].cause, f"{texts}; {place}")]
+        return [self._one(self._fallback, f"{place}; {self._nothing(bool(several))}")]
+
+    @property
+    def _fallback(self) -> str:
         container = any(m.parent == self._match.ref.order for m in self._record.matches)
-        fallback = "glue" if container else "unknown"
-        if not self._targets:
-            return fallback, "no output could be compared"
-        place, error = self._place(), self._error(self._plain)
-        if not np.isfinite(error) or error == 0.0:
-            return fallback, place
-        left, cause, text = self._best(error)
-        if left <= EXPLAINED:
-            return cause, f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
-        untried = [line for line in self._lines if line not in self._tried_lines]
-        if untried:
-            return untried[0].cause, f"{'; '.join(line.text for line in untried[:3])}; {place}"
-        broken = f"; broken probes: {', '.join(self._broken)}" if self._broken else ""
-        text = f"none of {self._tried} changes of the reference explains it{broken}"
-        return fallback, f"{place}; {text}"
+        return "glue" if container else "unknown"
 
-    def _best(self, error: float) -> Shown:
-        """The change that leaves least of the error."""
-        best, careless = self._best_run(error)
-        if best[0] > EXPLAINED:
-            best = min(best, self._variance(error), key=lambda shown: shown[0])
-        if best[0] > EXPLAINED:
-            key, port = next(iter(self._targets.items()))
-            if key in self._plain:
-                best = min(best, array_probes.best(self._plain[key], port))
-        return best if best[0] <= EXPLAINED else min(best, careless)
+    def _one(self, cause: str, evidence: str) -> Finding:
+        return one_finding(Diagnosis(cause, evidence, HINTS[cause]), self._kept)
 
-    def _best_run(self, error: float) -> tuple[Shown, Shown]:
-        """The best of all changed runs: by all arrays, and by those alone that are wrong in the
-        port, where a change may spoil what is right.
+    def _nothing(self, lines: bool) -> str:
+        first = "compare the lines: " if lines else ""
+        return f"{first}no change of the reference explains it {self._attempts.words()}"
+
+    def _several(self, kept: Kept) -> list[_Local]:
+        """The change of operations between the lines that explains each mistake best; one in a
+        line that was explained before is not looked into.
         """
-        enough = 20 * self._roundoff() / error
-        best = careless = NOTHING
-        for cause, text, run in chain(self._weights(), self._arguments(), self._changes()):
-            if best[0] <= min(enough, EXPLAINED) and cause != best[1]:
-                break  # of one cause the value that explains most counts, not the first
-            self._tried += 1
-            try:
-                result = run()
-                left = self._error(result) / error
-                wrong = self._error(result, self._targets) / error
-            except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
-                continue  # the change does not fit what the operation was given
-            best = (left, cause, text) if left < best[0] * 0.5 else best
-            careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
-        return best, careless
+        found: list[_Local] = []
+        for mistake in kept.aligned.mistakes:
+            lines = lines_at(mistake)
+            again = (one for one in found if one.sure and same_line(one.lines, lines, both=True))
+            known = next(again, None)
+            own = replace(known, mistake=mistake) if known else self._local(mistake, lines, kept)
+            found.append(own)
+        return found
 
-    def _wrong(self, order: int) -> Iterator[tuple[tuple[int, str], Array]]:
+    def _local(self, mistake: Mistake, lines: Lines, kept: Kept) -> _Local:
+        targets, parting = self._mended(mistake, kept), mistake.parting
+        search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
+        if not np.isfinite(search.error) or search.error == 0.0:
+            return _Local(mistake, lines)
+        keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
+        place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
+        return _Local(mistake, lines, search.best(), search.changes, keys, place)
+
+    def _grouped(self, several: Sequence[_Local], kept: Kept) -> list[tuple[_Local, Finding]]:
+        """The best explained of the mistakes that are one, by their lines and causes."""
+        by_mistake = {id(one.mistake): one for one in several}
+
+        def differ(parted: Parted, mistake: Mistake) -> bool:
+            own = by_mistake[id(mistake)]
+            sure = [one for x in parted.mistakes if (one := by_mistake[id(x)]).sure]
+            return bool(sure) != own.sure or (own.sure and sure[0].shown[1] != own.shown[1])
+
+        found = []
+        for parted in kept.aligned.parted(differ) if several else ():
+            ones = [by_mistake[id(mistake)] for mistake in parted.mistakes]
+            best = min(ones, key=lambda one: one.shown[0])
+            cause, text = best.shown[1], _words(best.shown)
+            if best.shown[0] > EXPLAINED:
+                cause, text = self._fallback, self._nothing(True)
+            evidence = "; ".join(filter(None, (text, best.place)))
+            diagnosis = Diagnosis(cause, evidence, HINTS[cause])
+            keys = tuple(key for one in ones for key in one.keys)
+            found.append((best, Finding(diagnosis, parted.lines, keys)))
+        return found
+
+    def _leaving(self, kept: Kept) -> list[Target]:
+        """All arrays that leave the call, those first that the port has wrong."""
+        aligned, own = kept.aligned, self._match.ref.order
+        near = {own, *(m.ref.order for m in self._record.matches if m.parent == own)}
+        made: dict[Key, Target] = {}
+        for key, leaf in aligned.leaves.items():
+            if key[0] in near and key in aligned.ref.results and comparable(leaf):
+                number = aligned.ref.results[key].value
+                made[key] = self._target(kept, key, number, self._wrong.get(key))
+        return self._sorted(made)
+
+    def _from_run(self) -> list[Target]:
+        """The same from a run of the reference alone."""
+        made: dict[Key, Target] = {}
+        tape = self._attempts.tape
+
+        def note(key: Key, tensor: torch.Tensor, leaf: LeafMatch) -> None:
+            ref = np.array(laid(tensor, leaf))  # the call may write to it
+            port, lies = self._wrong.get(key, ref), partial(laid, leaf=leaf)
+            made[key] = Target(key, tape.slot(tensor), ref, port, lies)
+
+        self._attempts.replayer.run(tape, note=note)
+        return self._sorted(made)
+
+    def _sorted(self, made: Mapping[Key, Target]) -> list[Target]:
+        first = [made[key] for key in self._wrong if key in made]
+        return [*first, *(one for key, one in made.items() if key not in self._wrong)]
+
+    def _target(self, kept: Kept, key: Key, number: int, port: Array | None) -> Target:
+        leaf, program = kept.aligned.leaves[key], kept.aligned.ref.program
+        ref = placed(program.values[number].array, leaf)
+        slot = kept.tape.numbers.get(number, NOWHERE)
+        return Target(key, slot, ref, ref if port is None else port, partial(laid, leaf=leaf))
+
+    def _mended(self, mistake: Mistake, kept: Kept) -> list[Target]:
+        """What becomes right if a mistake is mended, the first value of it first, and what is
+        right before.
+        """
+        aligned, tape = kept.aligned, kept.tape
+        wrong = {(pair.ref.value, pair.port.value) for pair in mistake.wrong}
+        still = {(pair.ref.value, pair.port.value) for pair in mistake.still}
+        found: list[Target] = []
+        for key in aligned.leaves:
+            if key in aligned.ref.results and key in aligned.port.results:
+                pair = aligned.ref.results[key].value, aligned.port.results[key].value
+                port = mistake.before.values[pair[1]].array if pair in wrong else None
+                if pair not in still:
+                    found.append(self._target(kept, key, pair[0], port))
+        found.sort(key=lambda one: not one.wrong)
+        first = next(mistake.mended(tape.after(mistake.parting.near)), None)
+        if first is not None:
+            number, order, array = first
+            ref = order.of(aligned.ref.program.values[number].array)
+            lies = lambda tensor: order.of(to_array(tensor, False))  # noqa: E731
+            found.insert(0, Target(None, tape.numbers[number], ref, array, lies))
+        return found
+
+    def _arrays(self, order: int) -> Iterator[tuple[Key, Array]]:
         """The port's arrays that are not the reference's: child inputs, then outputs.
 
         Those out of their limit come first.
@@ -122,51 +283,30 @@ class _Investigation:
             if key[0] in inside:
                 yield key, store.get(buffer)
 
-    def _error(self, result: Result, keys: Collection[tuple[int, str]] | None = None) -> float:
-        """Distance of the port from a changed reference, of each array in units of its size.
-
-        Unless `keys` narrow it down, what the port has right counts too.
-        """
-        total = 0.0
-        for key in self._plain if keys is None else keys:
-            port = self._targets[key] if key in self._targets else self._plain[key]
-            ref = result.get(key)
-            if ref is None or ref.shape != port.shape:
-                return float("inf")
-            if ref.dtype.kind in "fcV":
-                total += distance(np.ascontiguousarray(ref), port)[1] ** 2
-        return float(total**0.5)
-
     def _roundoff(self) -> float:
         """Relative error of the reference itself, and at least four roundings."""
-        floors = [4 * unit_roundoff(port.dtype) for port in self._targets.values()]
+        floors = [4 * unit_roundoff(port.dtype) for port in self._wrong.values()]
         for (order, _), error in self._record.exclusives.errors.items():
             if order == self._found.row.order and error.floor_rel_l2 == error.floor_rel_l2:
                 floors.append(error.floor_rel_l2)
         return max(floors)
 
-    def _place(self) -> str:
-        key, port = next(iter(self._targets.items()))
-        ref = self._plain.get(key)
-        named = not any(m.ref.order == key[0] and m.ref.tapped for m in self._record.matches)
-        return location(ref, port, named=named) if ref is not None else ""
+    def _place(self, target: Target) -> str:
+        tapped = {match.ref.order for match in self._record.matches if match.ref.tapped}
+        named = target.key is not None and target.key[0] not in tapped
+        return location(target.ref, target.port, named=named)
 
-    @cached_property
-    def _plain(self) -> Result:
-        """The arrays of the unchanged reference in float64."""
-        return self._replayer.run()
-
-    def _weights(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+    def _weights(self, whole: Search) -> Iterator[Way]:
         """The port's values in the tensors that differ from the reference's."""
-        tensors, self._tried_lines = port_values(
-            self._lines, self._record.sides, self._replayer.reference.modules
+        tensors, self._tried = port_values(
+            self._suspected, self._record.sides, self._attempts.replayer.reference.modules
         )
         if tensors:
-            findings = "; ".join(line.text for line in self._lines[:3])
+            findings = "; ".join(line.text for line in self._suspected[:3])
             text = f"{findings}: with the port's values the reference does the same, and that"
-            yield self._lines[0].cause, text, partial(self._replayer.run, tensors=tensors)
+            yield self._suspected[0].cause, text, partial(whole.run, tensors=tensors)
 
-    def _arguments(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
+    def _arguments(self, whole: Search) -> Iterator[Way]:
         """Arguments left out, that came from an earlier call of the same module."""
         earlier = {
             leaf.buffer
@@ -183,29 +323,24 @@ class _Investigation:
                     return {**given, name: None}
 
                 text = f"leaving out `{name}`, which an earlier call returned,"
-                yield "cache", text, partial(self._replayer.run, change=without)
+                yield "cache", text, partial(whole.run, change=without)
 
-    def _changes(self) -> Iterator[tuple[str, str, Callable[[], Result]]]:
-        operations = self._replayer.operations()
-        for probe in PROBES:
-            try:
-                trials = list(probe(operations))
-            except (KeyError, IndexError, TypeError, AttributeError) as error:
-                self._broken.append(f"{probe.__name__} ({error!r})")  # say so, and go on
-                continue
-            for trial in trials:
-                mode = Changed(trial.changes)
-                yield trial.cause, trial.text, partial(self._replayer.run, mode)
 
-    def _variance(self, error: float) -> Shown:
-        """The part of the error that a variance in one pass does not explain."""
-        key, port = next(iter(self._targets.items()))
-        for operation in self._replayer.operations() if key in self._plain else ():
-            found = value_probes.group_factors(operation, self._plain[key], port)
-            if found is not None and error / 100 < found[1] < error * 100:
-                text = (
-                    "a factor for each group, as the variance in one pass makes it (off by "
-                    f"{found[1]:.1e} in PyTorch's order of summation, by {error:.1e} in the port),"
-                )
-                return found[0], "norm_variance", text
+SURE = 0.01
+"""A change that leaves more is believed only if none explains all that is wrong in the call."""
+
+
+def _words(shown: Shown) -> str:
+    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
+
+
+def _alone(one: _Local, whole: Search) -> Shown:
+    """The change that explains one mistake, by all that is wrong in the call: there, in all that
+    its line makes, as in a loop, or in all operations of its name.
+    """
+    if not one.sure or one.changes is None:
         return NOTHING
+    left, _ = whole.best_of(
+        (*one.shown[1:], partial(whole.changed, changes)) for changes in whole.alike(one.changes)
+    )
+    return left

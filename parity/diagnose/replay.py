@@ -24,10 +24,14 @@ from parity.force.float64 import TorchModules
 from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
 from parity.weights.weight_map import in_order_of_ref
 
-Result = Mapping[tuple[int, str], Array]
+Key = tuple[int, str]
+Result = Mapping[Key, Array]
 """Outputs of a call, by (its order, leaf), and its child inputs, by (the child's order, leaf).
 
 A tap in its code is a child to which the tapped value is passed."""
+
+Note = Callable[[Key, torch.Tensor, LeafMatch], None]
+"""Callback for each array of a result, with the tensor that it was."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Operation:
     function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    line: tuple[str, int] = ("", 0)
+    """File and number of the user's line that makes it."""
 
     @functools.cached_property
     def _positional(self) -> tuple[str, ...]:
@@ -91,24 +97,33 @@ class Replayer:
         mode: Mode | None = None,
         change: ChangedArguments = dict,
         tensors: Mapping[tuple[torch.nn.Module, str], Array] | None = None,
+        note: Note | None = None,
     ) -> Result:
-        """Outputs of the call, and its child inputs.
+        """Outputs of the call, and its child inputs, each of which `note` hears of.
 
         `tensors` stand in for parameters and buffers, by module and name.
 
         Raises:
             RuntimeError: the changed operation does not fit.
         """
-        found: dict[tuple[int, str], Array] = {}
+        found: dict[Key, Array] = {}
         own = self.match.ref.order
+
+        def keep(order: int, tensors: Tensors, leaves: Sequence[LeafMatch]) -> None:
+            for leaf in leaves:
+                tensor = tensors.get(leaf.ref.name)
+                if tensor is not None and comparable(leaf):
+                    found[order, leaf.ref.name] = laid(tensor, leaf)
+                    if note is not None:
+                        note((order, leaf.ref.name), tensor, leaf)
 
         def heard(match: Match, passed: Tensors, outputs: Tensors) -> None:
             if match.ref.order == own:
-                found.update(_arrays(own, outputs, match.outputs))
+                keep(own, outputs, match.outputs)
             elif match.parent == own:
-                found.update(_arrays(match.ref.order, passed, match.inputs))
+                keep(match.ref.order, passed, match.inputs)
                 if match.ref.tapped:
-                    found.update(_arrays(match.ref.order, outputs, match.outputs))
+                    keep(match.ref.order, outputs, match.outputs)
 
         record, (module, method) = self.record, self.reference.of(self.match.ref)
         calls = within(record.calls, own)
@@ -120,12 +135,6 @@ class Replayer:
         if problem:
             raise RuntimeError(problem)
         return found
-
-    def operations(self) -> list[Operation]:
-        """The operations that the call makes by itself."""
-        listing = Changed({})
-        self.run(listing)
-        return listing.seen
 
 
 @contextmanager
@@ -148,10 +157,10 @@ class Changed(Mode):
     def __init__(self, replacements: Mapping[int, Change]) -> None:
         super().__init__()
         self._replacements = replacements
-        self.seen: list[Operation] = []
+        self._count = 0
 
     def __enter__(self) -> "Changed":
-        self.seen.clear()
+        self._count = 0
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -161,13 +170,14 @@ class Changed(Mode):
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
-        operation = Operation(len(self.seen), _name(func), func, tuple(args), kwargs)
-        self.seen.append(operation)
+        operation = Operation(self._count, named(func), func, tuple(args), kwargs)
+        self._count += 1
         change = self._replacements.get(operation.place)
         return func(*args, **kwargs) if change is None else change(operation)
 
 
-def _name(function: Any) -> str:
+def named(function: Any) -> str:
+    """The name of an operation, as probes know it."""
     name: str = getattr(function, "__name__", str(function))
     return name.strip("_") if name.startswith("__") else name
 
@@ -205,13 +215,6 @@ def port_values(
     return tensors, told
 
 
-def _arrays(
-    order: int, tensors: Tensors, leaves: Sequence[LeafMatch]
-) -> dict[tuple[int, str], Array]:
-    found = {}
-    for leaf in leaves:
-        tensor = tensors.get(leaf.ref.name)
-        if tensor is not None and comparable(leaf):
-            array = to_array(tensor, leaf.ref.moved)
-            found[order, leaf.ref.name] = as_read(array, leaf.reading)
-    return found
+def laid(tensor: torch.Tensor, leaf: LeafMatch) -> Array:
+    """A tensor of the reference as the port's array lies."""
+    return as_read(to_array(tensor, leaf.ref.moved), leaf.reading)

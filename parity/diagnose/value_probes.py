@@ -174,6 +174,20 @@ def softmax_axis(op: Operation) -> Ways:
         yield "norm_axes", f"{op.name} over axis {axis}", again(dim=axis)
 
 
+@probe("sum", "mean", "amax", "amin", "var", "std", "norm", "logsumexp")
+def reduced_axes(op: Operation) -> Ways:
+    """A sum, a mean or the like over other axes."""
+    n, own = op.subject.ndim, op.given.get("dim")
+    axes = (own,) if isinstance(own, int) else own or range(n)
+    taken = tuple(sorted(axis % n for axis in axes))
+    for over in (
+        *((axis,) for axis in range(n)),
+        *(tuple(range(first, n)) for first in range(n - 1)),
+    ):
+        if over != taken:
+            yield "norm_axes", f"{op.name} over axes {over} instead of {taken}", again(dim=over)
+
+
 Function = Callable[[torch.Tensor], torch.Tensor]
 
 ACTIVATIONS: dict[str, Function] = {
@@ -311,6 +325,8 @@ def matmul_precision(op: Operation) -> Ways:
     """Operands of products rounded to bfloat16 or TF32."""
     for name, bits in (("bfloat16", 8), ("TF32", 11)):
         yield "matmul_precision", f"operands rounded to {name}", partial(_rounded, bits=bits)
+    text = "operands and result rounded to bfloat16"
+    yield "matmul_precision", text, lambda op: _low(_rounded(op, 8), 8)
 
 
 def _rounded(op: Operation, bits: int) -> Any:

@@ -80,13 +80,13 @@ def _fault(calls: Sequence[Found], found: Sequence[Found], parents: Mapping[int,
         case=row.case,
         kind=row.kind,
         evidence=_evidence(first),
-        segment=_segment(first, found, parents),
+        segment=segment_of(first, found, parents),
         calls=len(calls),
     )
 
 
-def _segment(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> str:
-    """Between which calls inside it a call goes wrong."""
+def segment_of(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -> str:
+    """Text that says between which calls inside it a call goes wrong."""
     if one.judged.blame != "exclusive":
         return ""
     if one.segment:

@@ -32,10 +32,16 @@ class Pair:
 
 @dataclass(frozen=True)
 class Parting:
-    """Where the programs part, on each side the likeliest first."""
+    """Where the programs part, on each side the likeliest first.
+
+    `near` are the places of the reference's operations that the port may do otherwise, `factors`
+    the numbers of its values that the port has so many times as large, where that begins.
+    """
 
     ref: tuple[Found, ...]
     port: tuple[Found, ...]
+    near: frozenset[int]
+    factors: tuple[tuple[int, float], ...]
 
 
 def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Parting:
@@ -56,7 +62,17 @@ def parting(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
     return Parting(
         (*first, *own.found(partial(values.few, False))),
         (*second, *other.found(partial(values.few, True))),
+        own.near(),
+        tuple(_factors(own, values)),
     )
+
+
+def _factors(own: "Walk", values: Values) -> Iterator[tuple[int, float]]:
+    """How many times as large the port has what is odd."""
+    for number, _ in own.odd():
+        twin = values.of_reference(number)
+        if twin is not None and twin.in_order and twin.factor != 1.0:
+            yield number, twin.factor
 
 
 def _related(values: Values, ref: int, port: int) -> list[Twin]:
@@ -92,7 +108,7 @@ class Walk:
     """
 
     def __init__(
-        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Iterable[Result]
+        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Sequence[Result]
     ) -> None:
         self._program, self._twin_of, self._twins_of = program, twin_of, twins_of
         self._places = {id(one): at for at, one in enumerate(program.operations)}
@@ -100,6 +116,7 @@ class Walk:
         self._stopping: dict[int, bool] = {}
         self._frontier: set[int] = set()
         self._leaving: list[Found] = []
+        self._results = [result.value for result in results]
         for result in results:
             self._back(result)
 
@@ -112,6 +129,19 @@ class Walk:
     def region(self) -> list[Operation]:
         """All operations on the way, in their order."""
         return [self._program.operations[at] for at in sorted(self._region)]
+
+    def near(self) -> frozenset[int]:
+        """Places of the operations on the way, and of what moved entries before these use them."""
+        found = set(self._region)
+        open_ = [*self._results, *(number for number, _ in self.odd())]
+        open_ += [number for operation in self.region for number in operation.inputs]
+        while open_:
+            made = self._program.values[open_.pop()].made
+            if made is not None and made not in found:
+                found.add(made)
+                if (maker := self._program.operations[made]).moves:
+                    open_ += maker.inputs
+        return frozenset(found)
 
     @property
     def wrong(self) -> list[int]:
@@ -209,10 +239,10 @@ class Walk:
 
     def odd(self) -> Iterator[tuple[int, list[Twin]]]:
         """Values that are odd from there on, before the frontier, with their counterparts."""
-        for operation in self.frontier:
+        for operation in (*self.frontier, *self.region):
             for number in self.given(operation):
                 twin = self._twin(number)
-                if twin is not None and not twin.plain:
+                if twin is not None and not twin.plain and self.stops(number):
                     for _, _, at, alike in self._origins(number, twin, self._twins):
                         yield at, alike
 

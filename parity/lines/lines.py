@@ -1,16 +1,17 @@
 """The source lines of a call at fault: where the port's code and the reference's part."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from parity.core.calls import LeafMatch, Match
 from parity.core.limits import r_limit
 from parity.core.lines import Lines, SourceLine
 from parity.lines.call import Key, Scene, Traced, placed
-from parity.lines.frontier import Pair, Parting
-from parity.lines.partings import partings
+from parity.lines.frontier import Pair
+from parity.lines.partings import Mistake, partings
 from parity.lines.port_call import trace_port
-from parity.lines.reference_call import trace_reference
+from parity.lines.reference_call import Around, trace_reference
 from parity.lines.source import AROUND, Frames, source_lines
 from parity.lines.values import Values
 
@@ -18,26 +19,60 @@ FACTORS = (10.0, 3.0, 1.0, 0.3)
 """Units of rounding within which values are the same, tried until a result is not."""
 
 
-def lines_of(scene: Scene, order: int) -> tuple[Lines, ...]:
-    """The lines at which the local code of the reference's call with this order parts from the
-    port's, of each mistake in it.
+@dataclass(frozen=True)
+class Parted:
+    """Lines at which two programs part, and the mistakes that are made there."""
 
-    They come from one run of the call on each side. Where those of the first are few, the lines
-    that make the call are the last of them.
+    lines: Lines
+    mistakes: tuple[Mistake, ...]
+
+    def joined(self, more: "Parted") -> "Parted":
+        """The lines and mistakes of both."""
+        return Parted(self.lines.joined(more.lines), (*self.mistakes, *more.mistakes))
+
+
+Differ = Callable[[Parted, Mistake], bool]
+"""True if a mistake has another cause than those before it, however near it is."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """One run of a call on each side: what leaves it by key, and the mistakes in it.
+
+    `site` is where the call is made, if its own lines are few. What parts again is no mistake of
+    its own, but rounding, if they are not `apart`.
     """
+
+    ref: Traced
+    port: Traced
+    leaves: Mapping[Key, LeafMatch]
+    mistakes: tuple[Mistake, ...]
+    apart: bool
+    site: Lines = field(default_factory=Lines)
+
+    def parted(self, differ: Differ = lambda one, other: False) -> tuple[Parted, ...]:
+        """The lines of each mistake."""
+        found = distinct(self.mistakes, differ) or (Parted(Lines(), ()),)
+        first, *more = found if self.apart else (reduce(Parted.joined, found),)
+        return replace(first, lines=first.lines.joined(self.site)), *more
+
+
+def lines_of(scene: Scene, order: int, around: Around) -> Aligned:
+    """The mistakes in the local code of the reference's call with this order, by their lines."""
     match = scene.match(order)
     while match.ref.tapped:  # what a tap shows is the work of the call around it
         match = scene.match(match.parent)
     port = trace_port(scene, match)
-    ref = trace_reference(scene, match, port.opened)
-    found = _parted(scene, match, ref, port)
-    if min(len(found[0].port), len(found[0].reference)) >= ENOUGH or match.parent == -1:
+    ref = trace_reference(scene, match, port.opened, around)
+    found = _aligned(ref, port, dict(_leaves(scene, match)), r_limit(match.ref.kind).fail)
+    first = found.parted()[0].lines
+    if min(len(first.port), len(first.reference)) >= ENOUGH or match.parent == -1:
         return found
     outer = scene.match(match.parent)
     own, name = match.ref.order, f"call of {match.ref.kind}"
     site = _site(trace_port(scene, outer, run=False), own, name)
     other = _site(trace_reference(scene, outer), own, name)
-    return found[0].joined(Lines(site, other)), *found[1:]
+    return replace(found, site=Lines(site, other))
 
 
 ENOUGH = 3
@@ -49,8 +84,7 @@ def _site(traced: Traced, order: int, name: str) -> tuple[SourceLine, ...]:
     return source_lines([(frames, name)])
 
 
-def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Lines, ...]:
-    leaves = dict(_leaves(scene, match))
+def _aligned(ref: Traced, port: Traced, leaves: Mapping[Key, LeafMatch], limit: float) -> Aligned:
     pairs = {
         key: Pair(ref.results[key], port.results[key])
         for key in leaves
@@ -60,38 +94,48 @@ def _parted(scene: Scene, match: Match, ref: Traced, port: Traced) -> tuple[Line
     def wrong(values: Values) -> list[Pair]:
         return [pair for key, pair in pairs.items() if not _same(values, pair, leaves[key])]
 
-    limit = r_limit(match.ref.kind).fail
     for factor in FACTORS:
-        found = distinct(partings(ref.program, port.program, factor, wrong))
-        if found:  # below the limit on R what parts again may be rounding: no mistake of its own
-            return found if factor >= limit else (reduce(Lines.joined, found),)
-    return (Lines(),)
+        found = partings(ref.program, port.program, factor, wrong)
+        if found:
+            return Aligned(ref, port, leaves, tuple(found), factor >= limit)
+    return Aligned(ref, port, leaves, (), False)
 
 
-def distinct(found: Sequence[Parting]) -> tuple[Lines, ...]:
-    """The lines of each parting, without those that a later one has for its own.
+def lines_at(mistake: Mistake) -> Lines:
+    """The lines of both sides, the likeliest first."""
+    return Lines(source_lines(mistake.parting.port), source_lines(mistake.parting.ref))
+
+
+def distinct(
+    found: Sequence[Mistake], differ: Differ = lambda one, other: False
+) -> tuple[Parted, ...]:
+    """The lines of each mistake, without those that a later one has for its own.
 
     Partings beside each other in the source are one, and so are those of one line, as in a loop.
     """
-    kept: list[Lines] = []
-    for parted in found:
-        one = Lines(source_lines(parted.port), source_lines(parted.ref))
-        again = _places([one]) <= _places(kept) or any(_same_line(one, other) for other in kept)
-        if kept and (again or _beside(kept[-1].port, one.port)):
-            last = kept.pop()
-            one = last.joined(one)
-        kept.append(one)
-    after = [_places(kept[at + 1 :]) for at in range(len(kept))]
+    kept: list[Parted] = []
+    for mistake in found:
+        own, all_ = lines_at(mistake), [other.lines for other in kept]
+        one = Parted(own, (mistake,))
+        again = [at for at, other in enumerate(all_) if same_line(own, other)]
+        near = kept and (_places([own]) <= _places(all_) or _beside(all_[-1].port, own.port))
+        at = again[0] if again else len(kept) - 1
+        if (again or near) and not differ(kept[at], mistake):
+            kept[at] = kept[at].joined(one)
+        else:
+            kept.append(one)
+    after = [_places([one.lines for one in kept[at + 1 :]]) for at in range(len(kept))]
     return tuple(
-        Lines(_without(one.port, places), _without(one.reference, places))
+        replace(one, lines=one.lines.without(places))
         for one, places in zip(kept, after, strict=True)
     )
 
 
-def _same_line(one: Lines, other: Lines) -> bool:
-    """True if the likeliest line of a side is the same."""
+def same_line(one: Lines, other: Lines, *, both: bool = False) -> bool:
+    """True if the likeliest line of a side is the same, or of both."""
     sides = (one.port, other.port), (one.reference, other.reference)
-    return any(x and y and x[0].place == y[0].place for x, y in sides)
+    same = [bool(x and y) and x[0].place == y[0].place for x, y in sides]
+    return all(same) if both else any(same)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
@@ -103,11 +147,6 @@ def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:
 
 def _places(lines: Sequence[Lines]) -> set[str]:
     return {line.place for one in lines for line in (*one.port, *one.reference)}
-
-
-def _without(lines: tuple[SourceLine, ...], places: set[str]) -> tuple[SourceLine, ...]:
-    """The lines that are at none of these places; all, if none is left."""
-    return tuple(line for line in lines if line.place not in places) or lines
 
 
 def _leaves(scene: Scene, match: Match) -> Iterator[tuple[Key, LeafMatch]]:

@@ -39,6 +39,8 @@ class Operation:
     outputs: tuple[int, ...]
     frames: Frames
     again: Again | None = None
+    moves: bool = False
+    """True if it computes nothing: its outputs are entries of its inputs."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Program:
             rounding = roundings[at] if roundings else 0.0
             self.values.append(Value(array, place, rounding, known, weight))
         outputs = tuple(range(first, len(self.values)))
-        self.operations.append(Operation(name, tuple(inputs), outputs, frames, again))
+        self.operations.append(Operation(name, tuple(inputs), outputs, frames, again, moves))
         return list(outputs)
 
     def maker(self, number: int) -> Operation | None:

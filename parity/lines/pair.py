@@ -61,7 +61,7 @@ def align(
         twins = ((pair, values.pair(pair.ref.value, pair.port.value)) for pair in pairs)
         return [pair for pair, twin in twins if twin is None or not twin.plain]
 
-    found = distinct(partings(ref, other, FACTOR, wrong))
+    found = tuple(one.lines for one in distinct(partings(ref, other, FACTOR, wrong)))
     values = Values(ref, other, FACTOR)
     own, its = walks(ref, other, values, wrong(values))
     return Alignment(

@@ -1,18 +1,18 @@
 """All partings of two programs: after the first the reference's value is put in, and on."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 import numpy as np
 
 from parity.core.arrays import Array
-from parity.lines.axes import orders
+from parity.lines.axes import Order, orders
 from parity.lines.frontier import Pair, Parting, Walk, parting, walks
 from parity.lines.operations import Program
 from parity.lines.values import Likeness, Twin, Values, usual
 
-ROUNDS = 6
+ROUNDS = 12
 """How many times a value is put in."""
 
 ALIKE = 0.5
@@ -25,22 +25,61 @@ Wrong = Callable[[Values], Sequence[Pair]]
 """The results that are wrong."""
 
 
-def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> list[Parting]:
+@dataclass(frozen=True)
+class Mistake:
+    """One of several: where the programs part, the port's `before` it was mended and `after`.
+
+    `wrong` are the results that are so before, and `still` those after. Where no value could be put
+    in `after` is `None`, and `wrong` is one result, in which it shows.
+    """
+
+    parting: Parting
+    before: Program
+    wrong: Sequence[Pair]
+    after: Program | None
+    values: Values
+    still: Sequence[Pair]
+
+    def mended(self, numbers: Iterable[int]) -> Iterator[tuple[int, Order, Array]]:
+        """Values of the reference that the port has now and had not: the number, the order in which
+        the reference's array lies as the port's, and what the port had.
+        """
+        for number in numbers if self.after is not None else ():
+            twin = self.values.of_reference(number)
+            if twin is None or not _right(twin):
+                continue
+            assert self.after is not None
+            own, now, before = (
+                self.values.ref.values[number].array,
+                self.after.values[twin.number].array,
+                self.before.values[twin.number].array,
+            )
+            tried = [] if now is before else list(islice(orders(own.shape, now.shape), ORDERS))
+            if tried and own.dtype.kind == "f":
+                order = min(tried, key=lambda one: _nearness(one.of(own), now)[0])
+                yield number, order, before
+
+
+def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> list[Mistake]:
     """The partings in their order, each with the reference's values put in at those before it.
 
     A further one counts only if that made values right that were not.
     """
-    found: list[Parting] = []
+    found: list[Mistake] = []
     values = Values(ref, port, factor)
-    wrong = list(wrong_of(values))
-    while wrong and len(found) < ROUNDS:
-        found.append(parting(ref, port, values, wrong))
+    wrong, left = list(wrong_of(values)), list[Pair]()
+    while wrong and len(found) - len(left) < ROUNDS:
         healed = _healed(ref, port, values, wrong)
-        if healed is None:
-            break
-        port = healed
-        values = Values(ref, port, factor)
-        wrong = list(wrong_of(values))
+        own = wrong[:1] if healed is None else wrong
+        parted = parting(ref, port, values, own)
+        if healed is None:  # one result after another: each may be wrong by itself
+            left += own
+        else:
+            values = Values(ref, healed, factor)
+        wrong = [pair for pair in wrong_of(values) if pair not in left]
+        still = [pair for pair in (*wrong, *left) if healed is not None or pair not in own]
+        found.append(Mistake(parted, port, own, healed, values, still))
+        port = healed or port
     return found
 
 

@@ -1,6 +1,6 @@
 """The reference's side of a call, operation by operation, in float64."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -13,8 +13,16 @@ from parity.lines.call import Scene, Traced
 from parity.lines.operations import Result
 from parity.lines.torch_operations import Watched
 
+Around = Callable[[Watched], Mode]
+"""Makes of the mode that sees operations one that does more."""
 
-def trace_reference(scene: Scene, match: Match, opened: Collection[int] = ()) -> Traced:
+
+def trace_reference(
+    scene: Scene,
+    match: Match,
+    opened: Collection[int] = (),
+    around: Around | None = None,
+) -> Traced:
     """The reference's side of a call, in float64; calls inside that are `opened` run too.
 
     Raises:
@@ -40,7 +48,8 @@ def trace_reference(scene: Scene, match: Match, opened: Collection[int] = ()) ->
                 number = watched.number(tensor)
                 traced.results[order, leaf.ref.name] = Result(number, one.ref.path, frames)
 
-    mode = cast(Mode, watched)  # it is entered, and made inactive, as one is
+    # it is entered, and made inactive, as a mode of functions is
+    mode = cast(Mode, watched) if around is None else around(watched)
     problem = force_reference(module, method, recording, heard, {own}, mode)
     if problem:
         raise RuntimeError(problem)

@@ -70,6 +70,11 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._base: FrameType | None = None
         self._blocks = ExitStack()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False: PyTorch would import its compiler, which takes seconds, to keep it out of here."""
+        return False
+
     def __enter__(self) -> "Watched":
         self._base = sys._getframe(1)
         self._blocks.enter_context(whole_operations())
@@ -243,12 +248,15 @@ def _rounding(wide: torch.Tensor, narrow: torch.Tensor) -> float:
     """How far a value may be from the exact one: as far as PyTorch is, at least four roundings."""
     if not narrow.is_floating_point() and not narrow.is_complex():
         return 0.0
-    exact, rounded = wide.detach().to(torch.complex128), narrow.detach().to(torch.complex128)
+    kind = torch.complex128 if narrow.is_complex() else torch.float64
+    exact, rounded = wide.detach().to(kind), narrow.detach().to(kind)
     finite = exact.isfinite() & rounded.isfinite()
-    if not finite.any():
+    if not finite.all():
+        exact, rounded = exact[finite], rounded[finite]
+    if not exact.numel():
         return 0.0
-    own = float((exact - rounded)[finite].abs().square().mean().sqrt())
-    size = float(exact[finite].abs().square().mean().sqrt())
+    own = float((exact - rounded).abs().square().mean().sqrt())
+    size = float(exact.abs().square().mean().sqrt())
     return max(own, 4 * _unit(narrow.dtype) * size)
 
 

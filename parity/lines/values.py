@@ -81,7 +81,7 @@ class Values:
     """
 
     def __init__(self, ref: Program, port: Program, factor: float) -> None:
-        self._ref, self._port = ref, port
+        self.ref, self._port = ref, port
         self.factor = factor
         self._figures: dict[tuple[bool, int], _Figures] = {}
         self._pairs: dict[tuple[int, int], Twin | None] = {}
@@ -89,27 +89,43 @@ class Values:
 
     def of_port(self, number: int) -> Twin | None:
         """The reference's value that one of the port's is."""
-        size = self._port.values[number].array.size
-        return _best(self._pair(ref, number, ref) for ref in self._sizes[True][size])
+        return self._free(_best(self._refs(number)), self._refs(number), self._ports)
 
     def of_reference(self, number: int) -> Twin | None:
         """The port's value that one of the reference's is."""
-        size = self._ref.values[number].array.size
-        return _best(self._pair(number, port, port) for port in self._sizes[False][size])
+        return self._free(_best(self._ports(number)), self._ports(number), self._refs)
 
     def all_of_port(self, number: int) -> list[Twin]:
         """All of the reference's values that one of the port's is."""
-        size = self._port.values[number].array.size
-        return [x for ref in self._sizes[True][size] if (x := self._pair(ref, number, ref))]
+        return list(filter(None, self._refs(number)))
 
     def all_of_reference(self, number: int) -> list[Twin]:
         """All of the port's values that one of the reference's is."""
-        size = self._ref.values[number].array.size
-        return [x for port in self._sizes[False][size] if (x := self._pair(number, port, port))]
+        return list(filter(None, self._ports(number)))
+
+    def _refs(self, number: int) -> Iterator[Twin | None]:
+        size = self._port.values[number].array.size
+        return (self._pair(ref, number, ref) for ref in self._sizes[True][size])
+
+    def _ports(self, number: int) -> Iterator[Twin | None]:
+        size = self.ref.values[number].array.size
+        return (self._pair(number, port, port) for port in self._sizes[False][size])
+
+    @staticmethod
+    def _free(
+        best: Twin | None,
+        found: Iterator[Twin | None],
+        back: Callable[[int], Iterator[Twin | None]],
+    ) -> Twin | None:
+        """The best, but of those that are multiples one that is not another value as it is."""
+        if best is None or best.factor == 1.0:
+            return best
+        free = (x for x in found if x and not any(y and y.plain for y in back(x.number)))
+        return _best(free) or best
 
     def pair(self, ref: int, port: int) -> Twin | None:
         """The port's value as the twin of the reference's, if it is that."""
-        if self._ref.values[ref].array.size != self._port.values[port].array.size:
+        if self.ref.values[ref].array.size != self._port.values[port].array.size:
             return None
         return self._pair(ref, port, port)
 
@@ -120,12 +136,12 @@ class Values:
     def equal(self, ref: int, port: int, layout: Callable[[Array], Array]) -> bool:
         """True if the reference's value, put into the port's layout, is the port's as it lies."""
         own, other = self._of(True, ref), self._of(False, port)
-        wanted = layout(self._ref.values[ref].array)
+        wanted = layout(self.ref.values[ref].array)
         return _gap(_real(wanted), other.array) <= self._limit(own, ref)
 
     def _of(self, ref: bool, number: int) -> "_Figures":
         if (ref, number) not in self._figures:
-            program = self._ref if ref else self._port
+            program = self.ref if ref else self._port
             self._figures[ref, number] = _Figures(program.values[number].array)
         return self._figures[ref, number]
 
@@ -134,7 +150,7 @@ class Values:
         return self._limit(self._of(True, ref), ref)
 
     def _limit(self, own: "_Figures", ref: int) -> float:
-        return self.factor * max(self._ref.values[ref].rounding, ROUNDOFF * own.size)
+        return self.factor * max(self.ref.values[ref].rounding, ROUNDOFF * own.size)
 
     def _pair(self, ref: int, port: int, other: int) -> Twin | None:
         if (ref, port) not in self._pairs:

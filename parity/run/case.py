@@ -47,7 +47,7 @@ def _judged(context: Context, compared: Compared) -> Outcome:
     if paths := moved([one for record in records for one in record.found]):
         compared = replace(compared, alignment=without(compared.alignment, paths))
         records = context.port.judge(context, compared)
-    faults = faults_of(records, reference.diagnose, reference.lines, context.progress)
+    faults = faults_of(records, reference.diagnose, reference.keep, context.progress)
     extras = extras_of(context, compared, records, faults)
     notes = (*compared.alignment.notes, *context.port.notes(compared.port), *extras.notes)
     return Outcome(

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from parity.core.exceptions import first_line
-from parity.core.lines import Lines
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord, record_of
 from parity.diagnose.causes import HINTS
+from parity.diagnose.diagnose import Finding, Kept
 from parity.diagnose.error_map import error_map_of
 from parity.host.progress import Progress
-from parity.judge.faults import Found, find_faults
+from parity.judge.faults import Found, find_faults, segment_of
 from parity.judge.verdict import Judgement
 
 SUSPECTS = 10
@@ -23,11 +22,11 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 UNEXPLAINED = ("", "glue", "unknown")
 """Causes that say where the error is, and not what it is."""
 
-Diagnose = Callable[[Found, CaseRecord], Diagnosis]
-"""Finds the cause of what one call gets wrong."""
+Diagnose = Callable[[Found, CaseRecord, Kept | None], Sequence[Finding]]
+"""Finds the cause of each mistake in one call."""
 
-LinesOf = Callable[[int, CaseRecord], Sequence[Lines]]
-"""Finds where in the source a call goes wrong, by its `order`."""
+Keep = Callable[[int, CaseRecord], Kept | None]
+"""Runs a call on each side and finds where in the source they part, by its `order`."""
 
 
 def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> CaseRecord:
@@ -44,7 +43,7 @@ def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> Case
         progress.stage("doubtful calls", len(suspects))
     guilty: set[int] = set()
     for one in suspects:
-        if _cause(one, record, diagnose).cause not in ROUNDING:
+        if _causes(one, record, diagnose, None)[0].diagnosis.cause not in ROUNDING:
             guilty.add(one.row.order)
         progress.advance()
     wrong = [one.judged.doubtful and one.row.order in guilty for one in record.found]
@@ -60,9 +59,9 @@ def _failed(one: Found) -> Found:
 
 
 def faults_of(
-    records: Sequence[CaseRecord], diagnose: Diagnose, lines_of: LinesOf, progress: Progress
+    records: Sequence[CaseRecord], diagnose: Diagnose, keep: Keep, progress: Progress
 ) -> tuple[Fault, ...]:
-    """Faults of all parts of a case, one for each module, explained."""
+    """Faults of all parts of a case, one for each mistake in a module, explained."""
     found = [one for record in records for one in record.found]
     parents = {match.ref.order: match.parent for record in records for match in record.matches}
     faults = find_faults(found, parents)
@@ -70,66 +69,73 @@ def faults_of(
         progress.stage("diagnosis", len(faults))
     explained: list[Fault] = []
     for fault in faults:
-        explained += _explained(fault, records, diagnose, lines_of)
+        explained += _explained(fault, record_of(fault.path, fault.call, records), diagnose, keep)
         progress.advance()
     return tuple(explained)
 
 
-def _explained(
-    fault: Fault, records: Sequence[CaseRecord], diagnose: Diagnose, lines_of: LinesOf
-) -> Iterator[Fault]:
-    """The fault with its cause, the evidence for it, what to do, and where in its arrays and in
-    the source it is; then one for each further mistake in the same call, if no one change of the
-    reference accounts for the whole error.
+def _explained(fault: Fault, record: CaseRecord, diagnose: Diagnose, keep: Keep) -> Iterator[Fault]:
+    """A fault for each mistake in the call: its cause, the evidence for it, what to do, and where
+    it is in the arrays, between the calls inside, and in the source.
     """
-    record, place = record_of(fault.path, fault.call, records), (fault.path, fault.call, fault.leaf)
+    place = (fault.path, fault.call, fault.leaf)
     first = next(x for x in record.found if (x.row.path, x.row.call, x.row.leaf) == place)
-    result = _cause(first, record, diagnose)
+    kept, why = _kept(first, record, keep)
     picture, lost = None, ""
     try:
         picture = error_map_of(first, record)
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
-    lines, why = _lines(first, record, lines_of)
-    if lines and result.cause not in UNEXPLAINED:  # one change accounts for all: one mistake
-        lines = (reduce(Lines.joined, lines),)
-    hint = _hint(result, lines)
-    evidence = "; ".join(filter(None, (result.evidence, fault.evidence, lost, why)))
-    yield replace(
-        fault,
-        cause=result.cause,
-        hint=hint,
-        evidence=evidence,
-        error_map=picture,
-        lines=lines[0] if lines else None,
-    )
-    for number, more in enumerate(lines[1:], 1):
-        text = "with the reference's value put in at the line before, the call parts here again"
-        hint = _hint(Diagnosis("", "", HINTS["unknown"]), [more])
-        yield replace(fault, parting=number, lines=more, evidence=text, hint=hint)
+    findings = _causes(first, record, diagnose, kept)
+    for number, one in enumerate(findings):
+        evidence = (one.diagnosis.evidence, "" if number else fault.evidence, lost, why)
+        yield replace(
+            fault,
+            parting=number,
+            cause=one.diagnosis.cause,
+            hint=_hint(one),
+            evidence="; ".join(filter(None, evidence)),
+            segment=_segment(one, first, record) or fault.segment,
+            error_map=None if number else picture,
+            lines=one.lines,
+        )
 
 
-def _hint(result: Diagnosis, lines: Sequence[Lines]) -> str:
+def _segment(finding: Finding, found: Found, record: CaseRecord) -> str:
+    """Between which calls inside a mistake first shows, if it is one of several."""
+    if not finding.keys:
+        return ""
+    shown = [one for one in found.child_inputs if (one.child, one.leaf) in finding.keys]
+    if not shown and all(order != found.row.order for order, _ in finding.keys):
+        return ""
+    parents = {match.ref.order: match.parent for match in record.matches}
+    return segment_of(replace(found, child_inputs=tuple(shown)), record.found, parents)
+
+
+def _hint(finding: Finding) -> str:
     """Advice: to compare the lines, where no cause says more."""
-    if result.cause in UNEXPLAINED and lines and lines[0].port and lines[0].reference:
-        port, reference = lines[0].port[0], lines[0].reference[0]
-        return f"compare {port.place} with {reference.place}"
-    return result.hint
+    lines = finding.lines
+    if finding.diagnosis.cause in UNEXPLAINED and lines and lines.port and lines.reference:
+        return f"compare {lines.port[0].place} with {lines.reference[0].place}"
+    return finding.diagnosis.hint
 
 
-def _lines(found: Found, record: CaseRecord, lines_of: LinesOf) -> tuple[Sequence[Lines], str]:
-    """The source lines of each mistake in a call, or the reason why they are not known."""
+def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple[Kept | None, str]:
+    """One run of the call, or the reason why it is not known where in the source it goes wrong."""
     try:
-        return lines_of(found.row.order, record), ""
+        return keep(found.row.order, record), ""
     except Exception as error:  # the report must not be lost for its lines
-        return (), f"where in the source is not known: {first_line(error)}"
+        return None, f"where in the source is not known: {first_line(error)}"
 
 
-def _cause(found: Found, record: CaseRecord, diagnose: Diagnose) -> Diagnosis:
+def _causes(
+    found: Found, record: CaseRecord, diagnose: Diagnose, kept: Kept | None
+) -> Sequence[Finding]:
     try:
-        return diagnose(found, record)
+        return diagnose(found, record, kept)
     except Exception as error:
         # the fault is known all the same: its report must not be lost
         container = any(match.parent == found.row.order for match in record.matches)
         text = f"the diagnosis broke off: {first_line(error)}"
-        return Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])
+        unknown = Diagnosis("glue" if container else "unknown", text, HINTS["unknown"])
+        return [Finding(unknown, lines) for lines in (kept.lines if kept else (None,))]

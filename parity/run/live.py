@@ -13,16 +13,12 @@ from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import path_name
-from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Array, Tensor
-from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.diagnose import diagnose
+from parity.diagnose.diagnose import diagnose, keep
 from parity.force.float64 import TorchModules
 from parity.host import environment
-from parity.lines.call import Scene
-from parity.lines.lines import lines_of
 from parity.run.protocols import Arguments, Inside, Layout
 
 if TYPE_CHECKING:
@@ -82,10 +78,7 @@ class Live:
 
     diagnose = staticmethod(diagnose)
 
-    def lines(self, order: int, record: CaseRecord) -> Sequence[Lines]:
-        """Lines from one run of the call on each side, operation by operation."""
-        calls = record.calls, record.port_calls
-        return lines_of(Scene(record.matches, calls, record.sides, record.store), order)
+    keep = staticmethod(keep)
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""

@@ -12,12 +12,11 @@ from typing import Any, Protocol
 
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import renamed
-from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
-from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.diagnose import Finding, Kept
 from parity.force.common import Float64
 from parity.host.progress import Progress
 from parity.judge.faults import Found
@@ -62,13 +61,15 @@ class Reference(Protocol):
         """The case in float64."""
         ...
 
-    def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
-        """The cause of what one call gets wrong, as far as the reference can tell."""
+    def diagnose(
+        self, found: Found, record: CaseRecord, kept: Kept | None = None
+    ) -> Sequence[Finding]:
+        """The cause of each mistake in one call, as far as the reference can tell."""
         ...
 
-    def lines(self, order: int, record: CaseRecord) -> Sequence[Lines]:
-        """Where in the source the call with this `order` parts from the port's, of each mistake in
-        it, as far as the reference can tell.
+    def keep(self, order: int, record: CaseRecord) -> Kept | None:
+        """One run of the call with this `order` on each side, with the lines at which they part,
+        if the reference can run.
         """
         ...
 

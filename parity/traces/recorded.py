@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from parity.core.calls import Leaf, ModuleInfo, Trace
-from parity.core.lines import Lines
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
-from parity.core.verdicts import Diagnosis
 from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.diagnose import Finding, Kept
 from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments, Inside, Layout
@@ -69,13 +68,14 @@ class Recorded:
         """The recorded float64 runs."""
         return RecordedFloat64(self._of(case), self._golden.arrays)
 
-    def diagnose(self, found: Found, record: CaseRecord) -> Diagnosis:
+    def diagnose(
+        self, found: Found, record: CaseRecord, kept: Kept | None = None
+    ) -> Sequence[Finding]:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
-        return diagnosis(found, record, self._advice)
+        return [Finding(diagnosis(found, record, self._advice))]
 
-    def lines(self, order: int, record: CaseRecord) -> Sequence[Lines]:
+    def keep(self, order: int, record: CaseRecord) -> None:
         """None: a trace has no code that could run."""
-        return ()
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments of the recorded classes."""
