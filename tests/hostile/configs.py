@@ -109,7 +109,7 @@ FILES = [
     text("no file", lambda path: None, "cannot be read"),
     text(
         "seventy thousand keys, the last twice",
-        json.dumps({f"k{i}": 0 for i in range(70_000)})[:-1] + ', "k69999": 0}', "twice"),
+        json.dumps({f"k{i}": 0 for i in range(70_000)})[:-1] + ', "k69999": 0}',
         "twice",
     ),
 ]
