@@ -1,5 +1,6 @@
 """`jaxvae convert`: a checkpoint for PyTorch to one for JAX, and back."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -49,6 +50,8 @@ def convert(
     if sharded:
         model.save_pretrained(target)
     else:
+        # Orbax logs what it raises as well, some of it when garbage is collected
+        logging.disable(logging.ERROR)
         save_checkpoint(model, target)
     kinds = ("JAX", "diffusers") if sharded else ("diffusers", "JAX")
     facts = {

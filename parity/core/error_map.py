@@ -45,3 +45,8 @@ class ErrorMap:
     heat_size: tuple[int, int]
     heat: tuple[tuple[float, ...], ...]
     counts: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        rows = {len(row) for row in self.heat}
+        if not self.along or len(rows) != 1 or len(self.counts) != len(EDGES) + 2:
+            raise ValueError("no error map: it has axes, a picture, and a count for each bin")

@@ -1,6 +1,5 @@
 """Globs over dotted names: what they match, and what they make of a name."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -61,9 +60,25 @@ def renamed(name: str, rename: Mapping[str, str]) -> str:
 
 
 def captured(pattern: str, name: str) -> tuple[str, ...] | None:
-    """The text that each `*` of the pattern holds; `None` if it does not match."""
-    found = re.fullmatch(re.escape(pattern).replace(r"\*", "(.*)"), name)
-    return found.groups() if found else None
+    """The text that each `*` of the pattern holds; `None` if it does not match.
+
+    The first holds as much as it can, then the next. A regular expression would say the same, but
+    some take years, and a pattern may be a file's.
+    """
+    first, *parts = pattern.split("*")
+    if not parts:
+        return () if name == first else None
+    last, rest = parts.pop(), name.removeprefix(first)
+    if len(rest) + len(first) != len(name) or not rest.endswith(last):
+        return None
+    held, rest = [], rest[: len(rest) - len(last)]
+    for part in reversed(parts):
+        at = rest.rfind(part)
+        if at < 0:
+            return None
+        held.append(rest[at + len(part) :])
+        rest = rest[:at]
+    return (rest, *reversed(held))
 
 
 def why(name: str, declared: Mapping[str, str]) -> str | None:

@@ -36,7 +36,8 @@ def write_repro(repro: Repro, folder: Path, make: str) -> list[Path]:
         written: dict[str, str | bytes] = {
             f"{key}.safetensors": save(dict(found)) for key, found in arrays.items()
         }
-    except (SafetensorError, KeyError) as error:  # KeyError: a type that it has no name for
+    except (SafetensorError, KeyError, UnicodeError) as error:
+        # KeyError: a type that it has no name for; UnicodeError: a name that is no text
         raise InputError(f"repro: {where} has arrays that no file can hold: {error}") from error
     env = Environment(undefined=StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     env.filters["words"] = _words

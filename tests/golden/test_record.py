@@ -8,13 +8,17 @@ import pytest
 import tiny
 from safetensors.numpy import load_file
 
+import parity
 from parity.core.exceptions import InputError
+from parity.core.files import alone_in
 from parity.core.plain import decode, decode_value, encode, encode_value
 from parity.core.tree import flatten, rebuild
-from parity.traces import index
+from parity.traces import arrays, index
 from parity.traces.arrays import FOLDER
 from parity.traces.check import check_trace
+from parity.traces.methods import check_words, name_of
 from parity.traces.record import record_pair
+from parity.traces.trace import open_trace
 
 
 def files_of(folder):
@@ -99,3 +103,38 @@ def test_nested_arguments_come_back():
     skeleton = decode(json.loads(json.dumps(encode(flat.skeleton))))
     assert skeleton == flat.skeleton
     assert repr(rebuild(skeleton, [array for _, array in flat.arrays])) == repr(value)
+
+
+def test_two_recordings_into_one_folder(tmp_path):
+    with alone_in(tmp_path), pytest.raises(InputError, match="another process writes there"):
+        record_pair(tiny.PAIR, tmp_path, **tiny.ASKED)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_array_is_hashed_once_unless_its_file_changes(recorded, monkeypatch):
+    golden, digests = open_trace(recorded), []
+    digest = arrays.digest
+    monkeypatch.setattr(arrays, "digest", lambda array: digests.append(1) or digest(array))
+    buffer = next(golden.index.buffers)
+    golden.arrays.read(buffer)
+    assert not digests
+    golden.arrays.path(buffer).touch()
+    golden.arrays.read(buffer)
+    assert len(digests) == 1
+
+
+def test_a_string_that_the_pair_lists_is_recorded(tmp_path):
+    case = parity.Case("x", (np.ones((1, 3, 4, 4), "f4"),), kwargs={"mode": "same"})
+    with pytest.raises(InputError, match=r"'same' to the port: name it in Offline\.words"):
+        check_words(flatten((case.args, dict(case.kwargs))).skeleton, tiny.PAIR)
+    listed = replace(tiny.PAIR, offline=replace(tiny.PAIR.offline, words=("same", b"x")))
+    check_words(flatten((case.args, {"mode": "same", "a": [b"x", 1, None]})).skeleton, listed)
+    with pytest.raises(InputError, match=r"passes b'y' .* which has 'same', b'x'"):
+        check_words(flatten(((), {"a": (b"y",)})).skeleton, listed)
+
+
+def test_a_method_that_the_pair_lists_by_name():
+    listed = replace(tiny.PAIR, offline=replace(tiny.PAIR.offline, methods=("encode",)))
+    assert (name_of("encode", listed), name_of("__call__", listed)) == ("encode", "__call__")
+    with pytest.raises(InputError, match=r"'encode' on the port: name it in Offline\.methods"):
+        name_of("encode", tiny.PAIR)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from safetensors.numpy import save
 
-from jaxvae import CogVideoXVAEConfig
+import jaxvae
 from jaxvae.io.diffusers_folder import INDEX_NAME, WEIGHTS_NAME, open_weights
 from jaxvae.io.video import find_video
 from jaxvae.pairs.inputs import load_clip
@@ -101,13 +101,24 @@ def test_indices(made, tmp_path):
         assert set(made["weight_map"]) == set(found) == {"a", "b"}
 
 
-@given(data=junk | st.dictionaries(st.sampled_from([field.name for field in fields(
-    CogVideoXVAEConfig)]), values, max_size=3).map(json.dumps).map(str.encode))  # fmt: skip
+CONFIGS = [getattr(jaxvae, f"{name}").config_class for name in (
+    "AutoencoderKLCogVideoX", "AutoencoderKL", "AutoencoderKLWan")]  # fmt: skip
+numbers = values | st.sampled_from([10**400, -(10**400), 2**63, 1e308, 5e-324, 65536, [2] * 17])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@given(data=st.data())
 @TRIES
-def test_configurations(data, tmp_path):
-    config = read_or_refuse(CogVideoXVAEConfig.from_json, tmp_path / "config.json", data)
+def test_configurations(kind, data, tmp_path):
+    names = [*(field.name for field in fields(kind)), "_class_name", "input_channels"]
+    names = st.sampled_from(names) | st.just("_class_name")
+    classes = st.sampled_from([kind.class_name, "AutoencoderKLQwenImage"])
+    made = data.draw(st.dictionaries(names, numbers | classes, max_size=3) | values)
+    config = read_or_refuse(kind.from_json, tmp_path / "config.json", json.dumps(made).encode())
     if config is not None:
-        assert CogVideoXVAEConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+        assert kind.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+        sizes = config.video_frames(config.latent_frames(5)), config.spatial_ratio
+        assert all(type(size) is int and 0 < size < 1 << 40 for size in sizes)
 
 
 def npy():

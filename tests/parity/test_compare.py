@@ -478,3 +478,13 @@ def test_what_is_not_finite_before_a_mistake_does_not_hide_it(broken):
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = compare(reference, port, (x,), rename={"*": "layers.*"})
     assert [fault.path for fault in report.faults] == ["0", "1"][: 1 + broken]
+
+
+def test_a_port_that_raises_on_both_layouts_says_both():
+    def refuse(self, x):
+        raise ValueError(f"no {x.shape}")
+
+    image = np.zeros((1, 3, 5, 4), np.float32)
+    with pytest.raises(ValueError, match=r"no \(1, 5, 4, 3\)") as caught:
+        compare(torch.nn.Conv2d(3, 3, 1).eval(), nnx_of(refuse), (image,))
+    assert any("ValueError: no (1, 3, 5, 4)" in note for note in caught.value.__notes__)

@@ -2,7 +2,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from parity.core.error_map import EDGES
+from parity.core.codec import plain, typed
+from parity.core.error_map import EDGES, ErrorMap
+from parity.core.exceptions import InputError
 from parity.diagnose.error_map import error_map
 from tests.nets import torch_of
 from tests.ports import nnx_of
@@ -140,3 +142,15 @@ def test_an_error_map_that_cannot_be_made_loses_no_fault(monkeypatch):
     assert fault.evidence.endswith(
         "where in the array is not known: MemoryError: no room for the error"
     )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"along": []}, {"counts": [1]}, {"counts": []}, {"heat": []}, {"heat": [[1.0], []]}],
+    ids=str,
+)
+def test_what_is_read_can_be_written(change):
+    made = plain(error_map(np.ones((2, 3), np.float32), np.zeros((2, 3), np.float32)))
+    assert typed(made, ErrorMap, "it")
+    with pytest.raises(InputError, match="it: no error map"):
+        typed(made | change, ErrorMap, "it")

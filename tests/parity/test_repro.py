@@ -6,6 +6,7 @@ The walk-through of the examples runs one in a process of its own: `test_cli_com
 import re
 import runpy
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 import jax
@@ -219,6 +220,13 @@ def test_arrays_that_no_file_holds_are_said(tmp_path):
         write_repro(bare, tmp_path, "mine:PAIR")
 
 
+def test_a_name_that_no_file_holds_is_said(tmp_path):
+    array = {"\ud800": np.ones(2, np.float32)}
+    bare = Repro(Fault("a", 0, "", "forward", "Conv", ""), "port()", "", array, array)
+    with pytest.raises(InputError, match="repro: `a`, call 0 has arrays that no file can hold"):
+        write_repro(bare, tmp_path, "mine:PAIR")
+
+
 def test_the_script_configures_jax_as_it_was(tmp_path):
     device = jax.devices("cpu")[0]
     with jax.default_device(device), jax.default_matmul_precision("bfloat16"), jax.enable_x64(True):
@@ -239,3 +247,49 @@ def test_a_path_that_no_expression_leads_to(path):
     root.layers = nnx.Dict({"first": nnx.Linear(1, 1, rngs=nnx.Rngs(0))})
     with pytest.raises(Unshowable, match="no expression leads from `port"):
         _access(root, path)
+
+
+BREAKING = [
+    'x"""\nraise SystemExit("ran")\n"""', "\\user", "a\0b", "'\n", "\u202e", "class", "ﬁ",
+    "a=1); raise SystemExit('ran')#", "{name}", "{{ 7 }}", "\\N{BULLET}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BREAKING, ids=range(len(BREAKING)))
+def test_a_name_is_never_code(name, tmp_path):
+    """Of a module, of a leaf, of an argument, of a case, of an option, and of the folder."""
+
+    class Reference(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.add_module(name, Same())
+
+        def forward(self, x, **more):
+            return {name: self._modules[name](x) + more[name]}
+
+    def ported(self, x, **more):
+        return {name: getattr(self, name)(x) + 2 * more[name]}
+
+    port = nnx_of(ported, **{name: nnx_of(lambda self, x: x)})
+    report = compare(Reference(), port, (X,), torch_kwargs={name: X}, keep_repro=True, seed=1)
+    making = made_by_pair({name: name, "texts": [name]}, 0)
+    report = replace(report, repro=replace(report.repro, making=making))
+    folder = tmp_path / "".join(c if c.isprintable() and c != "/" else "_" for c in name)
+    report.write_repro(folder, make="tests.parity.test_repro:MAKER")
+    MAKER.port = port
+    made = runpy.run_path(str(folder / "repro.py"))
+    assert made["options"] == {name: name, "texts": [name]}
+    assert set(made["output"]) == {name}
+
+
+class Maker:
+    port = None
+
+    def make_torch(self, options, seed):
+        return None
+
+    def make_nnx(self, options, reference):
+        return self.port
+
+
+MAKER = Maker()

@@ -36,6 +36,15 @@ def test_get_returns_what_put_took(array):
     assert back.tobytes() == np.ascontiguousarray(array).tobytes()
 
 
+def test_an_array_that_vanished_elsewhere_is_said():
+    with Store() as other:
+        gone = other.put(np.arange(3.0))
+    with Store() as store:
+        store.adopt(lambda buffer: None)
+        with pytest.raises(parity.InputError, match=r"[0-9a-f]{32}\.safetensors: its array was"):
+            store.get(gone)
+
+
 def test_put_copies():
     with Store() as store:
         array = np.ones(4)
