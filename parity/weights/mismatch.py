@@ -62,8 +62,11 @@ def _unlike(buffer: bool, ref: Array, port: Array) -> tuple[str, str]:
     moved = next(ref.transpose(axes) for axes in _orders(ref, port))
     found = compare_arrays(np.ascontiguousarray(moved), port.reshape(moved.shape))
     size, cosine = found.rel_l2, found.cosine
+    cause = "norm_buffers" if buffer else "weights_value"
     if not ref.any():
-        return ("norm_buffers" if buffer else "weights_value"), "not 0 everywhere as it should be"
+        return cause, "not 0 everywhere as it should be"
+    if found.nonfinite:
+        return cause, f"{found.nonfinite} entries differ in being finite"
     if buffer:
         factor = _factor(moved, port.reshape(moved.shape))
         text = f"{factor:.6g} times the reference's" if factor else f"off by {size:.2g} of its size"

@@ -43,8 +43,8 @@ def make_weight_map(
     Raises:
         InputError: the rules cannot be used.
     """
-    ref_by_name = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
-    port_by_name = {tensor.full_name: tensor for tensor in port if tensor.name not in SPARE}
+    ref_by_name = {tensor.full_name: tensor for tensor in ref if not _spare(tensor)}
+    port_by_name = {tensor.full_name: tensor for tensor in port if not _spare(tensor)}
     found = paired(ref_by_name, port_by_name, rename or {}, rules)
     found = [piece for piece in found if piece.port or not piece.ref.derived]
     owners = Owners(piece.ref for piece in found)
@@ -60,6 +60,10 @@ def make_weight_map(
         )
         for line in lines
     )
+
+
+def _spare(tensor: Tensor) -> bool:
+    return tensor.buffer and tensor.name in SPARE
 
 
 def _line(piece: Piece, owners: Owners) -> Weight:
