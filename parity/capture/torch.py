@@ -4,7 +4,7 @@ import functools
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -39,12 +39,13 @@ def record(
     store: Store,
     layout: Mapping[str, str],
     subtree: Subtree = WHOLE,
+    moved: bool = False,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
     module's own row is made here, since a method other than `forward` runs no hook. Taps are
-    recorded as calls are.
+    recorded as calls are. If `moved`, all random streams are moved on before.
     """
     observer = _Observer(module, store, layout, subtree)
     with undone(lambda: unhook(module, observer)):
@@ -52,8 +53,11 @@ def record(
             if path and subtree.includes(join(subtree.prefix, path)):
                 child.register_forward_pre_hook(observer.before, with_kwargs=True)
                 child.register_forward_hook(observer.after, with_kwargs=True)
-        with torch.no_grad(), kept_reference(module):
-            args, kwargs = tensors(args, kwargs)
+        args, kwargs = tensors(args, kwargs)
+        objects = [value for _, value in flatten((args, kwargs)).statics]
+        with torch.no_grad(), kept_reference(module, *objects) as kept:
+            if moved:
+                kept.move()
             observer.begin(module, bind(target(module, method), args, kwargs))
             with taps.observed(observer.tap):
                 output = invoke(module, method, args, kwargs)
@@ -155,19 +159,24 @@ def tensors(
     return given
 
 
-def check_devices(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made.
+def check_given(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made, or
+    that a run uses up.
 
     Raises:
-        InputError: a parameter, a buffer or an argument is elsewhere.
+        InputError: a parameter, a buffer or an argument is elsewhere, has no values yet, or is an
+            iterator.
     """
-    given = flatten((args, dict(kwargs))).arrays
-    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given]
-    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
+    given = flatten((args, dict(kwargs)))
+    found = [(f"argument {name.partition('.')[2]}", x) for name, x in given.arrays + given.statics]
+    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *found):
+        if isinstance(tensor, Iterator):
+            kind = type(tensor).__name__
+            raise InputError(f"{name} is a {kind}, which one run uses up: expected a list")
         if not isinstance(tensor, torch.Tensor):
             continue
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"{name} of the reference has no values yet: call the reference once")
         if tensor.device.type != "cpu":
             where = f"{tensor.device}: move the reference and its arguments to the CPU, .cpu()"
             if tensor.device.type == "meta":

@@ -93,7 +93,7 @@ def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
             return _assemble(kind, keys, values)
 
 
-def statics(skeleton: Skeleton) -> Iterator[Any]:
+def statics(skeleton: Skeleton | None) -> Iterator[Any]:
     """The leaves that are no arrays."""
     if isinstance(skeleton, Static):
         yield skeleton.value

@@ -12,7 +12,7 @@ from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import flatten
+from parity.core.tree import flatten, statics
 from parity.force.common import Arrays, Listener, NotMeasured, Recording
 from parity.force.torch import (
     Tensors,
@@ -58,7 +58,11 @@ class TorchModules:
         """Run one module by itself, all of it in float64 for the time of the call."""
         module, method = self.of(call)
         try:
-            with torch.no_grad(), kept_reference(module), widened_modules(module.modules()):
+            with (
+                torch.no_grad(),
+                kept_reference(module, *statics(call.arguments)),
+                widened_modules(module.modules()),
+            ):
                 args, kwargs = arguments64(target(module, method), call, store)
                 output = flatten(invoke(module, method, args, kwargs))
                 return dict(_in_layout(tensors_of(output), call.outputs))

@@ -4,6 +4,8 @@ Where PyTorch's own error is large, that of a port may be as large and no roundi
 from entry to entry, or from row to row.
 """
 
+import math
+
 import numpy as np
 
 from parity.core.arrays import Array
@@ -23,6 +25,9 @@ NEARLY_ALL = 0.99
 the reference's less than `FEW`."""
 
 FEW = 0.5
+
+ROWS = 8
+"""Rows, or columns, of which fewer may all have the same rounding by chance."""
 
 SMALL = 64.0
 """Units of roundoff below which such an error may be that of one number that all entries share."""
@@ -48,7 +53,8 @@ def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str]:
         _split(error, shapes) for error in (of_ref, of_port)
     )
     r = part / max(ref_part, ref_chance, chance, 4 * unit * size)
-    if share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:
+    by_chance = any(1 < count < ROWS for count in x.shape)
+    if by_chance or share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:
         return r, ""
     return r, f"nearly all of the error ({part / size:.2g} of the size) is alike in all entries"
 
@@ -71,8 +77,8 @@ def _split(error: Array, shapes: Array) -> tuple[float, float, float]:
     factors = [one.mean() for one in each]
     rest = error - sum(f * shape for f, shape in zip(factors, shapes, strict=True))
     left = [rest * shape.conj() for shape in shapes]
-    part = float(np.hypot(*np.abs(factors)))
-    chance = max(float(np.hypot(*(_chance(one, axis) for one in left))) for axis in (0, 1))
+    part = math.hypot(*map(abs, factors))
+    chance = max(math.hypot(*(_chance(one, axis) for one in left)) for axis in (0, 1))
     return part, chance, part**2 / max(_rms(error) ** 2, np.finfo(np.float64).tiny)
 
 
