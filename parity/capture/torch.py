@@ -14,6 +14,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
+from parity.capture.constants import constants
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
@@ -89,6 +90,7 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
             container=isinstance(module, LISTS),
             parameters={n: p.numel() for n, p in module.named_parameters(recurse=False)},
             buffers={n: b.numel() for n, b in module.named_buffers(recurse=False)},
+            constants=constants(module),
         )
         for path, module in root.named_modules()
     }
@@ -109,16 +111,25 @@ def kind_of(module: torch.nn.Module) -> layout_rules.Kind:
     )
 
 
-def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
-    """By class, the arguments of `forward` that are `None` unless they are given."""
+def optional_arguments(root: torch.nn.Module, method: Method) -> dict[str, tuple[str, ...]]:
+    """By class, the arguments of `forward` that are `None` unless they are given; under `""` those
+    of the method that are this, a truth or a number, with that value: `causal=False`.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for module in root.modules():
-        try:
-            parameters = inspect.signature(module.forward).parameters.values()
-        except (TypeError, ValueError):  # compiled code may have none
-            continue
-        found[type(module).__name__] = tuple(p.name for p in parameters if p.default is None)
-    return found
+        defaults = _defaults(module.forward)
+        found[type(module).__name__] = tuple(n for n, value in defaults.items() if value is None)
+    own = _defaults(target(root, method)).items()
+    plain = (f"{n}={value}" for n, value in own if value is None or isinstance(value, (int, float)))
+    return found | {"": tuple(plain)}
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # compiled code may have none
+        return {}
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def named_tensors(root: torch.nn.Module) -> list[Tensor]:

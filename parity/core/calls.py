@@ -68,13 +68,16 @@ class Call:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A module of either side: its class, whether it can run, its own tensors' sizes by name."""
+    """A module of either side: its class, whether it can run, its own tensors' sizes by name, and
+    the numbers that it states, as its epsilon.
+    """
 
     path: str
     kind: str
     container: bool
     parameters: Mapping[str, int]
     buffers: Mapping[str, int]
+    constants: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

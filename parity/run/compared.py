@@ -32,7 +32,7 @@ def compared_calls(context: Context) -> Compared:
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
     given = layout_rules.as_read_inside(given, ref.calls)
-    done = coverage_of(ref.calls, reference.optional(case))
+    done = coverage_of(ref.calls, reference.optional(case), context.store.get)
     progress.stage("port")
     trace = port.record(context, scope, ref, given)
     _check_pending(options.pending, ref, trace, early=False)

@@ -94,7 +94,7 @@ class Live:
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""
-        return capture_torch.optional_arguments(self._called(case))
+        return capture_torch.optional_arguments(self._called(case), case.torch)
 
     def weights_of(self, path: str) -> Mapping[str, Array]:
         """Values of the tensors of one module, by name below it."""
