@@ -141,7 +141,9 @@ def named_tensors(root: torch.nn.Module) -> list[Tensor]:
             read, shape = functools.partial(to_numpy, value), tuple(value.shape)
             derived = name in module._non_persistent_buffers_set
             buffer = name in buffers
-            found.append(Tensor(path, name, shape, read, buffer, id(value), derived=derived))
+            frozen = not (buffer or value.requires_grad)
+            one = Tensor(path, name, shape, read, buffer, id(value), derived=derived, frozen=frozen)
+            found.append(one)
     return found
 
 

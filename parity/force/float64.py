@@ -1,6 +1,7 @@
 """The reference that runs: its modules in float64."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +15,7 @@ from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
 from parity.core.tree import flatten, statics
 from parity.force.common import Arrays, Listener, NotMeasured, Recording
+from parity.force.roundings_torch import Roundings
 from parity.force.torch import (
     Tensors,
     arguments64,
@@ -42,6 +44,7 @@ class TorchModules:
         store: Store,
         listener: Listener,
         wanted: Collection[int],
+        sample: int = 0,
     ) -> Mapping[int, str]:
         """Run the whole once in float64, every call on its recorded inputs."""
 
@@ -51,7 +54,8 @@ class TorchModules:
 
         recording = Recording(matches, calls, store)
         module = self.modules[recording.root.ref.path]
-        problem = force_reference(module, self.method, recording, listen, wanted)
+        with Roundings(sample) if sample else nullcontext():
+            problem = force_reference(module, self.method, recording, listen, wanted)
         return {match.ref.order: problem for match in matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:

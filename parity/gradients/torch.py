@@ -11,10 +11,10 @@ from parity.capture.torch import Method
 from parity.core.exceptions import first_line
 from parity.core.tree import statics
 from parity.force.common import NotMeasured, Recording
+from parity.force.roundings_torch import Roundings
 from parity.force.torch import widened_modules
 from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural
 from parity.gradients.records import Gradients
-from parity.gradients.roundings_torch import Roundings
 
 NOT_WIDE = "not measured: the reference's gradients cannot be computed in float64"
 

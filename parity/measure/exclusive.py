@@ -21,6 +21,7 @@ from parity.core.thread_pool import Background
 from parity.force.common import Arrays, Sides, reference, same, unforced
 from parity.force.nnx import force_port
 from parity.host.progress import Progress
+from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
@@ -85,6 +86,12 @@ def measure_exclusive(
         with Background(threads=2) as background:
             listener = partial(work.reference, background)
             unknown = sides.reference.own(matches, calls[0], store, listener, work.wanted)
+    if work.seen and not unknown:
+        progress.stage("exclusive error: where rounding decides whole numbers", whole.SAMPLES)
+        for sample in range(1, whole.SAMPLES + 1):
+            sides.reference.own(matches, calls[0], store, work.note, work.wanted, sample)
+            progress.advance()
+        work.without_decided()
     return work.result(problems, unknown)
 
 
@@ -121,6 +128,9 @@ class _Work:
     received: dict[Key, Buffer] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
     """The calls that need a float64 run to be judged."""
+    seen: dict[tuple[bool, Key], list[Array]] = field(default_factory=dict)
+    """Whole numbers that differ, as the reference has them in other runs: of outputs, and where the
+    first is true of inputs."""
 
     def port(self, background: Background, match: Match, received: Arrays, outputs: Arrays) -> None:
         """Measure what the port did in one call, beside its run."""
@@ -147,8 +157,7 @@ class _Work:
         self.errors[key] = replace(error, bounded=near, part=OTHER_ZEROS if signs else "")
         if not near:
             self.outputs[key] = self.store.put(port)
-            if ref.dtype.kind in "fcV" or self.limit is None:
-                self.wanted.add(match.ref.order)
+            self.wanted.add(match.ref.order)
 
     def _other_zeros(self, match: Match, ref: Array, port: Array) -> bool:
         """True if the reference moves data, and zeros that it got or made have the other sign.
@@ -179,6 +188,32 @@ class _Work:
                 given = None if array is None else as_read(array, leaf.reading)
                 background.submit(self._input, match, leaf, given)
         self.progress.advance()
+        self.note(match, received, outputs)
+
+    def note(self, match: Match, received: Arrays, outputs: Arrays) -> None:
+        """Keep the whole numbers of a further run of the reference, where the port's differ."""
+        sides = (match.outputs, outputs, self.outputs), (match.inputs, received, self.received)
+        for at, (leaves, wide, port) in enumerate(sides):
+            for leaf in leaves:
+                key, buffer = (match.ref.order, leaf.ref.name), leaf.ref.buffer
+                if buffer and buffer.dtype.kind in "biu" and key in port and key[1] in wide:
+                    array = as_read(np.asarray(wide[key[1]]), leaf.reading)
+                    self.seen.setdefault((bool(at), key), []).append(array)
+
+    def without_decided(self) -> None:
+        """Measure whole numbers again, without the entries that rounding decides."""
+        for (given, key), seen in self.seen.items():
+            match = self._by_order[key[0]]
+            leaf = next(x for x in (match.outputs, match.inputs)[given] if x.ref.name == key[1])
+            ref, port = reference(leaf, self.store), (self.outputs, self.received)[given][key]
+            around = self._by_order[match.parent] if given else match
+            sources = self._sources(around.ref, around.ref.order, key[0] if given else None)
+            error = score(ref, whole.decided(ref, self.store.get(port), seen, sources))
+            if not given:
+                self.errors[key] = error
+            elif key in self.child_inputs:
+                error = replace(error, moved=True)
+                self.child_inputs[key] = replace(self.child_inputs[key], error=error)
 
     def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
