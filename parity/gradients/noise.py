@@ -5,6 +5,7 @@ this moves is rounding: of sums that cancel, and of masks, maxima and clamps tha
 side, where a gradient jumps. `docs/thresholds.md` has the numbers of the forward pass.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,8 @@ from parity.core.calls import Match
 from parity.core.limits import r_limit
 from parity.core.measurements import Error
 from parity.core.metrics import rms, unit_roundoff
-from parity.force.common import STEP
+from parity.core.problems import not_measured
+from parity.force.common import STEP, NotMeasured
 from parity.measure.noise import of_sum, score
 
 SAMPLES = 4
@@ -84,7 +86,10 @@ class Subject:
             return score(self.ref, port).of_subtree()
         ref = _without_jumps(self.ref, wide)
         error = replace(score(ref, port, wide), moved=False)
-        moved = self.moved() if error.r > limit.warn or error.part or not error.steady else None
+        try:
+            moved = self.moved() if error.r > limit.warn or error.part or not error.steady else None
+        except NotMeasured as why:  # it may be rounding, or not
+            return replace(error, r=math.nan, problem=not_measured(str(why)))
         if moved is None:
             return error
         terms = of_sum(_rounding(moved), self.positions)

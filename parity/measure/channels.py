@@ -63,7 +63,7 @@ def worst_channel(ref: Array, port: Array, wide: Array) -> ChannelError | None:
     if len(floor) == ref.size:
         whole = max(float(ref_power.mean()), unit**2 * float(size.mean()))
         floor = np.maximum(floor, (ALONE / FAR) ** 2 * whole)
-    seen = (floor > 0) & (port_power > OFF**2 * size)
+    seen = (floor > 0) & (size > 0) & (port_power > OFF**2 * size)
     r = np.zeros(len(floor))
     r[seen] = np.sqrt(port_power[seen] / floor[seen])
     worst = int(r.argmax())
