@@ -224,14 +224,9 @@ def test_every_run_begins_from_the_same_state_however_deep():
     table = reference.table.weight.detach().clone()
     row = table[1] / max(1.0, float(table[1].norm()) + 1e-7)
     given, more = {"seen": [], "cache": Cache()}, {5}
-    port = nnx_of(
-        lambda self, x, given, more: port_linear(self, x) * 0.5 * 4 + self.table.embedding[...][1],
-        weight=nnx.Param(jnp.asarray(WEIGHT.T)),
-        table=nnx_of(lambda self, i: None, embedding=nnx.Param(jnp.asarray(table.numpy()))),
-    )
-    port.row = nnx.Variable(jnp.asarray(row.numpy()))
-    type(port).__call__ = lambda self, x, given, more: (
-        port_linear(self, x) * 2.0 + self.row[...][None]
+    port = port_of(
+        lambda self, x, given, more: port_linear(self, x) * 2.0 + self.row[...][None],
+        row=row.numpy(),
     )
     report = parity.compare(reference, port, (X, given, more), ignore=["table", "row"])
     assert [row.reason for row in report.rows if row.verdict == "UNKNOWN"] == []
@@ -262,7 +257,9 @@ def test_the_port_begins_from_the_same_state_however_deep():
     assert seen == set()
 
 
-@pytest.mark.parametrize("make", [lambda: iter([1, 2]), lambda: (i for i in range(3))])
+@pytest.mark.parametrize(
+    "make", [lambda: iter([1, 2]), lambda: (i for i in range(3))], ids=["list", "generator"]
+)
 def test_what_a_run_uses_up_is_refused_before_anything_runs(make):
     ran = []
 
