@@ -89,7 +89,8 @@ class Subject:
         try:
             moved = self.moved() if error.r > limit.warn or error.part or not error.steady else None
         except NotMeasured as why:  # it may be rounding, or not
-            return replace(error, r=math.nan, problem=not_measured(str(why)))
+            nan = math.nan
+            return replace(error, r=nan, floor_rel_l2=nan, problem=not_measured(str(why)))
         if moved is None:
             return error
         terms = of_sum(_rounding(moved), self.positions)
