@@ -1,8 +1,8 @@
 """The reference that runs: its modules in float64."""
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -54,8 +54,12 @@ class TorchModules:
 
         recording = Recording(matches, calls, store)
         module = self.modules[recording.root.ref.path]
-        with Roundings(sample) if sample else nullcontext():
-            problem = force_reference(module, self.method, recording, listen, wanted)
+        run = partial(force_reference, module, self.method, recording, listen, wanted)
+        if sample:  # kept out here: what is put back inside has the roundings
+            with kept_reference(module), Roundings(sample):
+                problem = run()
+        else:
+            problem = run()
         return {match.ref.order: problem for match in matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:

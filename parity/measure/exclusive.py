@@ -196,7 +196,10 @@ class _Work:
         for at, (leaves, wide, port) in enumerate(sides):
             for leaf in leaves:
                 key, buffer = (match.ref.order, leaf.ref.name), leaf.ref.buffer
-                if buffer and buffer.dtype.kind in "biu" and key in port and key[1] in wide:
+                exact = buffer and buffer.dtype.kind in "biu" and key in port and key[1] in wide
+                if exact and not np.array_equal(
+                    reference(leaf, self.store), self.store.get(port[key])
+                ):
                     array = as_read(np.asarray(wide[key[1]]), leaf.reading)
                     self.seen.setdefault((bool(at), key), []).append(array)
 

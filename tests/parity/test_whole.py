@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import parity
-from tests.nets import torch_of
+from tests.nets import port_of, torch_of
 from tests.ports import nnx_of
 
 DRAW = np.random.default_rng(0)
@@ -93,3 +93,12 @@ def test_codes_passed_to_a_child(more):
     report = parity.compare(reference, port, (X,))
     assert report.verdict == ("FAIL" if more else "PASS")
     assert [fault.path for fault in report.faults] == ([""] if more else [])
+
+
+def test_runs_with_roundings_leave_the_reference_as_it_was():
+    linear = torch.nn.Linear(257, 3)
+    before = linear.weight.detach().clone()
+    reference = torch_of(lambda self, x: self.linear(x).argmax(-1), linear=linear)
+    port = port_of(reference, lambda self, x: self.linear(x).argmin(-1))
+    assert parity.compare(reference, port, (X,)).verdict == "FAIL"
+    assert torch.equal(linear.weight, before)
