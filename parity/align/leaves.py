@@ -19,6 +19,9 @@ from parity.core.problems import (
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 """Values that can be compared without being arrays."""
 
+CLOSE = 2.0**-20
+"""Relative difference of floats that were rounded on the way: by a few roundings of float32."""
+
 
 def match_inputs(
     ref: Sequence[Leaf], port: Sequence[Leaf], values: Values
@@ -102,14 +105,17 @@ def pair(ref: Leaf, port: Leaf, values: Values) -> LeafMatch | None:
 
 
 def same_value(ref: object, port: object) -> bool:
-    """Equal plain values; floats up to rounding. Other objects are not looked at."""
-    if isinstance(ref, PLAIN) and not isinstance(ref, float):
-        return ref == port
-    if isinstance(ref, float):
-        if not isinstance(port, (int, float)):
-            return False
-        return math.isclose(ref, port, rel_tol=1e-5) or (math.isnan(ref) and math.isnan(port))
-    return True
+    """Equal plain values; floats up to a few roundings of float32. Other objects are not looked at.
+
+    A truth is no number, though Python has it that `True == 1`.
+    """
+    if not isinstance(ref, PLAIN):
+        return True
+    if not isinstance(port, PLAIN) or isinstance(ref, bool) != isinstance(port, bool):
+        return False
+    if isinstance(ref, float) and isinstance(port, (int, float)):
+        return math.isclose(ref, port, rel_tol=CLOSE) or (math.isnan(ref) and math.isnan(port))
+    return ref == port
 
 
 def _take(

@@ -17,6 +17,7 @@ from jax.extend.core import (  # type: ignore[attr-defined]
     get_opaque_trace_state,
 )
 
+from parity.capture.constants import constants
 from parity.capture.functional import Functional
 from parity.capture.hooks_nnx import Observer, can_be_called, observed
 from parity.capture.linen import Part, parts
@@ -124,6 +125,7 @@ def module_info(path: str, module: nnx.Module) -> ModuleInfo:
         container=not (isinstance(module, Part) or can_be_called(type(module))),
         parameters={k: n for k, n in sizes.items() if isinstance(own[k], nnx.Param)},
         buffers={k: n for k, n in sizes.items() if not isinstance(own[k], nnx.Param)},
+        constants=constants(module),
     )
 
 

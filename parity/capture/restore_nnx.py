@@ -5,7 +5,7 @@ models, and each run starts from the state in which the recorded one started. He
 `state_torch` has the reference.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,24 +13,22 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from parity.capture.restore import GLOBAL, Attributes, Kept
 from parity.core.undo import undone
 
 
 @contextmanager
 def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
-    """Put back what the block changes in those of `given` that are NNX objects.
+    """Put back what the block changes in modules and all else that it is `given`.
 
     Without `streams` random streams stay where the block leaves them.
     """
-    objects = [one for one in given if isinstance(one, nnx.Pytree)]
-    nodes = [node for root in objects for _, node in nnx.iter_graph(root)]
-    attributes = [Attributes(vars(node)) for node in nodes if isinstance(node, nnx.Pytree)]
-    held = [node for node in nodes if isinstance(node, nnx.Variable)]
-    variables = [_Kept(one) for one in held if streams or not isinstance(one, nnx.RngState)]
+    kept = Kept((*given, *GLOBAL), _opened)
+    held = [one for one in kept.found.values() if isinstance(one, nnx.Variable)]
+    variables = [_Variable(one) for one in held if streams or not isinstance(one, nnx.RngState)]
 
     def restore() -> None:
-        for one in attributes:
-            one.restore()
+        kept.restore()
         for variable in variables:
             variable.restore()
 
@@ -38,7 +36,13 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
         yield
 
 
-class _Kept:
+def _opened(value: Any) -> Attributes | None:
+    if isinstance(value, nnx.Variable) or not isinstance(value, nnx.Pytree):
+        return None
+    return vars(value), ()
+
+
+class _Variable:
     """The value of one variable. An array is never written to: to keep it is to keep the state.
 
     But a compiled program may take it over (donation): then a copy stands in for it. A parameter
@@ -57,30 +61,3 @@ class _Kept:
         gone = isinstance(self._value, jax.Array) and self._value.is_deleted()
         if not gone or self._copy is not None:
             self._variable.set_value(self._copy if gone else self._value)
-
-
-class Attributes:
-    """The attributes of one object, and what the dicts and lists among them hold.
-
-    Those named in `apart` are not looked into.
-    """
-
-    def __init__(self, attributes: dict[str, Any], apart: Collection[str] = ()) -> None:
-        held = [value for name, value in attributes.items() if name not in apart]
-        held = [value for value in held if type(value) in (dict, list)]
-        self._kept = [(holder, holder.copy()) for holder in (attributes, *held)]
-
-    def values(self) -> Iterator[Any]:
-        """Every value among them."""
-        for _, kept in self._kept:
-            yield from kept.values() if isinstance(kept, dict) else kept
-
-    def restore(self) -> None:
-        """Put back what was removed, replaced or added; what did not change is not written to."""
-        for holder, kept in self._kept:
-            if isinstance(holder, list):
-                if [*map(id, holder)] != [*map(id, kept)]:
-                    holder[:] = kept
-            elif {k: id(v) for k, v in holder.items()} != {k: id(v) for k, v in kept.items()}:
-                holder.clear()
-                holder.update(kept)

@@ -1,39 +1,49 @@
-"""The reference is left as it was by every run, and so is torch's own random stream."""
+"""The reference is left as it was by every run, and so are all random streams."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
-from parity.capture.restore_nnx import Attributes
+from parity.capture.restore import GLOBAL, STREAMS, Attributes, Kept, Stream
 from parity.core.undo import undone
 
-_REGISTRIES = frozenset(vars(torch.nn.Module())) - {"_buffers"}
-"""Attributes of PyTorch itself in a module: hooks, which may remove themselves, and parameters."""
+STREAMS[torch.Generator] = Stream(
+    lambda one: one.get_state(),
+    lambda one, state: one.set_state(state),
+    lambda one: torch.rand(3, generator=one),
+)
+
+_HOOKS = frozenset(vars(torch.nn.Module())) - {"_buffers", "_parameters", "_modules"}
+"""Attributes of PyTorch itself in a module that are not looked into: hooks, which may remove
+themselves."""
 
 
 @contextmanager
-def kept_reference(module: torch.nn.Module) -> Iterator[None]:
-    """Put back what the block changes in a model: buffers, attributes, what lists and dicts hold.
+def kept_reference(module: torch.nn.Module, *given: Any) -> Iterator[Kept]:
+    """Put back what the block changes in a model, and in what else it is `given`.
 
-    Values of parameters are taken to stay.
+    That is parameters, buffers, attributes, what containers and objects hold, and the states of
+    random streams.
     """
-    attributes = [Attributes(vars(one), _REGISTRIES) for one in module.modules()]
-    held = {id(value): value for one in attributes for value in one.values()}
-    tensors = [value for value in held.values() if isinstance(value, torch.Tensor)]
-    own = [tensor for tensor in tensors if not isinstance(tensor, torch.nn.Parameter)]
-    clones = [(tensor, tensor.detach().clone()) for tensor in own]
+    kept = Kept((*module.modules(), *given, *GLOBAL, torch.default_generator), _opened)
+    held = [value for value in kept.found.values() if isinstance(value, torch.Tensor)]
+    clones = [(tensor, tensor.detach().clone()) for tensor in held]
 
     def restore() -> None:
-        for one in attributes:
-            one.restore()
+        kept.restore()
         with torch.no_grad():
             for tensor, clone in clones:
                 if not torch.equal(tensor, clone):  # NaN counts as changed
-                    tensor.copy_(clone)
+                    tensor.detach().copy_(clone)
 
     with undone(restore):
-        yield
+        yield kept
+
+
+def _opened(value: Any) -> Attributes | None:
+    return (vars(value), _HOOKS) if isinstance(value, torch.nn.Module) else None
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import functools
 import inspect
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
+from parity.capture.constants import constants
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
 from parity.capture.restore_torch import kept_reference
 from parity.core.calls import Leaf, ModuleInfo, Trace
@@ -39,12 +40,13 @@ def record(
     store: Store,
     layout: Mapping[str, str],
     subtree: Subtree = WHOLE,
+    moved: bool = False,
 ) -> Trace:
     """Run `module` without gradients and record all calls; it is left as it was whatever happens.
 
     `args` and `kwargs` may hold NumPy arrays and tensors, which are not written to. The called
     module's own row is made here, since a method other than `forward` runs no hook. Taps are
-    recorded as calls are.
+    recorded as calls are. If `moved`, all random streams are moved on before.
     """
     observer = _Observer(module, store, layout, subtree)
     with undone(lambda: unhook(module, observer)):
@@ -52,8 +54,11 @@ def record(
             if path and subtree.includes(join(subtree.prefix, path)):
                 child.register_forward_pre_hook(observer.before, with_kwargs=True)
                 child.register_forward_hook(observer.after, with_kwargs=True)
-        with torch.no_grad(), kept_reference(module):
-            args, kwargs = tensors(args, kwargs)
+        args, kwargs = tensors(args, kwargs)
+        objects = [value for _, value in flatten((args, kwargs)).statics]
+        with torch.no_grad(), kept_reference(module, *objects) as kept:
+            if moved:
+                kept.move()
             observer.begin(module, bind(target(module, method), args, kwargs))
             with taps.observed(observer.tap):
                 output = invoke(module, method, args, kwargs)
@@ -85,6 +90,7 @@ def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
             container=isinstance(module, LISTS),
             parameters={n: p.numel() for n, p in module.named_parameters(recurse=False)},
             buffers={n: b.numel() for n, b in module.named_buffers(recurse=False)},
+            constants=constants(module),
         )
         for path, module in root.named_modules()
     }
@@ -105,16 +111,25 @@ def kind_of(module: torch.nn.Module) -> layout_rules.Kind:
     )
 
 
-def optional_arguments(root: torch.nn.Module) -> dict[str, tuple[str, ...]]:
-    """By class, the arguments of `forward` that are `None` unless they are given."""
+def optional_arguments(root: torch.nn.Module, method: Method) -> dict[str, tuple[str, ...]]:
+    """By class, the arguments of `forward` that are `None` unless they are given; under `""` those
+    of the method that are this, a truth or a number, with that value: `causal=False`.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for module in root.modules():
-        try:
-            parameters = inspect.signature(module.forward).parameters.values()
-        except (TypeError, ValueError):  # compiled code may have none
-            continue
-        found[type(module).__name__] = tuple(p.name for p in parameters if p.default is None)
-    return found
+        defaults = _defaults(module.forward)
+        found[type(module).__name__] = tuple(n for n, value in defaults.items() if value is None)
+    own = _defaults(target(root, method)).items()
+    plain = (f"{n}={value}" for n, value in own if value is None or isinstance(value, (int, float)))
+    return found | {"": tuple(plain)}
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # compiled code may have none
+        return {}
+    return {p.name: p.default for p in parameters if p.default is not p.empty}
 
 
 def named_tensors(root: torch.nn.Module) -> list[Tensor]:
@@ -126,7 +141,9 @@ def named_tensors(root: torch.nn.Module) -> list[Tensor]:
             read, shape = functools.partial(to_numpy, value), tuple(value.shape)
             derived = name in module._non_persistent_buffers_set
             buffer = name in buffers
-            found.append(Tensor(path, name, shape, read, buffer, id(value), derived=derived))
+            frozen = not (buffer or value.requires_grad)
+            one = Tensor(path, name, shape, read, buffer, id(value), derived=derived, frozen=frozen)
+            found.append(one)
     return found
 
 
@@ -155,19 +172,24 @@ def tensors(
     return given
 
 
-def check_devices(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> None:
-    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made.
+def check_given(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Refuse a reference or arguments that are not on the CPU, where float64 runs are made, or
+    that a run uses up.
 
     Raises:
-        InputError: a parameter, a buffer or an argument is elsewhere.
+        InputError: a parameter, a buffer or an argument is elsewhere, has no values yet, or is an
+            iterator.
     """
-    given = flatten((args, dict(kwargs))).arrays
-    arguments = [(f"argument {name.partition('.')[2]}", value) for name, value in given]
-    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *arguments):
+    given = flatten((args, dict(kwargs)))
+    found = [(f"argument {name.partition('.')[2]}", x) for name, x in given.arrays + given.statics]
+    for name, tensor in (*module.named_parameters(), *module.named_buffers(), *found):
+        if isinstance(tensor, Iterator):
+            kind = type(tensor).__name__
+            raise InputError(f"{name} is a {kind}, which one run uses up: expected a list")
         if not isinstance(tensor, torch.Tensor):
             continue
+        if torch.nn.parameter.is_lazy(tensor):
+            raise InputError(f"{name} of the reference has no values yet: call the reference once")
         if tensor.device.type != "cpu":
             where = f"{tensor.device}: move the reference and its arguments to the CPU, .cpu()"
             if tensor.device.type == "meta":

@@ -42,7 +42,8 @@ class Call:
     `number` counts the calls of this module, `order` the calls of the run by completion,
     `parent` is the `order` of the enclosing call (-1 for the root). `traced` says that the port
     ran it under a JAX transformation. `arguments` rebuilds the arguments, `returned` what the
-    reference returned. `in_place` says that the reference wrote to an argument.
+    reference returned. `in_place` says that the reference wrote to an argument, `random` names the
+    module whose code makes it return, or pass to calls inside it, something else each time.
     """
 
     path: str
@@ -57,6 +58,7 @@ class Call:
     arguments: Skeleton | None = field(default=None, metadata=UNSTORED)
     returned: Skeleton | None = field(default=None, metadata=UNSTORED)
     in_place: bool = False
+    random: str = ""
 
     @property
     def tapped(self) -> bool:
@@ -66,13 +68,16 @@ class Call:
 
 @dataclass(frozen=True)
 class ModuleInfo:
-    """A module of either side: its class, whether it can run, its own tensors' sizes by name."""
+    """A module of either side: its class, whether it can run, its own tensors' sizes by name, and
+    the numbers that it states, as its epsilon.
+    """
 
     path: str
     kind: str
     container: bool
     parameters: Mapping[str, int]
     buffers: Mapping[str, int]
+    constants: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

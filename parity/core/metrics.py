@@ -130,6 +130,14 @@ def rms(array: Array) -> float:
     return (total / size) ** 0.5 if size else math.nan
 
 
+def zero_signs(array: Array) -> Array:
+    """Whether each zero in an array of floats is negative; empty for other types."""
+    if array.dtype.kind == "c":
+        array = array.view(array.real.dtype)
+    zeros = array[array == 0] if array.dtype.kind in "fV" else np.zeros(0)
+    return np.signbit(zeros)
+
+
 def ratio(part: float, whole: float) -> float:
     """`part / whole`, where nothing of nothing is 0 and something of nothing infinite."""
     if whole == 0.0:

@@ -114,7 +114,7 @@ class Tensor:
 
     `identity` is the same for one tensor that two modules share. `part` is the piece of the tensor
     that this is, `None` for all of it. A `derived` one is in no checkpoint, and needs no
-    counterpart.
+    counterpart; a `frozen` one is not trained.
     """
 
     path: str
@@ -125,6 +125,7 @@ class Tensor:
     identity: int = 0
     part: TensorPart | None = None
     derived: bool = False
+    frozen: bool = False
 
     @property
     def full_name(self) -> str:

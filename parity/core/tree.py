@@ -1,11 +1,12 @@
 """Nested arguments and outputs <-> a list of named arrays and a hashable skeleton.
 
 Knows no framework: anything with `shape` and `dtype` is an array. Leaf names are dotted keys
-(`1.conv1`); a bare array has the name `""`.
+(`1.conv1`); a bare array has the name `""`. Of two leaves that would have one name, of the keys
+`0` and `"0"`, each is named by what its keys are written as.
 """
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -65,7 +66,18 @@ def flatten(value: Any) -> Flat:
     """Flatten dicts, lists, tuples, named tuples and dataclasses, keeping `None` as a leaf."""
     arrays: list[tuple[str, Any]] = []
     statics: list[tuple[str, Any]] = []
-    skeleton = _taken_apart(value, "", arrays, statics)
+    skeleton = _taken_apart(value, "", str, arrays, statics)
+    plain = Counter(name for name, _ in (*arrays, *statics))
+    if len(plain) < len(arrays) + len(statics):
+        written: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = [], []
+        _taken_apart(value, "", _written, *written)
+        taken = {name for name, count in plain.items() if count == 1}
+        for leaves, explicit in zip((arrays, statics), written, strict=True):
+            for at, ((name, leaf), (full, _)) in enumerate(zip(leaves, explicit, strict=True)):
+                if plain[name] > 1:
+                    own = full if full not in taken else f"{full}#{at}"
+                    leaves[at] = own, leaf
+                    taken.add(own)
     return Flat(skeleton, tuple(arrays), tuple(statics))
 
 
@@ -81,7 +93,7 @@ def rebuild(skeleton: Skeleton, arrays: Sequence[Any]) -> Any:
             return _assemble(kind, keys, values)
 
 
-def statics(skeleton: Skeleton) -> Iterator[Any]:
+def statics(skeleton: Skeleton | None) -> Iterator[Any]:
     """The leaves that are no arrays."""
     if isinstance(skeleton, Static):
         yield skeleton.value
@@ -114,7 +126,11 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
 
 # not inside `flatten`: a closure that calls itself keeps its arrays until garbage is collected
 def _taken_apart(
-    item: Any, name: str, arrays: list[tuple[str, Any]], statics: list[tuple[str, Any]]
+    item: Any,
+    name: str,
+    text: Callable[[Any], str],
+    arrays: list[tuple[str, Any]],
+    statics: list[tuple[str, Any]],
 ) -> Skeleton:
     if is_array(item):
         arrays.append((name, item))
@@ -124,10 +140,15 @@ def _taken_apart(
         statics.append((name, item))
         return Static(item)
     inner = tuple(
-        _taken_apart(child, f"{name}.{key}" if name else str(key), arrays, statics)
+        _taken_apart(child, f"{name}.{text(key)}" if name else text(key), text, arrays, statics)
         for key, child in children
     )
     return Node(type(item), tuple(key for key, _ in children), inner)
+
+
+def _written(key: Any) -> str:
+    """A key as it is written, which tells `"0"` from 0 and a dot in a key from one between two."""
+    return repr(str(key)) if isinstance(key, str) else str(key)
 
 
 def _children(item: Any) -> Iterator[tuple[Any, Any]]:

@@ -3,12 +3,13 @@
 Only what no case exercised is said, so that adding a case shortens the list.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from parity.capture.layout import AXES
 from parity.core.calls import Call, Leaf
 from parity.core.globs import named
+from parity.core.store import Array, Buffer
 from parity.core.tensors import Tensor
 
 ALONG = ("frame", "row", "column", "position")
@@ -21,7 +22,9 @@ class InputCoverage:
 
     `path` is the module that it called. `sizes` holds the sizes of the axes of this module's
     inputs by the axes' names, `images` their heights and widths. `given` and `left_out` hold the
-    class and argument of calls that got something, and of calls that got `None` or nothing.
+    class and argument of calls that got something, and of calls that got `None` or nothing; an
+    argument of the called module is one more that can be left at a value, as `causal=False`.
+    `varied` are its arrays of several values, `constant` those of one, by name.
     """
 
     path: str
@@ -29,13 +32,19 @@ class InputCoverage:
     images: frozenset[tuple[int, int]]
     given: frozenset[tuple[str, str]]
     left_out: frozenset[tuple[str, str]]
+    varied: frozenset[str] = frozenset()
+    constant: Mapping[str, str] = field(default_factory=dict)
 
 
-def coverage_of(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) -> InputCoverage:
+def coverage_of(
+    calls: Sequence[Call],
+    optional: Mapping[str, Collection[str]],
+    read: Callable[[Buffer], Array] | None = None,
+) -> InputCoverage:
     """The coverage of a case, from the calls of the reference; the called module's is the last.
 
-    `optional` names by class the arguments that need not be given; the called module's are left
-    out, as it may have been called through another function.
+    `optional` names by class the arguments that need not be given, under `""` those of what was
+    called. `read` gives the arrays.
     """
     sizes: dict[str, set[int]] = {}
     images: set[tuple[int, int]] = set()
@@ -47,6 +56,13 @@ def coverage_of(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) 
             images.add((axes["row"], axes["column"]))
     given: set[tuple[str, str]] = set()
     left_out: set[tuple[str, str]] = set()
+    root = calls[-1]
+    values = {leaf.name: leaf.value for leaf in root.inputs if leaf.buffer is None}
+    arrays = {leaf.name.split(".")[0] for leaf in root.inputs if leaf.buffer is not None}
+    for argument in optional.get("", ()):
+        name, _, default = argument.partition("=")
+        same = name not in arrays and str(values.get(name, default)) == default
+        (left_out if same else given).add((root.kind, argument))
     for call in calls:
         if call.parent != -1:
             left_out |= {(call.kind, name) for name in optional.get(call.kind, ())}
@@ -59,7 +75,24 @@ def coverage_of(calls: Sequence[Call], optional: Mapping[str, Collection[str]]) 
         frozenset(images),
         frozenset(given),
         frozenset(left_out),
+        *_constant(root, read),
     )
+
+
+def _constant(
+    root: Call, read: Callable[[Buffer], Array] | None
+) -> tuple[frozenset[str], Mapping[str, str]]:
+    """The arrays of integers and truths of several values, and those of one; one 0 is one, too."""
+    varied, constant = set(), {}
+    for leaf in root.inputs:
+        if read and leaf.buffer and leaf.buffer.size and leaf.buffer.dtype.kind in "biu":
+            array = read(leaf.buffer)
+            first = array.flat[0]
+            if not (array == first).all() or (array.size == 1 and first):
+                varied.add(leaf.name)
+            else:
+                constant[leaf.name] = str(first)
+    return frozenset(varied), constant
 
 
 def unexercised(cases: Sequence[InputCoverage]) -> tuple[str, ...]:
@@ -79,6 +112,7 @@ def unexercised(cases: Sequence[InputCoverage]) -> tuple[str, ...]:
         *_single(sizes),
         *_squares(images),
         *_one_parity(sizes),
+        *_of_one_value(whole),
         *_left_out(cases),
     )
 
@@ -93,6 +127,22 @@ def all_zero(tensors: Iterable[Tensor]) -> tuple[str, ...]:
         for tensor in tensors
         if tensor.size and not tensor.buffer and "bias" not in tensor.name
         if not tensor.read().any()
+    )
+
+
+def neutral(tensors: Iterable[Tensor]) -> tuple[str, ...]:
+    """A sentence on vectors that are all ones, and biases that are all zeros."""
+    ones, zeros = [], []
+    for tensor in tensors:
+        if tensor.size and not tensor.buffer and len(tensor.shape) == 1:
+            values = tensor.read()
+            if "bias" in tensor.name and not values.any():
+                zeros.append(tensor.full_name)
+            elif (values == 1).all():
+                ones.append(tensor.full_name)
+    said = [f"{named(x)} all {word}" for x, word in ((ones, "ones"), (zeros, "zeros")) if x]
+    return (f"weights are {', '.join(said)}: whether the port uses them does not show",) * bool(
+        said
     )
 
 
@@ -162,4 +212,16 @@ def _left_out(cases: Sequence[InputCoverage]) -> Iterable[str]:
     for kind, argument in sorted({pair for case in cases for pair in case.left_out} - given):
         kinds.setdefault(argument, []).append(kind)
     for argument, found in kinds.items():
-        yield f"`{argument}` was None in every call of {', '.join(found)}"
+        name, _, value = argument.partition("=")
+        yield f"`{name}` was {value or None} in every call of {', '.join(found)}"
+
+
+def _of_one_value(cases: Sequence[InputCoverage]) -> Iterable[str]:
+    varied = {name for case in cases for name in case.varied}
+    values: dict[str, dict[str, None]] = {}
+    for case in cases:
+        for name, value in case.constant.items():
+            values.setdefault(name, {})[value] = None
+    for name, found in values.items():
+        if name not in varied and len(found) == 1:
+            yield f"input {name!r} is {next(iter(found))} everywhere: that hides mistakes"

@@ -13,6 +13,10 @@ from parity.core.arrays import Array, comparable, read
 from parity.core.calls import Call, Leaf, LeafMatch, Match, above
 from parity.core.store import Store
 
+STEP = 2.0**-20
+"""By how much a result is changed, relatively: 16 roundings of float32 are more than what lies
+between numbers and a kink, by which another order of summation may take the other side."""
+
 Arrays = Mapping[str, Array]
 
 Listener = Callable[[Match, Arrays, Arrays], None]
@@ -36,11 +40,13 @@ class Float64(Protocol):
         store: Store,
         listener: Listener,
         wanted: Collection[int],
+        sample: int = 0,
     ) -> Mapping[int, str]:
         """Pass to `listener` what calls do while those inside them return what was recorded.
 
         `calls` are all that the reference made. Of those whose `order` is not `wanted` it gets
-        only the inputs. Returns why others are not known, by their `order`.
+        only the inputs. With a number for `sample` all results of operations are changed by a few
+        roundings, if that can be. Returns why others are not known, by their `order`.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -12,8 +13,9 @@ from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import flatten
+from parity.core.tree import flatten, statics
 from parity.force.common import Arrays, Listener, NotMeasured, Recording
+from parity.force.roundings_torch import Roundings
 from parity.force.torch import (
     Tensors,
     arguments64,
@@ -42,6 +44,7 @@ class TorchModules:
         store: Store,
         listener: Listener,
         wanted: Collection[int],
+        sample: int = 0,
     ) -> Mapping[int, str]:
         """Run the whole once in float64, every call on its recorded inputs."""
 
@@ -51,14 +54,23 @@ class TorchModules:
 
         recording = Recording(matches, calls, store)
         module = self.modules[recording.root.ref.path]
-        problem = force_reference(module, self.method, recording, listen, wanted)
+        run = partial(force_reference, module, self.method, recording, listen, wanted)
+        if sample:  # kept out here: what is put back inside has the roundings
+            with kept_reference(module), Roundings(sample):
+                problem = run()
+        else:
+            problem = run()
         return {match.ref.order: problem for match in matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:
         """Run one module by itself, all of it in float64 for the time of the call."""
         module, method = self.of(call)
         try:
-            with torch.no_grad(), kept_reference(module), widened_modules(module.modules()):
+            with (
+                torch.no_grad(),
+                kept_reference(module, *statics(call.arguments)),
+                widened_modules(module.modules()),
+            ):
                 args, kwargs = arguments64(target(module, method), call, store)
                 output = flatten(invoke(module, method, args, kwargs))
                 return dict(_in_layout(tensors_of(output), call.outputs))

@@ -23,7 +23,7 @@ from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
+from parity.core.tree import Flat, containers, flatten, hand_back, rebuild, statics
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
 
@@ -63,7 +63,7 @@ def force_reference(
     for everything in (False, True):
         run = _Run(root, recording, listener, wanted, mode, everything)
         try:
-            with torch.no_grad(), kept_reference(root):
+            with torch.no_grad(), kept_reference(root, *statics(recording.root.ref.arguments)):
                 run(method, change)
             return ""
         except Exception as error:  # code written for float32 fails in ways of its own

@@ -1,6 +1,6 @@
 """The reference's gradients in float64, with how far roundings move them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -29,22 +29,29 @@ class Float64:
         return None if found is None else read(self._store, found, reading)
 
     def moved(self, key: Key, reading: Reading | None = None) -> Array | None:
-        """How far a few roundings move each entry, in the worst of some samples."""
-        found = self._moved.get(key)
+        """How far a few roundings move each entry, in the worst of some samples.
+
+        Raises:
+            NotMeasured: the reference did not run so.
+        """
+        moved, problem = self._moved
+        if problem is not None:
+            raise problem
+        found = moved.get(key)
         return None if found is None else read(self._store, found, reading)
 
     @cached_property
-    def _moved(self) -> dict[Key, Buffer]:
+    def _moved(self) -> tuple[Mapping[Key, Buffer], NotMeasured | None]:
         found: dict[Key, Buffer] = {}
         for sample in range(1, SAMPLES + 1):
             try:
                 again = self._run(sample).of
-            except NotMeasured:  # then nothing is allowed for
-                return {}
+            except NotMeasured as error:
+                return {}, error
             for key in self._gradients.of.keys() & again.keys():
                 before = self._store.get(self._gradients.of[key])
                 moved = np.abs(self._store.get(again[key]) - before)
                 if key in found:
                     moved = np.maximum(moved, self._store.get(found[key]))
                 found[key] = self._store.put(moved)
-        return found
+        return found, None

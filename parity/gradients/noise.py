@@ -5,6 +5,7 @@ this moves is rounding: of sums that cancel, and of masks, maxima and clamps tha
 side, where a gradient jumps. `docs/thresholds.md` has the numbers of the forward pass.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,14 +17,12 @@ from parity.core.calls import Match
 from parity.core.limits import r_limit
 from parity.core.measurements import Error
 from parity.core.metrics import rms, unit_roundoff
+from parity.core.problems import not_measured
+from parity.force.common import STEP, NotMeasured
 from parity.measure.noise import of_sum, score
 
 SAMPLES = 4
 """How often the reference is run with a few roundings more: to either side, twice."""
-
-STEP = 2.0**-20
-"""By how much a result is changed, relatively: 16 roundings of float32 are more than what lies
-between numbers and a kink, by which another order of summation may take the other side."""
 
 KINK = 0.01
 """Relative error above which it is not asked whether a gradient jumps where rounding decides: one
@@ -86,16 +85,21 @@ class Subject:
         if wide is None or wide.shape != self.ref.shape:
             return score(self.ref, port).of_subtree()
         ref = _without_jumps(self.ref, wide)
-        error = score(ref, port, wide).of_subtree()
-        moved = self.moved() if error.r > limit.warn or not error.steady else None
+        error = replace(score(ref, port, wide), moved=False)
+        try:
+            moved = self.moved() if error.r > limit.warn or error.part or not error.steady else None
+        except NotMeasured as why:  # it may be rounding, or not
+            nan = math.nan
+            return replace(error, r=nan, floor_rel_l2=nan, problem=not_measured(str(why)))
         if moved is None:
             return error
         terms = of_sum(_rounding(moved), self.positions)
-        error = score(ref, port, wide, terms).of_subtree()
+        gap = np.abs(port.astype(wide.dtype) - wide)
+        part = score(ref, np.where(gap <= AS_FAR * moved, wide, port), wide).part
+        error = replace(score(ref, port, wide, terms), moved=False, part=part)
         if not error.r > limit.fail or not error.rel_l2 < KINK:
             return error
         unit = 4 * unit_roundoff(ref.dtype) * max(rms(wide), terms)
-        gap = np.abs(port.astype(wide.dtype) - wide)
         jumped = (gap > ENTRY * unit) & (gap <= AS_FAR * moved)
         return replace(error, r=score(ref, np.where(jumped, wide, port), wide, terms).r)
 

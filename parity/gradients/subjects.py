@@ -16,6 +16,7 @@ from parity.gradients.float64 import Float64
 from parity.gradients.nnx import PortRun
 from parity.gradients.noise import Subject
 from parity.gradients.records import Gradients, Key, Side, owner, paired
+from parity.judge.rows import RANDOM
 from parity.weights.weight_map import in_order_of_ref
 
 NOT_PAIRED = "not measured: no leaf of the port is known to hold it"
@@ -49,7 +50,9 @@ class Subjects:
 
     def why(self, *calls: Match) -> str:
         """The reason why calls have no gradients to compare, `""` if they have."""
-        return self.problem or next(filter(None, map(unforced, calls)), "")
+        stopped = [self.port.stopped.get(call.ref.order, "") for call in calls]
+        random = [RANDOM.format(call.ref.random) for call in calls if call.ref.random]
+        return self.problem or next(filter(None, (*random, *stopped, *map(unforced, calls))), "")
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""

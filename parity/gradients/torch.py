@@ -9,11 +9,12 @@ import torch
 from parity.capture.restore_torch import kept_reference
 from parity.capture.torch import Method
 from parity.core.exceptions import first_line
+from parity.core.tree import statics
 from parity.force.common import NotMeasured, Recording
+from parity.force.roundings_torch import Roundings
 from parity.force.torch import widened_modules
 from parity.gradients.passes_torch import NO_GRADIENT, Forced, Natural
 from parity.gradients.records import Gradients
-from parity.gradients.roundings_torch import Roundings
 
 NOT_WIDE = "not measured: the reference's gradients cannot be computed in float64"
 
@@ -35,9 +36,10 @@ class TorchBackward:
             NotMeasured: it has none.
         """
         module = self.modules[recording.root.ref.path]
+        objects = statics(recording.root.ref.arguments)
         held = widened_modules(module.modules(), wide=False)
         try:
-            with torch.enable_grad(), kept_reference(module), held as parameters:
+            with torch.enable_grad(), kept_reference(module, *objects), held as parameters:
                 return Natural(module, self.method, recording, parameters).gradients(self.seed)
         except NotMeasured:
             raise
@@ -54,10 +56,11 @@ class TorchBackward:
             NotMeasured: it does not run in float64.
         """
         module = self.modules[recording.root.ref.path]
+        objects = statics(recording.root.ref.arguments)
         widened = widened_modules(module.modules())
         rounded = Roundings(sample) if sample else nullcontext()
         try:
-            with torch.enable_grad(), kept_reference(module), widened as held, rounded:
+            with torch.enable_grad(), kept_reference(module, *objects), widened as held, rounded:
                 return Forced(module, self.method, recording, held).forced(recorded)
         except Exception as error:  # code written for float32 fails in ways of its own
             raise NotMeasured(f"{NOT_WIDE}: {first_line(error)}") from error

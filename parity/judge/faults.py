@@ -29,16 +29,24 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
 
     `found` are the rows of one case, `parents` maps the order of each matched call to that of the
     one around it. A call is at fault if its exclusive error fails; where only its inclusive error
-    does, if no call inside it fails at all.
+    does, if no call inside it fails at all. Another shape or type is that of the call inside that
+    has it too.
     """
     by_call: dict[int, list[Found]] = defaultdict(list)
     for one in found:
         if one.judged.blame:
             by_call[one.row.order].append(one)
     around = {outer for order in by_call for outer in above(parents[order], parents)}
+    forms = {
+        (outer, _form(one))
+        for order, candidates in by_call.items()
+        for one in candidates
+        for outer in above(parents[order], parents)
+    }
     guilty: list[tuple[float, Found]] = []
     for order, candidates in by_call.items():
         own = [one for one in candidates if one.judged.blame == "exclusive"]
+        own = [one for one in own if not _form(one) or (order, _form(one)) not in forms]
         if own or order not in around:
             guilty.append(
                 (_begins(order, candidates, parents), max(own or candidates, key=_badness))
@@ -47,6 +55,12 @@ def find_faults(found: Sequence[Found], parents: Mapping[int, int]) -> tuple[Fau
     for _, one in sorted(guilty, key=lambda pair: pair[0]):
         by_module[one.row.path].append(one)
     return tuple(_fault(calls, found, parents) for calls in by_module.values())
+
+
+def _form(one: Found) -> ProblemKind | None:
+    """The kind of a problem that what is around a call has too: another shape, or type."""
+    kind = one.judged.problem and one.judged.problem.kind
+    return kind if kind in (ProblemKind.SHAPE, ProblemKind.DTYPE) else None
 
 
 def _begins(order: int, candidates: Sequence[Found], parents: Mapping[int, int]) -> float:

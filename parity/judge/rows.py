@@ -4,15 +4,20 @@ from collections.abc import Mapping, Sequence
 
 from parity.align.ignored import WITHOUT, around
 from parity.align.taps import tap_segments
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.measurements import Error
 from parity.core.pair import Case, Rung
-from parity.core.problems import not_measured
+from parity.core.problems import DIFFERENT, not_measured
 from parity.core.verdicts import Row
 from parity.judge.faults import Found
 from parity.judge.verdict import Errors, Judgement, downgraded, fail_limit, grade, judge
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
+
+RANDOM = (
+    "{} of the reference computes something else each time: it draws random numbers, or hangs on"
+    " what was before; call .eval(), or give what it draws as an argument"
+)
 
 
 def rows_of(
@@ -31,6 +36,9 @@ def rows_of(
     containers = {match.parent for match in matches}
     segments = tap_segments(matches, calls)
     without = around(matches)
+    parents = {match.ref.order: match.parent for match in matches}
+    drawn = {m.ref.order for m in matches if m.ref.random}
+    inside_drawn = {outer for order in drawn for outer in above(parents[order], parents)}
     for match in matches:
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
@@ -45,11 +53,13 @@ def rows_of(
                 inclusive.get(key),
                 own.get(key),
                 child_inputs,
-                container=order in containers,
+                container=order in containers and order not in inside_drawn,
             )
             if errors.free is None and leaf.problem is None:
                 continue  # equal values that are no arrays
             judged = judge(kind, leaf, errors, rung=rung, r_limit=case.r_limit)
+            if order in drawn:
+                judged = _unless_equal(judged, match, errors)
             if match.ref.tapped and match.port.tapped:
                 returned = [error for (one, _), error in inclusive.items() if one == match.parent]
                 judged = downgraded(judged, returned, limit)
@@ -57,6 +67,16 @@ def rows_of(
             row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, child_inputs, segments.get(order, "")))
     return found
+
+
+def _unless_equal(judged: Judgement, match: Match, errors: Errors) -> Judgement:
+    """The judgement of a call of the reference that is random: only what is equal is right, and
+    what is of another form wrong.
+    """
+    form = judged.problem is not None and judged.problem.kind in DIFFERENT
+    if form or (errors.free is not None and errors.free.mae == 0):
+        return judged
+    return Judgement("UNKNOWN", not_measured(RANDOM.format(match.ref.random)))
 
 
 def _with_note(judged: Judgement, left_out: str | None) -> Judgement:

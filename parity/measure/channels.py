@@ -1,4 +1,7 @@
-"""Channels that are wrong beside others so much larger that no figure of the whole shows it."""
+"""Channels that are wrong beside others so much larger that no figure of the whole shows it.
+
+Channels are the indices of the last axis; in an array of one dimension each entry is one.
+"""
 
 from dataclasses import dataclass
 
@@ -14,13 +17,17 @@ FAR = 1e3
 """R of one channel that rounding does not make: of few entries the reference's own error may be
 small by chance."""
 
+ALONE = 8.0
+"""Roundings of the whole that a channel of one entry may be off by: it may be a sum that cancels,
+which the reference has exact by chance."""
+
 MOST = 1 << 16
 """Of so many channels and more none is looked at: such an axis is none of channels."""
 
 
 @dataclass(frozen=True)
 class ChannelError:
-    """The worst channel, an index of the last axis, with its relative L2 error and its R."""
+    """The worst channel, with its relative L2 error and its R."""
 
     channel: int
     rel_l2: float
@@ -51,9 +58,13 @@ def worst_channel(ref: Array, port: Array, wide: Array) -> ChannelError | None:
         return None
     port_power, size = _powers(wide, port, wide)
     ref_power, _ = _powers(wide, ref, wide)
-    floor = np.maximum(ref_power, (4 * unit_roundoff(ref.dtype)) ** 2 * size)
-    seen = (floor > 0) & (port_power > OFF**2 * size)
-    r = np.zeros(ref.shape[-1])
+    unit = unit_roundoff(ref.dtype)
+    floor = np.maximum(ref_power, (4 * unit) ** 2 * size)
+    if len(floor) == ref.size:
+        whole = max(float(ref_power.mean()), unit**2 * float(size.mean()))
+        floor = np.maximum(floor, (ALONE / FAR) ** 2 * whole)
+    seen = (floor > 0) & (size > 0) & (port_power > OFF**2 * size)
+    r = np.zeros(len(floor))
     r[seen] = np.sqrt(port_power[seen] / floor[seen])
     worst = int(r.argmax())
     if r[worst] <= FAR:
@@ -62,22 +73,27 @@ def worst_channel(ref: Array, port: Array, wide: Array) -> ChannelError | None:
 
 
 def _has_channels(array: Array) -> bool:
-    return array.ndim > 1 and 1 < array.shape[-1] < MOST and array.dtype.kind in "fV"
+    return 1 < _channels(array) < MOST and array.dtype.kind in "fcV"
+
+
+def _channels(array: Array) -> int:
+    return array.shape[-1] if array.ndim > 1 and array.shape[-1] > 1 else array.size
 
 
 def _powers(ref: Array, port: Array, size: Array) -> tuple[Array, Array]:
     """By channel, the sums of the squares of `port - ref` and of `size`, where all are finite."""
-    channels = ref.shape[-1]
+    channels = _channels(ref)
+    wide = np.complex128 if ref.dtype.kind == "c" else np.float64
     flat = [one.reshape(-1, channels) for one in (ref, port, size)]
     off, whole = np.zeros(channels), np.zeros(channels)
     rows = max(1, BLOCK // channels)
     for start in range(0, len(flat[0]), rows):
-        a, b, c = (one[start : start + rows].astype(np.float64) for one in flat)
+        a, b, c = (one[start : start + rows].astype(wide) for one in flat)
         with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs
             gap = b - a
             finite = np.isfinite(gap.sum()) and np.isfinite(c.sum())
         if not finite:
             gap, c = (np.where(np.isfinite(gap) & np.isfinite(c), one, 0) for one in (gap, c))
-        off += np.einsum("nc,nc->c", gap, gap)
-        whole += np.einsum("nc,nc->c", c, c)
+        off += np.einsum("nc,nc->c", gap, gap.conj()).real
+        whole += np.einsum("nc,nc->c", c, c.conj()).real
     return off, whole

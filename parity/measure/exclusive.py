@@ -14,12 +14,14 @@ import numpy as np
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.measurements import ChildInput, Error
+from parity.core.metrics import zero_signs
 from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
 from parity.force.common import Arrays, Sides, reference, same, unforced
 from parity.force.nnx import force_port
 from parity.host.progress import Progress
+from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
@@ -30,6 +32,8 @@ SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
 error may be several roundings, and a correct port is that far from it too. Mistakes start at 300
 (see `limits`)."""
+
+OTHER_ZEROS = "zeros have the other sign, where the reference only moves data"
 
 NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
@@ -82,6 +86,12 @@ def measure_exclusive(
         with Background(threads=2) as background:
             listener = partial(work.reference, background)
             unknown = sides.reference.own(matches, calls[0], store, listener, work.wanted)
+    if work.seen and not unknown:
+        progress.stage("exclusive error: where rounding decides whole numbers", whole.SAMPLES)
+        for sample in range(1, whole.SAMPLES + 1):
+            sides.reference.own(matches, calls[0], store, work.note, work.wanted, sample)
+            progress.advance()
+        work.without_decided()
     return work.result(problems, unknown)
 
 
@@ -118,6 +128,9 @@ class _Work:
     received: dict[Key, Buffer] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
     """The calls that need a float64 run to be judged."""
+    seen: dict[tuple[bool, Key], list[Array]] = field(default_factory=dict)
+    """Whole numbers that differ, as the reference has them in other runs: of outputs, and where the
+    first is true of inputs."""
 
     def port(self, background: Background, match: Match, received: Arrays, outputs: Arrays) -> None:
         """Measure what the port did in one call, beside its run."""
@@ -140,11 +153,25 @@ class _Work:
             near = error.mae == 0 or (
                 bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
             )
-        self.errors[key] = replace(error, bounded=near)
+        signs = error.mae == 0 and self._other_zeros(match, ref, port)
+        self.errors[key] = replace(error, bounded=near, part=OTHER_ZEROS if signs else "")
         if not near:
             self.outputs[key] = self.store.put(port)
-            if ref.dtype.kind in "fcV" or self.limit is None:
-                self.wanted.add(match.ref.order)
+            self.wanted.add(match.ref.order)
+
+    def _other_zeros(self, match: Match, ref: Array, port: Array) -> bool:
+        """True if the reference moves data, and zeros that it got or made have the other sign.
+
+        The sign of what a product makes of a negative number and 0 means nothing, and neither does
+        that of a maximum of zeros.
+        """
+        of_ref, of_port = zero_signs(ref), zero_signs(port)
+        if np.array_equal(of_ref, of_port) or not self._only_moves(ref, match.ref, match.ref.order):
+            return False
+        given = self._sources(match.ref, match.ref.order, None)
+        whole = [one for one in given if np.count_nonzero(one) == np.count_nonzero(ref)]
+        constant = len({*of_ref}) == len({*of_port}) == 1
+        return constant or any(zero_signs(one).any() for one in whole)
 
     def reference(
         self, background: Background, match: Match, received: Arrays, outputs: Arrays
@@ -161,6 +188,35 @@ class _Work:
                 given = None if array is None else as_read(array, leaf.reading)
                 background.submit(self._input, match, leaf, given)
         self.progress.advance()
+        self.note(match, received, outputs)
+
+    def note(self, match: Match, received: Arrays, outputs: Arrays) -> None:
+        """Keep the whole numbers of a further run of the reference, where the port's differ."""
+        sides = (match.outputs, outputs, self.outputs), (match.inputs, received, self.received)
+        for at, (leaves, wide, port) in enumerate(sides):
+            for leaf in leaves:
+                key, buffer = (match.ref.order, leaf.ref.name), leaf.ref.buffer
+                exact = buffer and buffer.dtype.kind in "biu" and key in port and key[1] in wide
+                if exact and not np.array_equal(
+                    reference(leaf, self.store), self.store.get(port[key])
+                ):
+                    array = as_read(np.asarray(wide[key[1]]), leaf.reading)
+                    self.seen.setdefault((bool(at), key), []).append(array)
+
+    def without_decided(self) -> None:
+        """Measure whole numbers again, without the entries that rounding decides."""
+        for (given, key), seen in self.seen.items():
+            match = self._by_order[key[0]]
+            leaf = next(x for x in (match.outputs, match.inputs)[given] if x.ref.name == key[1])
+            ref, port = reference(leaf, self.store), (self.outputs, self.received)[given][key]
+            around = self._by_order[match.parent] if given else match
+            sources = self._sources(around.ref, around.ref.order, key[0] if given else None)
+            error = score(ref, whole.decided(ref, self.store.get(port), seen, sources))
+            if not given:
+                self.errors[key] = error
+            elif key in self.child_inputs:
+                error = replace(error, moved=True)
+                self.child_inputs[key] = replace(self.child_inputs[key], error=error)
 
     def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
@@ -168,7 +224,7 @@ class _Work:
         error = score(ref, port, wide)
         if error.moved and error.mae > 0:
             error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
-        self.errors[key] = error
+        self.errors[key] = replace(error, part=error.part or self.errors[key].part)
 
     def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
@@ -210,12 +266,16 @@ class _Work:
 
         Without rounding alone is not enough: a mean of small whole numbers is exact too.
         """
+        sources = [one.ravel() for one in self._sources(call, order, before)]
+        known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
+        return bool(np.isin(result, known).all())
+
+    def _sources(self, call: Call, order: int, before: int | None) -> list[Array]:
+        """What a call was given, and got from the calls inside it."""
         inside = [m.ref for m in self.matches if m.parent == order]
         inside = [one for one in inside if before is None or one.order < before]
         leaves = [*call.inputs, *(leaf for child in inside for leaf in child.outputs)]
-        sources = [self.store.get(leaf.buffer).ravel() for leaf in leaves if leaf.buffer]
-        known = np.unique(np.concatenate([np.zeros(1, result.dtype), *sources]))
-        return bool(np.isin(result, known).all())
+        return [self.store.get(leaf.buffer) for leaf in leaves if leaf.buffer]
 
     def result(self, problems: Mapping[int, str], unknown: Mapping[int, str]) -> Exclusives:
         """The errors of all calls.

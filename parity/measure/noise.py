@@ -2,7 +2,8 @@
 
     R = rms(port - ref64) / max(rms(ref - ref64), 4u * rms(ref64))
 
-R near 1 means: as accurate as PyTorch.
+R near 1 means: as accurate as PyTorch. Where PyTorch is poor, R is that of a factor or an offset in
+all entries, if that is larger: see `alike`.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from parity.core.arrays import Array
 from parity.core.measurements import Error
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
 from parity.core.problems import other_shape
+from parity.measure.alike import alike
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
 
@@ -38,14 +40,15 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
     channel = worst_channel(ref, port, wide)
+    same_r, same = alike(ref, port, wide) if port_error > 0 else (0.0, "")
     return Error(
         mae,
         rel_l2,
         nonfinite,
         floor_rel_l2=ratio(ref_error, norm),
-        r=ratio(port_error, floor),
+        r=max(ratio(port_error, floor), same_r),
         moved=ref_error == 0.0,
-        part=str(channel or ""),
+        part=str(channel or same),
     )
 
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parity.align.ignored import left_out_note
+from parity.capture.constants import stated_otherwise
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
-from parity.core.tensors import Weight
+from parity.core.tensors import Tensor, Weight
 from parity.core.verdicts import COMPILED, Coverage, Fault
-from parity.extras.input_coverage import all_zero, unexercised, weak_weights
+from parity.extras.input_coverage import all_zero, neutral, unexercised, weak_weights
 from parity.options.options import Options
 from parity.options.scope import partial_note
 from parity.report import Report
@@ -60,6 +61,9 @@ def assembled(
         left_out_note(skipped, weights),
     )
     notes = [note for outcome in outcomes for note in outcome.notes]
+    used = _used(pairing, coverage)
+    notes += weak_weights(all_zero(used))
+    notes += stated_otherwise(pairing.stated, coverage.matched)
     extras = [outcome.extras for outcome in outcomes]
     return Report(
         name=comparison.name,
@@ -71,8 +75,12 @@ def assembled(
         rungs=options.rungs,
         weights=weights,
         outputs=outcomes[-1].outputs,
-        inputs=tuple(dict.fromkeys([*notes, *weak_weights(_zeros(pairing, coverage))])),
-        unexercised=(*unexercised([outcome.exercised for outcome in outcomes]), *gaps),
+        inputs=tuple(dict.fromkeys(notes)),
+        unexercised=(
+            *unexercised([outcome.exercised for outcome in outcomes]),
+            *neutral(used),
+            *gaps,
+        ),
         emulations=tuple(one.emulation for one in extras if one.emulation),
         nonfinite=tuple(found for one in extras for found in one.nonfinite),
         partial="; ".join(filter(None, partial)),
@@ -90,11 +98,11 @@ def _facts(comparison: Comparison, extras: Sequence[Extras]) -> dict[str, Any]:
     return {**facts, "uncaptured": uncaptured} if uncaptured else facts
 
 
-def _zeros(pairing: Pairing, coverage: Coverage) -> tuple[str, ...]:
-    """Parameters of modules that ran, without an entry that is not zero."""
+def _used(pairing: Pairing, coverage: Coverage) -> list[Tensor]:
+    """The tensors of modules that ran."""
     ran = {*coverage.matched, *coverage.inlined}
     ran |= coverage.declared.keys() - set(coverage.idle)
-    return all_zero(tensor for tensor in pairing.tensors if tensor.path in ran)
+    return [tensor for tensor in pairing.tensors if tensor.path in ran]
 
 
 def _of_modules(

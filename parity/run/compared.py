@@ -1,13 +1,14 @@
 """The first stages of a case: each side runs, or is read, once, and their calls are matched."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 import numpy as np
 
 from parity.align.calls import Alignment, align
 from parity.capture import layout as layout_rules
-from parity.core.calls import Trace
+from parity.core.calls import Call, Match, Trace, above
 from parity.core.globs import Pending, check_used, renamed
 from parity.extras.input_coverage import coverage_of
 from parity.judge.verdict import fail_limit
@@ -31,7 +32,7 @@ def compared_calls(context: Context) -> Compared:
     ref = reference.record(case, context.store, layout, scope.ref)
     _check_pending(options.pending, ref, early=True)
     given = layout_rules.as_read_inside(given, ref.calls)
-    done = coverage_of(ref.calls, reference.optional(case))
+    done = coverage_of(ref.calls, reference.optional(case), context.store.get)
     progress.stage("port")
     trace = port.record(context, scope, ref, given)
     _check_pending(options.pending, ref, trace, early=False)
@@ -68,7 +69,19 @@ def _aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignme
     if not options.only:
         names = [f"{one.path}#{x.name}" for one in (*ref.calls, *port.calls) for x in one.outputs]
         check_used("ignore", options.leaves, names, "output", fnmatchcase)
-    return alignment
+    return replace(alignment, matches=_with_random(alignment.matches, ref.calls))
+
+
+def _with_random(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
+    """The matches, those marked that have the code of a random call without a match inside them."""
+    parents = {call.order: call.parent for call in calls}
+    matched = {match.ref.order for match in matches}
+    names = {
+        next((outer for outer in above(call.order, parents) if outer in matched), -1): call.random
+        for call in calls
+        if call.random
+    }
+    return tuple(replace(m, ref=replace(m.ref, random=names.get(m.ref.order, ""))) for m in matches)
 
 
 def agree(compared: Compared) -> bool:

@@ -46,8 +46,11 @@ def _gradients(
     if not context.options.gradients:
         return (), (), ()
     from parity.align.taps import of_modules
+    from parity.capture.nnx import named_tensors
+    from parity.capture.recorder import join
     from parity.gradients.measure import measure_gradients
     from parity.gradients.rows import judge_gradients
+    from parity.gradients.training import training_notes
 
     calls = compared.calls
     smooth = of_modules(compared.alignment.matches, calls[0])
@@ -59,7 +62,10 @@ def _gradients(
         smooth, calls, records[-1].sides, backward, context.weights, context.store, context.progress
     )
     rows, wrong = judge_gradients(context.case, subjects, {fault.path for fault in faults})
-    return tuple(rows), tuple(wrong), ()
+    path, modules = smooth[-1].port.path, records[-1].sides.nnx_modules
+    port = {join(path, one.full_name): one for one in named_tensors(modules[path])}
+    notes = training_notes(context.weights, context.reference.tensors(), port)
+    return tuple(rows), tuple(wrong), notes
 
 
 def _compiled(

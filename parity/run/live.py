@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 
 from parity.capture import torch as capture_torch
 from parity.capture.arguments import port_arguments, returning
+from parity.capture.random_torch import with_random
 from parity.capture.recorder import Subtree, join
 from parity.capture.restore_torch import seeded
 from parity.core.calls import ModuleInfo, Trace
@@ -30,7 +32,7 @@ class Live:
 
     def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
         capture_torch.check_scripted(root)
-        capture_torch.check_devices(root, (), {})
+        capture_torch.check_given(root, (), {})
         self._root, self._seed = root, seed
 
     def environment(self) -> Mapping[str, Any]:
@@ -52,7 +54,7 @@ class Live:
     def arguments(self, case: Case, layout: Layout) -> Arguments:
         """The reference's arguments in the port's layout."""
         module = self._called(case)
-        capture_torch.check_devices(module, case.args, case.kwargs)
+        capture_torch.check_given(module, case.args, case.kwargs)
         return port_arguments(module, case.torch, case.args, case.kwargs, case.path, layout)
 
     def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
@@ -61,9 +63,12 @@ class Live:
         if case.returned_from is not None:
             method = returning(case.returned_from({}), module, method)
         subtree = Subtree(case.path, inside)
-        return capture_torch.record(
-            module, method, case.args, case.kwargs, store=store, layout=layout, subtree=subtree
-        )
+        given = module, method, case.args, case.kwargs
+        record = partial(capture_torch.record, *given, store=store, layout=layout)
+        trace = record(subtree=subtree)
+        if case.returned_from is not None:
+            return trace
+        return with_random(trace, partial(record, moved=True), store, subtree)
 
     def float64(self, case: Case) -> TorchModules:
         """Modules that can be run in float64."""
@@ -82,7 +87,7 @@ class Live:
 
     def optional(self, case: Case) -> Mapping[str, Sequence[str]]:
         """Optional arguments by the signatures of the classes."""
-        return capture_torch.optional_arguments(self._called(case))
+        return capture_torch.optional_arguments(self._called(case), case.torch)
 
     def weights_of(self, path: str) -> Mapping[str, Array]:
         """Values of the tensors of one module, by name below it."""

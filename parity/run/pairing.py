@@ -3,6 +3,7 @@
 from flax import nnx
 
 from parity.capture import nnx as capture_nnx
+from parity.capture.constants import other_constants
 from parity.options.options import Options
 from parity.run.protocols import Reference
 from parity.run.records import Pairing
@@ -23,4 +24,5 @@ def pair(reference: Reference, port: nnx.Module, options: Options) -> Pairing:
         declared=options.declared,
     )
     folding = fold(modules, infos, weight_map, options.rename or {})
-    return Pairing(len(modules), folding, weight_map, tensors)
+    stated = other_constants(modules, infos, folding.port_of)
+    return Pairing(len(modules), folding, weight_map, tensors, stated)

@@ -20,13 +20,15 @@ from parity.weights.module_map import Folding
 class Pairing:
     """Modules that correspond, and tensors that hold the same values.
 
-    `modules` counts the reference's, `tensors` are the reference's.
+    `modules` counts the reference's, `tensors` are the reference's, and `stated` is what the port's
+    modules state otherwise, by those of the reference.
     """
 
     modules: int
     folding: Folding
     weight_map: tuple[Weight, ...]
     tensors: Sequence[Tensor] = ()
+    stated: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class RecordedFloat64:
         store: Store,
         listener: Listener,
         wanted: Collection[int],
+        sample: int = 0,
     ) -> Mapping[int, str]:
         """Tell what was recorded, as far as the calls inside are those of the port.
 

@@ -62,15 +62,18 @@ def _unlike(buffer: bool, ref: Array, port: Array) -> tuple[str, str]:
     moved = next(ref.transpose(axes) for axes in _orders(ref, port))
     found = compare_arrays(np.ascontiguousarray(moved), port.reshape(moved.shape))
     size, cosine = found.rel_l2, found.cosine
+    cause = "norm_buffers" if buffer else "weights_value"
     if not ref.any():
-        return ("norm_buffers" if buffer else "weights_value"), "not 0 everywhere as it should be"
-    if buffer:
+        return cause, "not 0 everywhere as it should be"
+    if found.nonfinite:
+        return cause, f"{found.nonfinite} entries differ in being finite"
+    equal = float((moved == port.reshape(moved.shape)).mean())
+    if buffer and not equal:
         factor = _factor(moved, port.reshape(moved.shape))
         text = f"{factor:.6g} times the reference's" if factor else f"off by {size:.2g} of its size"
-        return "norm_buffers", text
-    equal = float((moved == port.reshape(moved.shape)).mean())
-    if equal > PARTLY:
-        return "weights_value", f"{100 * (1 - equal):.3g} % of its entries differ"
+        return cause, text
+    if buffer or equal > PARTLY:
+        return cause, f"{100 * (1 - equal):.3g} % of its entries differ"
     if abs(cosine) < 0.9 and ref.ndim > 1:
         return "weights_missing", f"unrelated to the reference's (cosine {cosine:.2f})"
     return "weights_value", f"off by {size:.2g} of its size (cosine {cosine:.4f})"
@@ -87,7 +90,8 @@ def _orders(ref: Array, port: Array) -> Iterator[tuple[int, ...]]:
 
 def _factor(ref: Array, port: Array) -> float:
     """The one factor between all entries, 0 if there is none."""
-    if ref.ndim != 1 or ref.dtype.kind != "f" or not ref.all():
+    finite = np.isfinite(ref).all() and np.isfinite(port).all()
+    if ref.ndim != 1 or ref.dtype.kind != "f" or not (finite and ref.all()):
         return 0.0
     factors = port.astype(np.float64) / ref.astype(np.float64)
     mean = float(factors.mean())

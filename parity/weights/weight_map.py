@@ -46,8 +46,8 @@ def make_weight_map(
     Raises:
         InputError: the rules cannot be used.
     """
-    ref_by_name = {tensor.full_name: tensor for tensor in ref if tensor.name not in SPARE}
-    port_by_name = {tensor.full_name: tensor for tensor in port if tensor.name not in SPARE}
+    ref_by_name = {tensor.full_name: tensor for tensor in ref if not _spare(tensor)}
+    port_by_name = {tensor.full_name: tensor for tensor in port if not _spare(tensor)}
     found = paired(ref_by_name, port_by_name, rename or {}, rules)
     found = [piece for piece in found if piece.port or not piece.ref.derived]
     owners = Owners(piece.ref for piece in found)
@@ -76,6 +76,10 @@ def _lines(piece: Piece, owners: Owners) -> list[Weight]:
         if found:
             return [_line(Piece(*pair), owners) for pair in found]
     return [whole]
+
+
+def _spare(tensor: Tensor) -> bool:
+    return tensor.buffer and tensor.name in SPARE
 
 
 def _line(piece: Piece, owners: Owners) -> Weight:

@@ -44,6 +44,21 @@ def test_every_call_whose_own_code_fails_is_named():
     assert paths(a_x=OWN, a=OWN, root=OWN) == ["a.x", "a", ""]  # one inside the other: both
 
 
+SHAPE, TYPE = (
+    Judgement("FAIL", Problem(kind, "other"), "exclusive")
+    for kind in (ProblemKind.SHAPE, ProblemKind.DTYPE)
+)
+
+
+def test_another_form_is_the_fault_of_the_call_inside_that_has_it():
+    assert paths(a_x=SHAPE, a=SHAPE, root=SHAPE) == ["a.x"]
+    assert paths(b=TYPE, root=TYPE) == ["b"]
+    assert paths(a=SHAPE, root=SHAPE) == ["a"]
+    assert paths(a_x=TYPE, a=SHAPE) == ["a.x", "a"]
+    assert paths(a_x=SHAPE, a=OWN) == ["a.x", "a"]
+    assert paths(a_x=OWN, a=SHAPE) == ["a.x", "a"]
+
+
 def test_an_inclusive_failure_counts_where_nothing_inside_explains_it():
     assert paths(a=INSIDE, root=INSIDE) == ["a"]
     assert paths(a_x=OWN, a=INSIDE, root=INSIDE) == ["a.x"]

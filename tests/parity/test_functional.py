@@ -205,7 +205,6 @@ def test_parameters_have_the_names_of_the_keys_that_lead_to_them():
     [
         (3, {"a": np.ones(1)}, "expected a function, found a int"),
         (gpt, {"a": 1.0}, "expected parameters that hold arrays, found a dict"),
-        (gpt, {"a.b": np.ones(1), "a": {"b": np.ones(1)}}, "two parameters are named 'a.b'"),
         (gpt, {"a": np.ones(1), "a.b": np.ones(1)}, "'a' is a parameter and holds 'a.b'"),
         (gpt, {"a.b": np.ones(1), "a": np.ones(1)}, "two parameters are named 'a'"),
     ],

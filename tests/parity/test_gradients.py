@@ -14,6 +14,7 @@ import parity
 from parity import InputError
 from parity.core.tensors import Fused, Tensor
 from parity.core.verdicts import of_gradient
+from parity.force.roundings_torch import Roundings
 from parity.gradients.noise import Subject
 from parity.weights.weight_map import in_order_of_ref, make_weight_map
 from tests.nets import port_of, torch_of
@@ -365,6 +366,114 @@ def test_what_has_no_gradient_is_unknown(theirs, ours, text):
     assert report.verdict == "UNKNOWN"
     assert not report.faults
     assert any(text in row.reason for row in report.doubts)
+
+
+def callback(y):
+    return jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
+
+
+def part(function, framework):
+    return framework(lambda self, y: function(y))
+
+
+@pytest.mark.parametrize("without", [loop, callback])
+@pytest.mark.parametrize("wrong", [False, True])
+def test_what_has_no_gradient_hides_those_of_no_other_call(without, wrong):
+    """Two of the calls have none, and those beside them are judged."""
+    theirs = torch.tanh if without is callback else same
+    modules = {name: part(theirs, torch_of) for name in ("one", "two")}
+    layers = {name: torch.nn.Linear(6, 6) for name in ("first", "second", "third")}
+
+    def forward(self, x):
+        return self.third(self.two(self.second(self.one(self.first(x)))))
+
+    reference = torch_of(forward, **layers, **modules)
+    port = port_of(reference, forward, **{name: part(without, nnx_of) for name in modules})
+    if wrong:
+        port.second = nnx_of(lambda self, x: times(1.5, self.fc(x)), fc=port.second)
+    report = compare(reference, port, (X,), rename={"second": "second.fc"} if wrong else {})
+    unknown = {row.path for row in report.doubts if row.verdict == "UNKNOWN"}
+    assert unknown == {"one", "two"}
+    assert report.verdict == ("FAIL" if wrong else "UNKNOWN")
+    assert [fault.path for fault in report.faults] == ([""] if wrong else [])
+
+
+def test_code_around_calls_that_has_no_gradient_hides_those_of_none_of_them():
+    report = compare(*small(torch.tanh, callback), (X,))
+    assert {row.path for row in report.doubts} == {""}
+
+
+def trained_otherwise(change):
+    reference, port = small()
+    change(reference, port)
+    report = compare(reference, port, (X,))
+    assert {row.verdict for row in report.rows} == {"PASS"}
+    return [note.removeprefix("__call__: ") for note in report.notes]
+
+
+def test_what_training_changes_on_one_side_alone_is_said():
+    def loose(reference, port):
+        port.first.bias = nnx.Variable(port.first.bias[...])
+
+    def batch_stat(reference, port):
+        port.second.kernel = nnx.BatchStat(port.second.kernel[...])
+
+    def frozen(reference, port):
+        reference.second.bias.requires_grad_(False)
+
+    def all_frozen(reference, port):
+        reference.requires_grad_(False)
+
+    def twice(reference, port):
+        reference.second.weight = reference.first.weight
+        port.second.kernel = nnx.Param(port.first.kernel[...])
+
+    def tied(reference, port):
+        reference.second.weight = reference.first.weight
+        port.second.kernel = port.first.kernel
+
+    text = "no nnx.Param in the port, so that training leaves it"
+    assert trained_otherwise(loose) == [f"`first.bias`: {text}"]
+    assert trained_otherwise(batch_stat) == [f"`second.weight`: {text}"]
+    (found,) = trained_otherwise(frozen)
+    assert found.startswith("`second.bias`: frozen in the reference")
+    (found,) = trained_otherwise(twice)
+    assert found.startswith("`second.weight`: tied in the reference and held once more")
+    assert trained_otherwise(tied) == trained_otherwise(all_frozen) == []
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.5])
+def test_a_small_channel_of_a_gradient(factor):
+    scale = np.float32([1e6, 1, 1, 1, 1, 1])
+    wrong = np.float32([1, 1, 1, 1, 1, factor])
+
+    @jax.custom_vjp
+    def passed(x):
+        return x
+
+    passed.defvjp(lambda x: (x, None), lambda _, g: (g * wrong[None, None],))
+    reference = torch_of(lambda _, x: x * torch.from_numpy(scale))
+    report = compare(reference, nnx_of(lambda _, x: passed(x) * scale[None, None]), (X,))
+    assert report.verdict == ("PASS" if factor == 1 else "WARN")
+
+
+def test_roundings_that_cannot_be_measured_excuse_nothing_silently(monkeypatch):
+    """Whether a gradient that cancels is wrong is not known then."""
+
+    def compared():
+        return compare(*small(lambda y: y.softmax(1), lambda y: nnx.softmax(y, axis=1)), (X,))
+
+    assert compared().verdict == "PASS"
+    original = Roundings.__torch_dispatch__
+
+    def failing(self, *args):
+        raise RuntimeError("no roundings here")
+
+    monkeypatch.setattr(Roundings, "__torch_dispatch__", failing)
+    report = compared()
+    monkeypatch.setattr(Roundings, "__torch_dispatch__", original)
+    assert report.verdict == "UNKNOWN"
+    assert "no roundings here" in report.doubts[0].reason
 
 
 def test_without_any_gradient():

@@ -7,9 +7,11 @@ import parity
 from parity.core.calls import Call, Leaf
 from parity.core.store import Buffer
 from parity.extras.input_coverage import coverage_of, unexercised
+from parity.pipeline import run_pair
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
-from tests.nets import port_of, torch_of
+from tests.nets import port_of, ported, torch_of
+from tests.ports import nnx_of
 from tests.reports import compare
 
 
@@ -129,3 +131,118 @@ def test_weights_of_zeros(zero, note):
     report = compare(reference, port, (x,))
     assert [text for text in report.notes if "zeros" in text] == ([note] if note else [])
     assert report.verdict == "WARN"
+
+
+RNG = np.random.default_rng(7)
+ROWS = RNG.standard_normal((3, 4)).astype(np.float32)
+
+
+def both(forward, call):
+    return torch_of(lambda self, *given: forward(*given)), nnx_of(lambda self, *given: call(*given))
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (np.ones((3, 4), bool), "input 'given.1' is True everywhere"),
+        (np.zeros((3, 4), bool), "input 'given.1' is False everywhere"),
+        (np.full((3, 4), 7), "input 'given.1' is 7 everywhere"),
+        (np.zeros(1, np.int64), "input 'given.1' is 0 everywhere"),
+        (np.array([[0, 1, 0, 1]] * 3), ""),
+        (np.full(1, 500), ""),
+    ],
+)
+def test_masks_and_numbers_of_one_value(given, text):
+    report = compare(*both(lambda x, y: x * 2, lambda x, y: x * 2), (ROWS, given))
+    assert [one for one in report.unexercised if "everywhere" in one] == (
+        [f"{text}: that hides mistakes"] if text else []
+    )
+    assert report.verdict == "PASS"
+
+
+def test_a_mask_that_one_case_varies():
+    reference, port = both(lambda x, y: x * 2, lambda x, y: x * 2)
+
+    def cases(reference, options, seed):
+        masks = np.ones((3, 4), bool), ROWS > 0
+        return tuple(parity.Case(f"__call__/{n}", (ROWS, masks[n])) for n in options["which"])
+
+    def run(*which):
+        pair = parity.Pair(
+            "masks", lambda options, seed: reference, lambda options, module: port, cases,
+            options=(parity.Option("which", "Cases.", default=which, parse=str),),
+        )  # fmt: skip
+        return [text for text in run_pair(pair).unexercised if "everywhere" in text]
+
+    assert len(run(0)) == 1
+    assert run(0, 1) == run(1) == []
+
+
+def test_optional_arguments_of_what_is_called():
+    def forward(self, x, mask=None, causal=False, scale=1.0, *, bias=None):
+        return x * scale
+
+    def call(self, x, mask=None, causal=False, scale=1.0, *, bias=None):
+        return x * scale
+
+    def said(**given):
+        found = compare(torch_of(forward), nnx_of(call), (ROWS,), kwargs=given).unexercised
+        return [text.partition(" was")[0] for text in found if " was " in text]
+
+    assert said() == ["`bias`", "`causal`", "`mask`", "`scale`"]
+    assert said(causal=True, mask=ROWS, scale=2.0) == ["`bias`"]
+    assert said(causal=False) == ["`bias`", "`causal`", "`mask`", "`scale`"]
+
+
+def test_weights_of_ones_and_biases_of_zeros():
+    reference = torch_of(lambda self, x: self.norm(x), norm=torch.nn.LayerNorm(4))
+    text = "weights are `norm.weight` all ones, `norm.bias` all zeros: whether the port uses them"
+    port = port_of(reference, lambda self, x: self.norm(x))
+    report = compare(reference, port, (ROWS,))
+    assert [one.startswith(text) for one in report.unexercised] == [True]
+    assert report.verdict == "PASS"
+    torch.nn.init.normal_(reference.norm.weight)
+    torch.nn.init.normal_(reference.norm.bias)
+    port = port_of(reference, lambda self, x: self.norm(x))
+    assert compare(reference, port, (ROWS,)).unexercised == ()
+
+
+LARGE = 1e3 * RNG.standard_normal((5, 6, 7, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("layer", "make", "text"),
+    [
+        (torch.nn.LayerNorm(4), lambda x: ported(x, epsilon=1e-6),
+         "`m`: epsilon is 1e-06, and the reference's 1e-05"),
+        (torch.nn.LayerNorm(4), ported, ""),
+        (torch.nn.GroupNorm(2, 4), lambda x: ported(x, epsilon=1e-3),
+         "`m`: epsilon is 0.001, and the reference's 1e-05"),
+        (torch.nn.BatchNorm2d(4), lambda x: batch_norm(0.1),
+         "`m`: momentum is 0.9, and the reference's 0.1"),
+        (torch.nn.BatchNorm2d(4), lambda x: batch_norm(0.9), ""),
+        (torch.nn.LeakyReLU(0.1), lambda x: leaky(0.2),
+         "`m`: negative slope is 0.2, and the reference's 0.1"),
+        (torch.nn.LeakyReLU(0.1), lambda x: leaky(0.1), ""),
+        (torch.nn.Conv2d(4, 4, 1, dilation=2), ported,
+         "`m`: dilation is 1, and the reference's 2"),
+        (torch.nn.Conv2d(4, 4, 3, padding=(1, 2), stride=2), ported, ""),
+    ],
+)  # fmt: skip
+def test_constants_are_compared_as_they_are_stated(layer, make, text):
+    reference = torch_of(lambda self, x: self.m(x), m=layer).eval()
+    images = np.abs(LARGE) if isinstance(layer, torch.nn.LeakyReLU) else LARGE
+    rows = images[0, 0] if isinstance(layer, torch.nn.LayerNorm) else images.transpose(0, 3, 1, 2)
+    report = compare(reference, nnx_of(lambda self, x: self.m(x), m=make(layer)), (rows,))
+    assert [one for one in report.notes if "the reference's" in one] == ([text] if text else [])
+    assert report.verdict == ("WARN" if text else "PASS")
+
+
+def batch_norm(momentum):
+    return nnx.BatchNorm(
+        4, momentum=momentum, epsilon=1e-5, use_running_average=True, rngs=nnx.Rngs(0)
+    )
+
+
+def leaky(slope):
+    return nnx_of(lambda self, x: nnx.leaky_relu(x, self.negative_slope), negative_slope=slope)

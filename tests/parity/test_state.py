@@ -1,9 +1,9 @@
 """What a comparison must not change, and what must not change a comparison."""
 
-from collections import defaultdict, namedtuple
+from collections import defaultdict, deque, namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +173,112 @@ def test_the_port_is_left_as_it_was():
     parity.compare(shell(reference_of(linear)), nnx_of(random, m=port_of(port_linear)), (X,),
                    rename={"inner": "m"}, nnx_kwargs=given)  # fmt: skip
     assert int(rngs.default.count[...]) == 0
+
+
+class Cache:
+    """An object of the user's own, with another inside it."""
+
+    def __init__(self):
+        self.seen, self.inner = 0, {"keys": []}
+
+    def add(self):
+        self.seen += 1
+        self.inner["keys"].append(self.seen)
+
+
+class Rows(torch.nn.Module):
+    """Leaves something in all kinds of places, and hangs on what it finds there."""
+
+    shared: ClassVar[list[int]] = []
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.from_numpy(WEIGHT.copy()))
+        self.table = torch.nn.Embedding(4, 6, max_norm=1.0)
+        self.log = {"calls": [[0]]}
+        self.last, self.known = deque([1]), {1}
+        self.cache, self.counts = Cache(), np.zeros(2)
+        self.held = [torch.zeros(2)]
+        self.ids = iter(range(100))
+
+    def forward(self, x, given, more):
+        turn = len(self.log["calls"]) + len(self.shared) + self.cache.seen + len(given["seen"])
+        turn += len(self.last) + len(self.known) + len(more) + next(self.ids)
+        turn += int(self.counts[0] + self.held[0][0])
+        self.log["calls"].append([turn])
+        self.shared.append(turn)
+        self.cache.add()
+        given["seen"].append(turn)
+        given["cache"].add()
+        more.add(turn)
+        self.last.append(turn)
+        self.known.add(turn + 100)
+        self.counts[0] += 1
+        self.held[0] += 1
+        self.weight.data.mul_(0.5)
+        return F.linear(x, self.weight) * turn + self.table(torch.tensor(1))
+
+
+def test_every_run_begins_from_the_same_state_however_deep():
+    reference = Rows().eval()
+    table = reference.table.weight.detach().clone()
+    row = table[1] / max(1.0, float(table[1].norm()) + 1e-7)
+    given, more = {"seen": [], "cache": Cache()}, {5}
+    port = port_of(
+        lambda self, x, given, more: port_linear(self, x) * 2.0 + self.row[...][None],
+        row=row.numpy(),
+    )
+    report = parity.compare(reference, port, (X, given, more), ignore=["table", "row"])
+    assert [row.reason for row in report.rows if row.verdict == "UNKNOWN"] == []
+    assert report.faults == ()
+    assert reference.weight.detach().numpy().tolist() == WEIGHT.tolist()
+    assert torch.equal(reference.table.weight, table)
+    assert (given["seen"], given["cache"].seen, given["cache"].inner) == ([], 0, {"keys": []})
+    assert (more, reference.log, Rows.shared) == ({5}, {"calls": [[0]]}, [])
+    assert ([*reference.last], reference.known) == ([1], {1})
+    assert (reference.cache.seen, reference.cache.inner) == (0, {"keys": []})
+    assert (reference.counts.tolist(), reference.held[0].tolist()) == ([0, 0], [0, 0])
+    assert next(reference.ids) == 0
+
+
+def test_the_port_begins_from_the_same_state_however_deep():
+    def call(self, x, seen):
+        self.log["calls"][0].append(1)
+        self.cache.add()
+        seen.add(len(seen))
+        return port_linear(self, x) * len(self.log["calls"][0]) * self.cache.seen * len(seen)
+
+    port = port_of(call)
+    port.log, port.cache = nnx.data({"calls": [[]]}), Cache()
+    seen = set()
+    reference = reference_of(lambda self, x, seen: F.linear(x, self.weight))
+    assert parity.compare(reference, port, (X, seen)).verdict == "PASS"
+    assert (port.log, port.cache.seen, port.cache.inner) == ({"calls": [[]]}, 0, {"keys": []})
+    assert seen == set()
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: iter([1, 2]), lambda: (i for i in range(3))], ids=["list", "generator"]
+)
+def test_what_a_run_uses_up_is_refused_before_anything_runs(make):
+    ran = []
+
+    def forward(self, x, *given):
+        ran.append(x)
+        return F.linear(x, self.weight)
+
+    reference = reference_of(forward)
+    with pytest.raises(InputError, match=r"argument 1 is a \w+, which one run uses up"):
+        parity.compare(reference, port_of(port_linear), (X, make()))
+    reference.source = (i for i in range(3))
+    with pytest.raises(InputError, match="holds a generator, which one run uses up"):
+        parity.compare(reference, port_of(port_linear), (X,))
+    assert ran == []
+
+
+def test_a_module_without_values_is_refused():
+    with pytest.raises(InputError, match="weight of the reference has no values yet"):
+        parity.compare(torch.nn.LazyLinear(6), port_of(port_linear), (X,))
 
 
 # --- state between the runs

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from parity.core.tree import mapped
-from parity.gradients.noise import STEP
+from parity.force.common import STEP
 
 
 class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
