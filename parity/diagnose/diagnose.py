@@ -142,8 +142,10 @@ class _Investigation:
             if shown[0] > whole.enough and len(groups) > 1 and all(x.sure for x, _ in groups):
                 return [finding for _, finding in groups]
         if shown[0] > EXPLAINED:
-            near = {place for one in several for place in one.mistake.parting.near} or None
-            shown = Search(self._attempts, targets, self._roundoff(), near).best()
+            partings = [one.mistake.parting for one in several]
+            near = {place for one in partings for place in one.near} or None
+            factors = [factor for one in partings for factor in one.factors]
+            shown = Search(self._attempts, targets, self._roundoff(), near, factors).best()
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
         if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):

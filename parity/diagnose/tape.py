@@ -74,7 +74,7 @@ class Tape(Mode):
     def __enter__(self) -> "Tape":
         self._begin()
         if self._watched is not None:
-            self._watched.__enter__()
+            self._watched.__enter__(2)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 

@@ -95,7 +95,7 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
         if fits and _holds(array, port.values[second].array, values.limit(first)):
             healed = put(port, second, array)
             after = Values(ref, healed, values.factor)
-            if _heals(other, second, after, first in frontier):
+            if _heals(other, (first, second), after, first in frontier):
                 return healed
     return None
 
@@ -127,11 +127,16 @@ def _made_at(walk: Walk) -> set[int]:
     return {number for operation in walk.frontier for number in operation.outputs}
 
 
-def _heals(walk: Walk, number: int, after: Values, frontier: bool) -> bool:
-    """True if all that uses a value alone is right now; at the frontier, if anything is."""
+def _heals(walk: Walk, cut: tuple[int, int], after: Values, frontier: bool) -> bool:
+    """True if all that uses a value alone is right now; at the frontier, if anything is.
+
+    What is only a multiple of the value that was put in, or has its entries, is not.
+    """
+    first, number = cut
     users = walk.users(number)
     alone = [x for x in users if all(n == number or walk.stops(n) for n in x.inputs)]
-    right = [any(_told(after.of_port(n)) for n in x.outputs) for x in alone]
+    twins = [[twin for n in x.outputs if _told(twin := after.of_port(n))] for x in alone]
+    right = [any(twin and (twin.plain or twin.number != first) for twin in own) for own in twins]
     if not users or (right and all(right)):
         return True
     later = (n for n in walk.wrong if n > number and _right(after.of_port(n)))

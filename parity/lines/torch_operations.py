@@ -75,8 +75,8 @@ class Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """False: PyTorch would import its compiler, which takes seconds, to keep it out of here."""
         return False
 
-    def __enter__(self) -> "Watched":
-        self._base = sys._getframe(1)
+    def __enter__(self, depth: int = 1) -> "Watched":
+        self._base = sys._getframe(depth)
         self._blocks.enter_context(whole_operations())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
