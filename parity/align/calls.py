@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from parity.align.leaves import match_inputs, match_outputs
 from parity.align.read_by_value import order_notes
-from parity.align.readings import Returned, Values, returns_same
+from parity.align.readings import Returned, Values, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.calls import Call, Match, Trace, above
 from parity.core.globs import named, path_name, why
@@ -48,11 +48,12 @@ def align(
     why they need no counterpart. Values in the `store` decide where shapes and names do not.
     Without `inlining`, a module that one side alone calls is missing.
     """
-    values = Values(store)  # at the door; inside there may be heads
+    orders = orders_given(ref.calls[-1], port.calls[-1], store) if port.calls else ()
+    values = Values(store, orders)  # at the door; inside there may be heads
     returned = Returned(ref.calls, port.calls, values)
     folding = fold(ref.modules, port.modules, weight_map, rename, returned)
     folding = with_taps(folding, ref, port, rename)
-    found = _Pairing(ref, port, folding, declared, (values, Values(store, heads=True)))
+    found = _Pairing(ref, port, folding, declared, (values, Values(store, orders, heads=True)))
     for call in ref.calls:
         if not call.tapped or call.parent != -1:  # else in the code of a module that is not judged
             found.add(call)
@@ -66,8 +67,10 @@ def align(
     inlined = dict(found.inlined)
     for path, reason in absent.items():
         inlined.setdefault(path, reason)
-    inlined |= _added(ref, port, folding) if inlining else {}
     matches = found.adopted(ref.calls)
+    paired = {match.port.path for match in matches}
+    added = _added(ref, port, folding) if inlining else {}
+    inlined |= {path: reason for path, reason in added.items() if path not in paired}
     notes = tap_notes(*found.lacking, found.spare_taps(), port)
     coverage = _coverage(ref, port, matches, inlined, folding, declared)
     coverage = replace(
@@ -109,6 +112,7 @@ class _Pairing:
         """Pair a call of the reference, if the port made it on inputs of the same shapes."""
         path = self._port_of.get(call.path)
         port = None if path is None else self._counterpart(call, path)
+        port = port or self._of_copies(call)
         if port is None:
             self._lacks(call, path)
             return
@@ -141,6 +145,19 @@ class _Pairing:
             otherwise = -1 if _does_nothing(call) else number
             number = next((one.number for one in same), otherwise)
         return self._spare.pop((path, number), None)
+
+    def _of_copies(self, call: Call) -> Call | None:
+        """A call that is left of a module with the same tensors: what returns the same, or fits."""
+        names = self._folding.alike.get(call.path, ())
+        left = [one for one in self._spare.values() if one.path in names]
+
+        def fits(one: Call) -> bool:
+            pairs = match_inputs(call.inputs, one.inputs, self._values)
+            return not any(leaf.problem for leaf in pairs)
+
+        same = (one for one in left if self._same(call, one))
+        found = next(same, None) or next(filter(fits, left), None)
+        return None if found is None else self._spare.pop((found.path, found.number))
 
     def remarks(self) -> Iterator[str]:
         """A sentence for each side on outputs inside that it alone returns."""

@@ -21,15 +21,16 @@ def order_notes(matches: Iterable[Match], calls: Sequence[Call]) -> Iterator[str
     buffers = [leaf.buffer for leaf in leaves if leaf.moved and leaf.sure]
     second = any(buffer and len(buffer.shape) == 3 for buffer in buffers)
     for match in matches:
+        given = [leaf.reading.axes for leaf in match.inputs if leaf.reading]
         last = any(leaf.ref.moved and leaf.reading is None for leaf in match.inputs)
         for leaf in match.outputs if match.ref.parent == -1 else ():
             axes = leaf.reading.axes if leaf.reading else ()
             confirmed = not last if leaf.ref.moved else second
-            if axes != tuple(range(len(axes))) and not confirmed:
+            if axes != tuple(range(len(axes))) and not (confirmed or axes in given):
                 own = channel_last(len(axes)) if leaf.ref.moved else range(len(axes))
                 order = tuple(own[axis] for axis in axes)
-                given = "the port takes its channels last" if leaf.ref.moved else NO_LAYER
+                why = "the port takes its channels last" if leaf.ref.moved else NO_LAYER
                 yield (
                     f"the port returns {path_name(match.ref.path)}#{leaf.ref.name} with axes "
-                    f"in the order {order} of PyTorch's, by its shape and values, though {given}"
+                    f"in the order {order} of PyTorch's, by its shape and values, though {why}"
                 )

@@ -1,7 +1,8 @@
 """Ways to read an array of the reference in the layout of the port: by shape, then by value."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
+from itertools import permutations
 
 import numpy as np
 
@@ -10,6 +11,8 @@ from parity.core.arrays import Array, as_read
 from parity.core.calls import Call, Leaf, Reading
 from parity.core.metrics import compare_arrays
 from parity.core.store import Buffer, Store
+
+Axes = tuple[int, ...]
 
 NEAR = 1e-3
 """Relative distance of arrays that are the same number for number, computed on another way."""
@@ -59,11 +62,14 @@ def _heads(ref: Leaf, port: tuple[int, ...]) -> Iterator[Reading]:
 class Values:
     """Tells by the numbers which arrays belong together, and how they are to be read.
 
-    With `heads`, positions may come before heads: inside of a model, and not at its door.
+    With `heads`, positions may come before heads: inside of a model, and not at its door. The
+    `orders` of axes are those in which the caller gave the port its arrays.
     """
 
-    def __init__(self, store: Store | None, *, heads: bool = False) -> None:
-        self._store, self._heads = store, heads
+    def __init__(
+        self, store: Store | None, orders: Collection[Axes] = (), *, heads: bool = False
+    ) -> None:
+        self._store, self._orders, self._heads = store, orders, heads
         self.at_door = not heads
         self._near = cache(self._compared)
 
@@ -79,13 +85,26 @@ class Values:
 
     def fitting(self, ref: Leaf, port: Leaf) -> Sequence[Reading | None]:
         """Readings that give the port's shape, and if there is none, its numbers."""
-        return readings(ref, port) or [*self._agreeing(ref, port)][:1]
+        usual, given = readings(ref, port), tuple(self._ordered(ref, port))
+        found = (*given, *usual) if self.at_door else (*usual, *given)
+        return found or [*self._agreeing(ref, port)][:1]
+
+    def _ordered(self, ref: Leaf, port: Leaf) -> Iterator[Reading]:
+        """Readings in an order of axes that the caller's arrays have."""
+        assert ref.buffer is not None
+        assert port.buffer is not None
+        shape = ref.buffer.shape
+        for order in self._orders:
+            axes = _of_recorded(order, ref.moved)
+            if len(axes) == len(shape) and port.buffer.shape == tuple(shape[i] for i in axes):
+                yield Reading(axes, port.buffer.shape)
 
     def _agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
         if ref.buffer is None or port.buffer is None:
             return
         for reading in (
             *readings(ref, port),
+            *self._ordered(ref, port),
             *(_heads(ref, port.buffer.shape) if self._heads else ()),
         ):
             if self._near(ref.buffer, port.buffer, reading):
@@ -104,6 +123,29 @@ class Values:
 
 def _several(array: Array) -> bool:
     return len(np.unique(array.reshape(-1)[:4096])) >= min(SEVERAL, array.size)
+
+
+def orders_given(ref: Call, port: Call, store: Store | None) -> Collection[Axes]:
+    """Orders of PyTorch's axes in which a call of the port was given arrays of the reference, where
+    no usual reading tells.
+    """
+    given = {leaf.name: leaf for leaf in port.inputs}
+    values, found = Values(store), dict[Axes, None]()
+    for leaf in ref.inputs:
+        own = given.get(leaf.name)
+        if own is None or leaf.buffer is None or own.buffer is None or values.agree(leaf, own):
+            continue
+        for order in permutations(range(len(leaf.buffer.shape))):
+            if Values(store, (order,)).agree(leaf, own):
+                found[order] = None
+                break
+    return tuple(found)
+
+
+def _of_recorded(order: Axes, moved: bool) -> Axes:
+    """The axes of a recorded array that are PyTorch's axes in this order."""
+    recorded = channel_last(len(order)) if moved else tuple(range(len(order)))
+    return tuple(recorded.index(axis) for axis in order)
 
 
 def returns_same(ref: Call, port: Call, values: Values) -> bool:

@@ -17,6 +17,7 @@ import jax
 from flax import linen, nnx
 
 from parity.capture import taps
+from parity.capture.checkpoints import no_checkpoints
 from parity.capture.linen import Part, below, path_of
 from parity.capture.recorder import bind, join
 from parity.core.tree import Flat, flatten
@@ -113,7 +114,7 @@ def observed(modules: Mapping[str, nnx.Module], observer: Observer) -> Iterator[
             wrapper = _wrapper(cls.__call__, run, observer, watched)
             type.__setattr__(cls, "__call__", wrapper)
         interceptor = _interceptor(parts, observer)
-        with linen.intercept_methods(interceptor), taps.observed(observer.tap):
+        with linen.intercept_methods(interceptor), taps.observed(observer.tap), no_checkpoints():
             yield
 
 

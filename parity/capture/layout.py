@@ -6,7 +6,6 @@ the bugs that the harness looks for.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from parity.capture.taps import KIND
 from parity.core.calls import Call
 from parity.core.exceptions import InputError
-from parity.core.globs import path_name
+from parity.core.globs import most_specific, path_name
 from parity.core.store import digest
 from parity.core.tree import mapped
 
@@ -92,14 +91,14 @@ def reading(
 ) -> Reading:
     """Decide how to read the array `leaf` of a call of the module at `path`.
 
-    `layout` maps globs of `path` or `path#leaf` to `"channels_first"` or `"as_is"`, the last one
-    that matches counts.
+    `layout` maps globs of `path` or `path#leaf` to `"channels_first"` or `"as_is"`, the most
+    specific one that matches counts.
     """
     if len(shape) <= 2:
         return Reading(move=False, sure=True)
-    for pattern, wanted in reversed(list(layout.items())):
-        if fnmatchcase(path, pattern) or fnmatchcase(f"{path}#{leaf}", pattern):
-            return Reading(wanted == "channels_first", sure=True)
+    glob = most_specific(layout, (path, f"{path}#{leaf}"))
+    if glob is not None:
+        return Reading(layout[glob] == "channels_first", sure=True)
     if not floating:
         return Reading(move=False, sure=True)
     if kind == TAP:  # scores over queries and keys have four axes too, and none is a channel's
@@ -162,6 +161,12 @@ def add_hint(error: Exception, called: Call) -> None:
             f"parity: the port was given {', '.join(kept)} with the axes of the reference; if"
             " axis 1 is the channel, say so with"
             f" layout={{{path_name(called.path)!r}: 'channels_first'}}"
+        )
+    turned = [f"{x.name!r} {x.buffer.shape}" for x in called.inputs if x.moved and x.buffer]
+    if turned:
+        error.add_note(
+            f"parity: the port was given {', '.join(turned)}, PyTorch's axis 1 last; if it takes"
+            " them otherwise, hand it its own arrays with nnx_args="
         )
 
 

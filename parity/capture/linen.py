@@ -5,10 +5,12 @@ paths of these are the modules' paths. So a Linen module without variables is no
 runs, and what it does counts with the module around it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -51,6 +53,7 @@ class Part(nnx.Module):
         """Keep how it is made: this is it, in a call."""
         if self._seen.module is None:
             self._seen.module = module.unbind()[0]
+            self._seen.place = _place(module)
 
     def variables(self) -> dict[str, nnx.Variable[Any]]:
         """Its own, without those of modules inside it."""
@@ -65,16 +68,54 @@ class Part(nnx.Module):
         @functools.wraps(module.__call__)
         def call(*args: Any, **kwargs: Any) -> Any:
             collections = nnx_attrs_to_linen_vars(_held(self.owner))
-            variables = {name: _at(held, self.keys) for name, held in collections.items()}
+            variables = {name: self._seen.place.of(held) for name, held in collections.items()}
             return module.apply(variables, *args, rngs=_keys(self.owner), **kwargs)
 
         return call
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the variables of a module are: at these keys, and of what was `given` to it, elsewhere.
+
+    Made anew by itself, a module has those variables under the names of its own attributes.
+    """
+
+    keys: tuple[str, ...] = ()
+    given: Mapping[str, "_Place"] = field(default_factory=dict)
+
+    def of(self, held: Mapping[str, Any]) -> dict[str, Any]:
+        """Its variables, of nested dicts of all."""
+        given = {name: place.of(held) for name, place in self.given.items()}
+        return {**_at(held, self.keys), **{name: one for name, one in given.items() if one}}
+
+
+def _place(module: linen.Module) -> _Place:
+    bound: Any = module
+    fields = (one.name for one in dataclasses.fields(bound) if one.name != "parent")
+    held = (one for name in fields for one in _modules(name, getattr(module, name)))
+    return _Place(
+        module.path,
+        {name: _place(one) for name, one in held if one.path[:-1] != module.path},
+    )
+
+
+def _modules(name: str, value: Any) -> Iterator[tuple[str, linen.Module]]:
+    """The bound modules in an attribute, by the names that Linen gives them there."""
+    if isinstance(value, linen.Module):
+        if value.scope is not None:
+            yield name, value
+    elif isinstance(value, (list, tuple, Mapping)):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, one in items:
+            yield from _modules(f"{name}_{key}", one)
 
 
 class _Seen:
     """A module that a call showed, which may be inside a JAX transformation."""
 
     module: linen.Module | None = None
+    place = _Place()
 
 
 def parts(owner: nnx.bridge.ToNNX) -> dict[str, Part]:

@@ -43,20 +43,20 @@ def rooted(option: Any) -> Any:
 
 
 def renamed(name: str, rename: Mapping[str, str]) -> str:
-    """The name that the first glob that matches makes of `name`, which stays if none does.
+    """The name that the most specific glob makes of `name`, which stays if none matches.
 
     Each `*` of the target repeats what the glob's held; what the target has no `*` for is dropped.
     No glob renames the root, only `""` itself.
     """
     if not name:
         return rename.get("", "")
-    for pattern, target in rename.items():
-        held = captured(pattern, name)
-        if held is not None:
-            for part in held:
-                target = target.replace("*", part, 1)
-            return target
-    return name
+    pattern = most_specific(rename, (name,), matches)
+    if pattern is None:
+        return name
+    target = rename[pattern]
+    for part in captured(pattern, name) or ():
+        target = target.replace("*", part, 1)
+    return target
 
 
 def captured(pattern: str, name: str) -> tuple[str, ...] | None:
@@ -82,8 +82,20 @@ def captured(pattern: str, name: str) -> tuple[str, ...] | None:
 
 
 def why(name: str, declared: Mapping[str, str]) -> str | None:
-    """The reason given for the first glob that matches `name`, if one does."""
-    return next((why for glob, why in declared.items() if fnmatchcase(name, glob)), None)
+    """The reason given for the most specific glob that matches `name`, if one does."""
+    glob = most_specific(declared, (name,))
+    return None if glob is None else declared[glob]
+
+
+def most_specific(
+    globs: Iterable[str], names: Sequence[str], match: Callable[[str, str], bool] = fnmatchcase
+) -> str | None:
+    """The glob that has most letters besides wildcards, of those that match one of the names.
+
+    Of several that say as much it is the last; `None` if no glob matches.
+    """
+    found = [glob for glob in globs if any(match(name, glob) for name in names)]
+    return max(reversed(found), key=lambda glob: sum(x not in "*?[]" for x in glob), default=None)
 
 
 def matches(name: str, pattern: str) -> bool:

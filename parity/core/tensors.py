@@ -231,5 +231,7 @@ class Weight:
 
     @property
     def wrong(self) -> bool:
-        """True if it has a finding that nobody declared."""
-        return bool(self.finding) and not self.declared
+        """True if it has a finding, and is not declared to have no counterpart: one that has a
+        counterpart is not silenced by that.
+        """
+        return bool(self.finding) and (self.paired or not self.declared)

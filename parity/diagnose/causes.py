@@ -21,6 +21,7 @@ HINTS = {
     "reshape_order": "transpose before the reshape: the port's arrays are channel-last",
     "cache": "check what is passed from one chunk to the next",
     "clamp": "limit the values as the reference does",
+    "not_called": "call the module where the reference calls it",
     "dropout": "call .eval() on the port, or make the random layer deterministic",
     "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
     "scale_or_offset": "a factor or an offset is missing or applied twice",

@@ -26,8 +26,8 @@ from parity.diagnose.error_map import location
 from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
-from parity.diagnose.without_replay import by_kind, by_repetition, suspected
-from parity.force.torch import to_array
+from parity.diagnose.without_replay import by_kind, by_repetition, inside, suspected
+from parity.force.torch import to_array, widen
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
 from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
@@ -133,7 +133,9 @@ class _Investigation:
         whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
-        shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole)))
+        given = chain(self._arguments(whole), self._other_arguments(whole))
+        ways = chain(self._weights(whole), given, self._not_called(whole))
+        shown, _ = whole.best_of(ways)
         several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
             several = self._several(self._kept)
@@ -326,6 +328,32 @@ class _Investigation:
 
                 text = f"leaving out `{name}`, which an earlier call returned,"
                 yield "cache", text, partial(whole.run, change=without)
+
+    def _other_arguments(self, whole: Search) -> Iterator[Way]:
+        """The port's arrays in the place of those that have its names and other shapes."""
+        paired = {leaf.ref.name for leaf in self._match.inputs}
+        port = {leaf.name: leaf.buffer for leaf in self._match.port.inputs}
+        for leaf in self._match.ref.inputs:
+            other = port.get(leaf.name)
+            if leaf.buffer and other and leaf.name not in paired:
+                own = widen(self._record.store.get(other), leaf.moved)
+
+                def passed(given: dict[str, Any], name: str = leaf.name, own: Any = own) -> Any:
+                    return {**given, name: own}
+
+                text = (
+                    f"its caller passes another `{leaf.name}`, {other.shape} instead of"
+                    f" {leaf.buffer.shape}: with that the reference does the same, which"
+                )
+                yield "shape", text, partial(whole.run, change=passed)
+
+    def _not_called(self, whole: Search) -> Iterator[Way]:
+        """Modules with tensors left out that ran inside the call and were not compared."""
+        modules = self._attempts.replayer.reference.modules
+        for path in inside(self._match, self._record):
+            if any(True for _ in modules[path].parameters()):
+                text = f"the port does not call `{path}`: leaving it out"
+                yield "not_called", text, partial(whole.run, without=path)
 
 
 SURE = 0.01

@@ -42,19 +42,25 @@ is believed."""
 def probe(*names: str, each: bool = False) -> Callable[[Callable[[Operation], Ways]], Probe]:
     """Register a probe of the operations of these names.
 
-    Its changes are tried in all of them together and then in each; with `each` only in each.
+    Its changes are tried in all of one name, in all together and then in each; with `each` only in
+    each.
     """
 
     def register(function: Callable[[Operation], Ways]) -> Probe:
         @functools.wraps(function)
         def trials(operations: Sequence[Operation]) -> Iterator[Trial]:
             found = [operation for operation in operations if operation.name in names]
-            groups = [found] if found and not each else []
+            kinds = dict.fromkeys(operation.name for operation in found)
+            groups = [] if each else [[x for x in found if x.name == name] for name in kinds]
+            groups += [found] if len(kinds) > 1 and not each else []
             if each or 1 < len(found) <= 6:
                 groups += [[operation] for operation in found]
             for group in groups:
+                others = list(dict.fromkeys(x.name for x in group if x.name != group[0].name))
+                also = f", and in {', '.join(others)}" if others else ""
                 for cause, text, change in function(group[0]):
-                    yield Trial(cause, text, {operation.place: change for operation in group})
+                    changes = {operation.place: change for operation in group}
+                    yield Trial(cause, text + also, changes)
 
         return probe_of_all(trials)
 

@@ -21,7 +21,14 @@ from parity.core.tensors import Weight
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Recording, Sides, within
 from parity.force.float64 import TorchModules
-from parity.force.torch import ChangedArguments, Mode, Tensors, force_reference, to_array
+from parity.force.torch import (
+    ChangedArguments,
+    Mode,
+    Tensors,
+    force_reference,
+    replaced_forwards,
+    to_array,
+)
 from parity.weights.weight_map import in_order_of_ref
 
 Key = tuple[int, str]
@@ -98,10 +105,12 @@ class Replayer:
         change: ChangedArguments = dict,
         tensors: Mapping[tuple[torch.nn.Module, str], Array] | None = None,
         note: Note | None = None,
+        without: str | None = None,
     ) -> Result:
         """Outputs of the call, and its child inputs, each of which `note` hears of.
 
-        `tensors` stand in for parameters and buffers, by module and name.
+        `tensors` stand in for parameters and buffers, by module and name. The module at the path
+        `without` returns what it is given.
 
         Raises:
             RuntimeError: the changed operation does not fit.
@@ -130,11 +139,16 @@ class Replayer:
         orders = {call.order for call in calls}
         matches = [match for match in record.matches if match.ref.order in orders]
         recording = Recording(matches, calls, record.store)
-        with _holding(tensors or {}):
+        left_out = [] if without is None else [self.reference.modules[without]]
+        with _holding(tensors or {}), replaced_forwards(left_out, _returned):
             problem = force_reference(module, method, recording, heard, {own}, mode, change)
         if problem:
             raise RuntimeError(problem)
         return found
+
+
+def _returned(module: torch.nn.Module, forward: Any, called: bool, args: Any, kwargs: Any) -> Any:
+    return next(iter((*args, *kwargs.values()))).clone()
 
 
 @contextmanager

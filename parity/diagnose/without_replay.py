@@ -1,6 +1,6 @@
 """Causes that show without a replay of the reference: form, weights, repetition."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -38,26 +38,26 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
 
 def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:
     """Tensors that this call reads and that are not the reference's."""
-    inside = _inside(match, record)
+    within = inside(match, record)
     return [
         line
         for line in record.weights
         # an unusual order of axes alone proves nothing: the port may read its weights so
         if line.cause and (not line.transform or (line.in_turns and line.whole))
-        if line.path == match.ref.path or (line.nnx_name and line.path in inside)
+        if line.path == match.ref.path or (line.nnx_name and line.path in within)
     ]
 
 
-def _inside(match: Match, record: CaseRecord) -> set[str]:
+def inside(match: Match, record: CaseRecord) -> Collection[str]:
     """Modules that ran inside a call and were not compared: what they do counts with it."""
     compared = {one.ref.path for one in record.matches}
-    found: set[str] = set()
-    for path in {call.path for call in record.calls} - compared:
+    found: dict[str, None] = {}
+    for path in dict.fromkeys(call.path for call in record.calls if call.path not in compared):
         above = path
         while above and above not in compared:
             above = above.rpartition(".")[0]
         if above == match.ref.path:
-            found.add(path)
+            found[path] = None
     return found
 
 

@@ -18,6 +18,7 @@ from parity.force.common import Arrays, Listener, NotMeasured, Recording
 from parity.force.roundings_torch import Roundings
 from parity.force.torch import (
     Tensors,
+    Widening,
     arguments64,
     force_reference,
     tensors_of,
@@ -70,6 +71,7 @@ class TorchModules:
                 torch.no_grad(),
                 kept_reference(module, *statics(call.arguments)),
                 widened_modules(module.modules()),
+                Widening(),
             ):
                 args, kwargs = arguments64(target(module, method), call, store)
                 output = flatten(invoke(module, method, args, kwargs))

@@ -119,13 +119,17 @@ class _Forcing(Observer):
 
 
 def replaced(flat: Flat, leaves: Mapping[str, LeafMatch], store: Store) -> Any:
-    """The value with the reference's array for each of `leaves`, by the port's name."""
-    arrays = []
+    """The value with the reference's array for each of `leaves`, by the port's name.
+
+    An array that is there twice, as the state and the output of a cell, stays one.
+    """
+    named: dict[str, Any] = {}
     for name, own in flat.arrays:
         if name in leaves:
             value = reference(leaves[name], store)
-            own = given_as(value, own) if value.shape == np.shape(own) else own
-        arrays.append(own)
+            named[name] = given_as(value, own) if value.shape == np.shape(own) else own
+    twice = {id(own): named[name] for name, own in flat.arrays if name in named}
+    arrays = [named.get(name, twice.get(id(own), own)) for name, own in flat.arrays]
     return rebuild(flat.skeleton, arrays)
 
 

@@ -139,7 +139,8 @@ class _Run(Calls):
         with widened_modules(widened), self.watched():
             function = target(self.root, method)
             args, kwargs = arguments64(function, self.match.ref, self.store, change)
-            with taps.observed(self._tap), self._mode or nullcontext():
+            # the mode sees casts as they are made here, and what it makes itself may be narrow
+            with taps.observed(self._tap), self._mode or nullcontext(), Widening():
                 returned = invoke(self.root, method, args, kwargs)
             self._listener(self.match, {}, tensors_of(flatten(returned)))
 
@@ -377,6 +378,24 @@ def _narrow(widened: Sequence[Widened]) -> None:
 def _is_parameter(value: Any) -> bool:
     return isinstance(value, torch.nn.Parameter)
 
+
+class Widening(TorchFunctionMode):
+    """Casts to floats of fewer bits widen: code such as `x.bfloat16()` rounds no float64 run."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _CASTS:
+            return args[0].double()
+        kwargs = {name: _wider(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_wider, args), **kwargs)
+
+
+def _wider(value: Any) -> Any:
+    return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+_CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
 
 _WIDER = {
     torch.float32: torch.float64,

@@ -11,8 +11,8 @@ from flax import nnx
 
 from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import Part, below
-from parity.capture.nnx import Method, aliased, target, trace_state
-from parity.capture.recorder import bind, unbind
+from parity.capture.nnx import Method, aliased, submodules, target, trace_state
+from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.calls import Call, LeafMatch, Match
 from parity.core.store import Store
@@ -34,13 +34,16 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
     call, sides = match.port, scene.sides
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
-    module = sides.nnx_modules[call.path]
+    module = sides.module(match)
     method: Method = sides.nnx_method if match.ref.parent == -1 else "__call__"
     calls = within(scene.calls[1], call.order)
     inside = scene.inside(match)
     children = _Children(match, inside, calls, scene.store)
     inner = {one.port.path for one in inside if one is not match and not one.port.tapped}
-    watched = {path: one for path, one in sides.nnx_modules.items() if path in inner}
+    modules = sides.nnx_modules
+    if match.turn is not None:  # those of the layer that is cut out
+        modules = {join(call.path, path): one for path, one in submodules(module).items()}
+    watched = {path: one for path, one in modules.items() if path in inner}
     given = [aliased(array) for array in values(match, scene.store)]
     eager = any(one.traced or one.tapped for one in calls if one.order != call.order)
     arguments = call.arguments

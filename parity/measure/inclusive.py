@@ -11,6 +11,7 @@ import numpy as np
 
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Match, above
+from parity.core.exceptions import first_line
 from parity.core.measurements import Error
 from parity.core.problems import Problem, not_measured
 from parity.core.store import Store
@@ -109,9 +110,15 @@ class _Run:
         if problem:
             self.found.update(_unknown(match, problem))
             self.progress.advance()
-        else:
+            return
+        try:
             outputs = self._recorded(match) if exact else self._repeated(match)
-            background.submit(self._measure, match, outputs)
+        except Exception as error:  # such as a module that only runs inside another
+            problem = f"not measured: the port's call cannot be made alone: {first_line(error)}"
+            self.found.update(_unknown(match, problem))
+            self.progress.advance()
+            return
+        background.submit(self._measure, match, outputs)
 
     def _recorded(self, match: Match) -> Mapping[str, Array]:
         recorded = [(leaf.name, leaf.buffer) for leaf in match.port.outputs]

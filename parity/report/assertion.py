@@ -50,7 +50,8 @@ def assess(report: Contents, wanted: str | None = None) -> Assertion:
     brief = _brief(report, missed, wanted)
     if report.holds and not missed:
         return Assertion(verdict, brief, "")
-    lines = [f"parity {verdict}: {brief}"]
+    headline = report.headline if verdict == report.verdict else verdict
+    lines = [f"parity {headline}: {brief.removeprefix(f'{headline}: ')}"]
     if fault := report.first_fault:
         lines.append(f"what to do: {fault.hint}")
     if missed and wanted:

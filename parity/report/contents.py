@@ -81,6 +81,13 @@ class Contents:
         return worst_verdict([*seen, "WARN"] if self.notes else seen)
 
     @property
+    def headline(self) -> str:
+        """The verdict; where nothing that was compared is wrong, that the mapping is incomplete."""
+        lacking = self.verdict == "FAIL" and not self.faults and self.missing
+        wrong = any(row.verdict == "FAIL" for row in self.rows)
+        return "mapping incomplete" if lacking and not wrong else self.verdict
+
+    @property
     def notes(self) -> tuple[str, ...]:
         """Sentences that a reader should know before trusting a PASS."""
         idle = self.coverage.idle

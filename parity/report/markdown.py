@@ -38,7 +38,7 @@ def as_markdown(report: Contents) -> str:
     faults = [f"1. {_safe(_fault(x))}{_source(x)}" for x in report.faults]
     rungs, kinds = ladder_cells(report), kind_cells(report)
     parts = [
-        f"# {_safe(report.name)}: {report.verdict}",
+        f"# {_safe(report.name)}: {report.headline}",
         _items(_texts(report.facts)),
         *(("## Faults", "\n".join(faults)) if faults else ()),
         *(("## Rungs", _table(rungs), GRADE_KEY) if rungs else ()),

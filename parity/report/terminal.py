@@ -120,4 +120,4 @@ def show_verdict(report: Contents, console: Console) -> None:
         console.print(line(text, "red"), soft_wrap=True)
         for row in side_by_side(fault.lines) if fault.lines else ():
             console.print(line(f"  {row}"), soft_wrap=True)
-    console.print(line(f"{report.name}: {report.verdict}", COLOURS[report.verdict]))
+    console.print(line(f"{report.name}: {report.headline}", COLOURS[report.verdict]))

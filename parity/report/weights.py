@@ -32,7 +32,7 @@ def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
     """
     names = dict.fromkeys(line.name for line in weights if line.name)
     other = {line.name for line in weights if line.finding}
-    declared = {line.name for line in weights if line.name and line.declared and line.finding}
+    declared = {line.name for line in weights if line.name and line.finding and not line.wrong}
     reasons = f", {len(declared)} declared" if declared else ""
     wrong = [
         f"**{line.cause}**: {line.text}" if line.cause else line.text
@@ -48,7 +48,7 @@ def weight_lines(weights: Sequence[Weight], coverage: Coverage) -> list[str]:
 def weight_notes(
     weights: Sequence[Weight], coverage: Coverage, faults: Sequence[Fault]
 ) -> tuple[str, ...]:
-    """Weights that are not the reference's although no call of their module fails."""
+    """Weights that are not the reference's although no call of their module is at fault."""
     loose = [
         line.text
         for line in weights
@@ -59,7 +59,8 @@ def weight_notes(
         return ()
     more = f"; and {len(loose) - NOTED} more" if len(loose) > NOTED else ""
     text = "; ".join(loose[:NOTED])
-    return (f"{len(loose)} weights are not the reference's, though no call fails: {text}{more}",)
+    calm = "" if faults or not coverage.complete else ", though no call fails"
+    return (f"{len(loose)} weights are not the reference's{calm}: {text}{more}",)
 
 
 def _told(line: Weight, fault: Fault) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.leaves import match_inputs, same_value
-from parity.align.readings import Values
+from parity.align.readings import Values, orders_given
 from parity.core.arrays import read
 from parity.core.calls import Call, Leaf, LeafMatch
 from parity.core.exceptions import InputError
@@ -15,10 +15,11 @@ from parity.core.store import Store
 
 def check_inputs(ref: Call, port: Call, store: Store) -> None:
     """Refuse arguments of the port that are not the reference's after layout."""
+    orders = orders_given(ref, port, store)
     other, lacking = (not_measured(text) for text in ("other values", "no counterpart"))
     found = {
         leaf.ref.name: None if _equal(leaf, store) else leaf.problem or other
-        for leaf in match_inputs(ref.inputs, port.inputs, Values(store))
+        for leaf in match_inputs(ref.inputs, port.inputs, Values(store, orders))
     }
     plain = {leaf.name: leaf.value for leaf in port.inputs if leaf.buffer is None}
     for leaf in ref.inputs:

@@ -85,8 +85,9 @@ class RunningPort:
             raise
         except Exception as error:
             other = layout_rules.as_recorded(given, ref.calls[-1])
-            if self._args is not None or context.options.layout or other is None:
+            if self._args is None:
                 layout_rules.add_hint(error, ref.calls[-1])
+            if self._args is not None or context.options.layout or other is None:
                 raise
             try:  # a port that takes images as the reference does
                 trace = self._recorded(context, scope, ref, *other)

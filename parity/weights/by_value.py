@@ -50,6 +50,7 @@ def paired(
     work.same_place()
     work.nearly_same_values(constants=True)
     work.further_names()
+    work.copies()
     return work.pieces()
 
 
@@ -193,6 +194,29 @@ class _Pairing:
         self.same_name(_alike)
         self.same_values()
         self.same_name(lambda tensor, leaf: tensor.size == leaf.size)
+
+    def copies(self) -> None:
+        """What is held several times, on either side: each tensor with all leaves of its values."""
+        port = [leaf for leaf in self._port.values() if leaf.full_name in self._leaves]
+        tensors = [one for one in self._all.values() if self._first[_key(one)] not in self._found]
+        alike: dict[object, list[Tensor]] = defaultdict(list)
+        for name in {*self._first.values()}:
+            values = self._all[name].read()
+            alike[values.shape, values.flat[:64].tobytes()].append(self._all[name])
+        tensors += [one for same in alike.values() if len(same) > 1 for one in same]
+        leaves, known = Owners(self._port.values()), Owners(self._all.values())
+        pairs = [(one, leaf) for one in tensors for leaf in leaves.of(one.read())]
+        pairs += [(one, leaf) for leaf in port for one in known.of(leaf.read())]
+        for tensor, leaf in pairs:
+            for one in (x for x in self._all.values() if x.path == tensor.path):
+                for other in (x for x in self._port.values() if x.path == leaf.path):
+                    if other.name in NAMES.get(one.name, (one.name,)) and _alike(one, other):
+                        self._add_copy(one, other)
+
+    def _add_copy(self, tensor: Tensor, leaf: Tensor) -> None:
+        own = self._found.get(tensor.full_name, ())
+        if all(one.port and not one.port.part and one.port is not leaf for one in own):
+            self.add(Piece(tensor, leaf))
 
     def beside_others(self) -> None:
         """Tensors beside one whose leaf is known: in the leaves beside that one, and cut as it is.

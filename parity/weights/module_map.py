@@ -48,6 +48,9 @@ class Folding:
     held: frozenset[str] = frozenset()
     bare: frozenset[str] = frozenset()
     """The reference's modules without a tensor that no other has."""
+    alike: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By module of the reference, all of the port that hold the very tensors that it holds, where
+    one side has several."""
 
 
 def fold(
@@ -76,7 +79,8 @@ def fold(
         owners[line.nnx_name or line.name, str(line.at)].add(line.path)
     alone = {path for paths in owners.values() if len(paths) == 1 for path in paths}
     bare = frozenset(path for path, info in ref.items() if path not in alone and weight_map)
-    return Folding(work.port_of, work.turn_of, frozenset(ref.keys() - lacking), bare)
+    held = frozenset(ref.keys() - lacking)
+    return Folding(work.port_of, work.turn_of, held, bare, _alike(*sides))
 
 
 def around(path: str, known: Collection[str]) -> str:
@@ -164,7 +168,8 @@ class _Pairing:
 def _held(
     ref: Mapping[str, ModuleInfo], port: Mapping[str, ModuleInfo], weight_map: Sequence[Weight]
 ) -> tuple[_Held, _Held]:
-    lines = [(line, *_piece(line)) for line in weight_map if line.paired]
+    copies = _copies(weight_map)
+    lines = [(line, *_piece(line, copies)) for line in weight_map if line.paired]
     turns: dict[str, set[Turn | None]] = defaultdict(set)
     for line, _, turn in lines:
         for path in _upwards(line.path):
@@ -178,11 +183,38 @@ def _held(
     return _Held(*by_ref, turn_of), _Held(*_of_modules(port, names), {}, moved)
 
 
-def _piece(line: Weight) -> tuple[Ident, Turn | None]:
+def _copies(weight_map: Sequence[Weight]) -> Mapping[str, str]:
+    """By leaf of the port, the one that stands for all whole leaves of the same values."""
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in weight_map:
+        if line.paired and not line.of and not line.at:
+            name = first.setdefault(line.name, line.nnx_name)
+            old, new = found.get(line.nnx_name, line.nnx_name), found.setdefault(name, name)
+            found[line.nnx_name] = new
+            if old != new:
+                found |= {leaf: new for leaf, one in found.items() if one == old}
+    return found
+
+
+def _alike(ref: _Held, port: _Held) -> dict[str, list[str]]:
+    sides = defaultdict[Ids, tuple[list[str], list[str]]](lambda: ([], []))
+    for at, side in enumerate((ref, port)):
+        for path, ids in side.own.items():
+            if path and ids and ids == side.inside[path] and path not in ref.turn:
+                sides[ids][at].append(path)
+    return {
+        path: names
+        for paths, names in sides.values()
+        for path in (paths if len(paths) + len(names) > 2 else ())
+    }
+
+
+def _piece(line: Weight, copies: Mapping[str, str]) -> tuple[Ident, Turn | None]:
     """The piece of the port's leaf, but for its turn, and that."""
     part = line.at if isinstance(line.at, TensorPart) else TensorPart((None,))
     if part.turn is None:
-        return (line.nnx_name, str(part)), None
+        return (copies.get(line.nnx_name, line.nnx_name), str(part)), None
     all_turns = replace(part, spans=(None, *part.spans[1:]))
     return (line.nnx_name, str(all_turns)), (part.turn, line.nnx_shape[0])
 

@@ -127,6 +127,10 @@ def test_a_module_renamed_to_the_one_around_it():
         ({"enc.*.conv": "e.*.c"}, "enc.3.conv", "e.3.c"),
         ({"*.gamma": "*.norm"}, "a.b.gamma", "a.b.norm"),
         ({"a": "x"}, "a.b", "a.b"),
+        ({"a.*": "x.*", "a.*.fc": "x.*.linear"}, "a.0.fc", "x.0.linear"),
+        ({"a.*.fc": "x.*.linear", "a.*": "x.*"}, "a.0.fc", "x.0.linear"),
+        ({"a.0": "first", "*": "y.*", "a.*": "x.*"}, "a.0", "first"),
+        ({"a.*": "x.*", "*.a": "y.*"}, "a.a", "y.a"),  # the last of those that say as much
     ],
 )
 def test_rename(rename, path, expected):

@@ -300,9 +300,13 @@ def test_code_that_makes_arrays_of_the_default_type(low):
     assert verdict(reference, port, X) == PASS
 
 
-def test_a_leaf_without_values_is_named():
+@pytest.mark.parametrize("leaf", [None, "bias"])
+def test_a_leaf_without_values_is_named(leaf):
     reference = torch_of(lambda self, x: self.fc(x), fc=linear())
-    port = nnx_of(lambda self, x: self.fc(x), fc=nnx.eval_shape(lambda: ported(reference.fc)))
+    fc, empty = ported(reference.fc), nnx.eval_shape(lambda: ported(reference.fc))
+    if leaf is not None:
+        fc.bias = empty.bias
+    port = nnx_of(lambda self, x: self.fc(x), fc=empty if leaf is None else fc)
     with pytest.raises(parity.InputError, match="no weight was loaded into it"):
         compare(reference, port, X)
 
@@ -318,5 +322,6 @@ def test_what_to_paste_where_something_has_no_counterpart():
     report = compare(reference, port, X)
     assert report.verdict == "FAIL"
     assert report.notes[0].startswith("mapping incomplete: without a counterpart are ")
+    assert str(report).endswith(": mapping incomplete")
     ignore = ast.literal_eval(report.coverage.proposal.removeprefix("ignore="))
     assert compare(reference, port, X, ignore=ignore).coverage.complete

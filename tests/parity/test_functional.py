@@ -141,12 +141,10 @@ def test_a_function_that_was_compiled_before():
         assert function._cache_size() == 1
 
 
-def test_what_is_computed_again_for_gradients_is_not_looked_into_and_that_is_said():
+def test_what_is_computed_again_for_gradients_is_looked_into():
     report = compare(wrapped=jax.checkpoint)
-    assert [row.path for row in report.rows] == ["layers.0", "layers.1", "norm", ""]
-    assert report.verdict == "WARN"
-    assert report.notes[0].startswith("__call__: the port has under a JAX transformation tap")
-    assert report.coverage.inlined["layers.1.attn"]
+    assert report.verdict == "PASS", report.notes
+    assert "layers.1.attn" in {row.path for row in report.rows}
     assert not report.doubts
 
 

@@ -53,6 +53,13 @@ def test_what_both_sides_have_is_named(ignore, named):
     assert report.verdict != "PASS"
 
 
+def test_the_weights_of_an_ignored_module_are_compared_all_the_same():
+    note = compared("fc", "idle").notes[-1]
+    found = [name for name in ("fc.weight", "fc.bias", "idle.weight") if name in note]
+    assert "weights are not the reference's" in note
+    assert found == ["fc.weight", "idle.weight"]  # kernels alone are multiplied
+
+
 def test_a_module_that_never_ran_is_said_to_be_so_though_it_is_ignored():
     report = compared("idle", factor=1.0)
     assert report.verdict == "WARN"

@@ -30,8 +30,10 @@ def test_only_kind_and_declaration_are_sure():
     assert read("a", "", ["MyBlock"], 5, True, {"a": "channels_first"}).sure
 
 
-def test_the_last_matching_declaration_counts():
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_most_specific_declaration_counts(order):
     layout = {"*": "channels_first", "attn.*": "as_is", "attn.x#scores": "channels_first"}
+    layout = dict([*layout.items()][::order])
     assert read("conv", "", ["M"], 3, True, layout).move
     assert not read("attn.x", "", ["M"], 4, True, layout).move
     assert read("attn.x", "scores", ["M"], 4, True, layout).move

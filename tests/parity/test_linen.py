@@ -107,8 +107,9 @@ def test_the_modules_inside_are_those_with_variables():
     assert not any("act" in path for path in submodules(port))
 
 
-def test_a_correct_port_passes_module_by_module():
-    report = compare(*make(), (X,), rename=RENAME)
+@pytest.mark.parametrize("rename", [RENAME, {}])
+def test_a_correct_port_passes_module_by_module(rename):
+    report = compare(*make(), (X,), rename=rename)
     assert report.verdict == "PASS", report.notes
     coverage = report.coverage
     expected = ["", "blocks.0", "blocks.0.norm", "blocks.0.fc", "blocks.1", "blocks.1.norm",

@@ -202,7 +202,7 @@ def test_warn(assert_parity):
     done = run(BEGIN + source)
     done.assert_outcomes(failed=2, passed=1)
     done.stdout.fnmatch_lines([
-        "E*parity FAIL: mapping incomplete: without a counterpart are 1 modules (extra), *",
+        "E*parity mapping incomplete: without a counterpart are 1 modules (extra), *",
         "E*- unmatched *extra*",
         "E*parity UNKNOWN: `<root>#1`: not compared: object is no array*",
         "FAIL*test_incomplete  mapping incomplete: without a counterpart are 1 modules (extra), *",
