@@ -180,8 +180,9 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     """True for a number that a float can hold: of none that is not finite, or larger."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and abs(value) <= sys.float_info.max  # type: ignore[operator]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return abs(value) <= sys.float_info.max
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,10 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.experimental import io_callback
-from jax.extend.core import (  # type: ignore[attr-defined]
-    find_top_trace,
-    get_opaque_trace_state,
-)
+from jax.extend.core import find_top_trace, get_opaque_trace_state
 
 from parity.capture.constants import constants
 from parity.capture.functional import Functional

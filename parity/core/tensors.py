@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Shaped
@@ -29,7 +29,8 @@ class TensorPart:
 
     def of(self, array: Array) -> Array:
         """The piece of an array."""
-        piece, axis = array.reshape(self.shape or array.shape), 0
+        piece: Any = array.reshape(self.shape or array.shape)
+        axis = 0
         for span in self.spans:
             before = (slice(None),) * axis
             if span is None:
@@ -41,7 +42,8 @@ class TensorPart:
             else:
                 turns = np.arange(piece.shape[axis]).reshape(-1, span[2])[:, span[0] : span[1]]
                 piece, axis = piece[(*before, turns.reshape(-1))], axis + 1
-        return piece
+        found: Array = piece
+        return found
 
     def put(self, array: Array, values: Array) -> Array:
         """The array with other values in the piece."""

@@ -23,6 +23,7 @@ from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
+from parity.diagnose.finding import Finding
 from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
@@ -46,17 +47,6 @@ class Kept:
     def lines(self) -> tuple[Lines, ...]:
         """The lines of each mistake."""
         return tuple(one.lines for one in self.aligned.parted())
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A mistake in a call: its cause, its lines, and which of the arrays that leave the call it
-    makes wrong, none if that is all that are.
-    """
-
-    diagnosis: Diagnosis
-    lines: Lines | None = None
-    keys: tuple[Key, ...] = ()
 
 
 def keep(order: int, record: CaseRecord) -> Kept:

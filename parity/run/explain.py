@@ -2,16 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from parity.core.exceptions import first_line
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord, record_of
 from parity.diagnose.causes import HINTS
-from parity.diagnose.diagnose import Finding, Kept
 from parity.diagnose.error_map import error_map_of
+from parity.diagnose.finding import Finding
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults, segment_of
 from parity.judge.verdict import Judgement
+
+if TYPE_CHECKING:
+    from parity.diagnose.diagnose import Kept
 
 SUSPECTS = 10
 """How many calls whose R is doubtful are looked into."""
@@ -22,10 +26,10 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 UNEXPLAINED = ("", "glue", "unknown")
 """Causes that say where the error is, and not what it is."""
 
-Diagnose = Callable[[Found, CaseRecord, Kept | None], Sequence[Finding]]
+Diagnose = Callable[[Found, CaseRecord, "Kept | None"], Sequence[Finding]]
 """Finds the cause of each mistake in one call."""
 
-Keep = Callable[[int, CaseRecord], Kept | None]
+Keep = Callable[[int, CaseRecord], "Kept | None"]
 """Runs a call on each side and finds where in the source they part, by its `order`."""
 
 
@@ -120,7 +124,7 @@ def _hint(finding: Finding) -> str:
     return finding.diagnosis.hint
 
 
-def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple[Kept | None, str]:
+def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple["Kept | None", str]:
     """One run of the call, or the reason why it is not known where in the source it goes wrong."""
     try:
         return keep(found.row.order, record), ""
@@ -129,7 +133,7 @@ def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple[Kept | None, st
 
 
 def _causes(
-    found: Found, record: CaseRecord, diagnose: Diagnose, kept: Kept | None
+    found: Found, record: CaseRecord, diagnose: Diagnose, kept: "Kept | None"
 ) -> Sequence[Finding]:
     try:
         return diagnose(found, record, kept)
