@@ -39,8 +39,9 @@ class Flow:
         return found
 
 
-def names(flow: Flow) -> Callable[[str, Mapping[int, Change]], str]:
-    """A function that tells the cause of changes in an attention from what they are elsewhere.
+def names(flow: Flow) -> tuple[Callable[[str, Mapping[int, Change]], str], set[int]]:
+    """A function that tells the cause of changes in an attention from what they are elsewhere, and
+    the places of all attention.
 
     Orders count from the products before it to those after it, factors from scores to softmax.
     """
@@ -48,6 +49,7 @@ def names(flow: Flow) -> Callable[[str, Mapping[int, Change]], str]:
     for one in attentions(flow):
         last = one.values.op.place
         inside = {one.scores.op.place, last}
+        moves |= inside
         makers = [maker for place in inside for maker in flow.makers[place] if maker is not None]
         moves |= flow.above(*makers, stop=ends)
         later = (place for place in flow.operations if place > last)
@@ -63,7 +65,7 @@ def names(flow: Flow) -> Callable[[str, Mapping[int, Change]], str]:
             else cause
         )
 
-    return named
+    return named, moves | scores
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -170,7 +170,7 @@ class Search:
 
     def _changes(self) -> Iterator[Way]:
         everything = [step.operation for step in self._tape.steps]
-        named = names(Flow(everything))
+        named, attention = names(Flow(everything))
         for number, factor in self._factors:
             place = self._tape.numbers.get(number, NOWHERE).place
             if place >= 0 and factor != 1.0:
@@ -178,7 +178,10 @@ class Search:
                 change = {place: partial(_times, factor=factor)}
                 yield named("scale_or_offset", change), text, partial(self.changed, change)
         operations = [step.operation for step in self._steps]
+        apart = bool(attention) and attention.isdisjoint(one.place for one in operations)
         for probe in PROBES:
+            if apart and probe in WHOLE:
+                continue
             try:
                 trials = list(probe(everything if probe in WHOLE else operations))
             except UNFIT as error:
