@@ -47,23 +47,20 @@ def names(flow: Flow) -> tuple[Callable[[str, Mapping[int, Change]], str], set[i
     """
     moves, scores, ends = set[int](), set[int](), (*PRODUCTS, "linear")
     for one in attentions(flow):
-        last = one.values.op.place
-        inside = {one.scores.op.place, last}
-        moves |= inside
-        makers = [maker for place in inside for maker in flow.makers[place] if maker is not None]
-        moves |= flow.above(*makers, stop=ends)
+        first, last = one.scores.op.place, one.values.op.place
+        given = (*flow.makers[first][one.scores.left :], flow.makers[last][one.values.left + 1])
+        moves |= {first, last}
+        moves |= flow.above(*(maker for maker in given if maker is not None), stop=ends)
         later = (place for place in flow.operations if place > last)
         moves |= {place for place in later if last in flow.above(place, stop=ends)}
-        scores |= {one.scores.op.place, *(op.place for op, _ in one.spine[:-1])}
+        scores |= {first, *(op.place for op, _ in one.spine[:-1])}
 
     def named(cause: str, changes: Mapping[int, Change]) -> str:
         if cause == "reshape_order" and moves.issuperset(changes):
             return "attention_heads"
-        return (
-            "attention_scale"
-            if cause == "scale_or_offset" and scores.issuperset(changes)
-            else cause
-        )
+        if cause == "scale_or_offset" and scores.issuperset(changes):
+            return "attention_scale"
+        return cause
 
     return named, moves | scores
 
