@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -106,18 +106,41 @@ def _pooled(op: Operation, name: str) -> Any:
 
 @probe(*(f"adaptive_{pool}" for pool in POOLS))
 def adaptive_pooling(op: Operation) -> Ways:
-    """Windows of one size, where PyTorch has bins that may overlap, or another kind of pooling."""
-    for kind, more in itertools.product(("avg", "max"), (0, 1)):
-        text = f"{kind} over windows of size // bins, with {more} of the rest"
-        yield "pooling", text, partial(_even, pool=f"{kind}{op.name[12:]}", more=more)
+    """Other windows than PyTorch's bins, which may overlap, or another kind of pooling."""
+    for (kind, pooled), (text, ends) in itertools.product(_POOLED.items(), _WINDOWS.items()):
+        change = partial(_binned, n=int(op.name[-2]), pooled=pooled, ends=ends)
+        yield "pooling", f"the {kind} over {text}", change
 
 
-def _even(op: Operation, pool: str, more: int) -> Any:
-    bins = op.result().shape[-int(pool[-2]) :]
-    sizes = zip(op.subject.shape[-len(bins) :], bins, strict=True)
-    parts = [divmod(size, count) for size, count in sizes]
-    windows, steps = [step + more * rest for step, rest in parts], [step for step, _ in parts]
-    return getattr(F, pool)(op.subject, windows, steps)[(..., *map(slice, bins))]
+_POOLED: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "maximum": torch.amax}
+
+_WINDOWS: dict[str, Callable[[int, int, int], tuple[int, int]]] = {
+    "PyTorch's bins": lambda i, n, bins: (i * n // bins, -(-(i + 1) * n // bins)),
+    "windows of size // bins": lambda i, n, bins: (i * (n // bins), (i + 1) * (n // bins)),
+    "windows of size // bins and the rest": lambda i, n, bins: (
+        i * (n // bins),
+        (i + 1) * (n // bins) + n % bins,
+    ),
+    "bins that do not overlap": lambda i, n, bins: (i * n // bins, (i + 1) * n // bins),
+    "bins of which the first are larger": lambda i, n, bins: (
+        i * (n // bins) + min(i, n % bins),
+        (i + 1) * (n // bins) + min(i + 1, n % bins),
+    ),
+    "windows of size / bins, rounded up": lambda i, n, bins: (
+        i * -(-n // bins),
+        (i + 1) * -(-n // bins),
+    ),
+}
+"""Where the window i of an axis of n entries begins and ends."""
+
+
+def _binned(op: Operation, n: int, pooled: Callable[..., torch.Tensor], ends: Any) -> Any:
+    x = op.subject
+    for axis, bins in zip(range(-n, 0), op.result().shape[-n:], strict=True):
+        windows = [slice(*ends(i, x.shape[axis], bins)) for i in range(bins)]
+        along = x.movedim(axis, 0)
+        x = torch.stack([pooled(along[one], dim=0) for one in windows]).movedim(0, axis)
+    return x
 
 
 @probe("getitem", each=True)
@@ -149,7 +172,15 @@ MOVES = ("permute", "transpose", "swapaxes", "movedim", "moveaxis")
 SHAPES = ("reshape", "view", "flatten", "unflatten")
 PARTS = ("chunk", "split", "tensor_split", "unbind")
 REPEATS = ("repeat_interleave", "repeat", "tile")
-SHUFFLES = ("pixel_shuffle", "pixel_unshuffle")
+SHUFFLES = ("pixel_shuffle", "pixel_unshuffle", "unfold", "fold")
+
+
+@probe("cat", "concat", each=True)
+def copies(op: Operation) -> Ways:
+    """Copies of an array joined, for its entries repeated."""
+    joined = op.given["tensors"]
+    if len(joined) > 1 and all(one is joined[0] for one in joined):
+        yield "reshape_order", "entries repeated for copies joined", _other_repeat
 
 
 @probe(*SHAPES, *MOVES, *PARTS, *REPEATS, *SHUFFLES, "glu", each=True)
@@ -162,7 +193,6 @@ def reshape_order(op: Operation) -> Ways:
         (MOVES, "a reshape of the channel-last array instead of {}", _reshaped_last),
         (MOVES, "no {}", first_argument),
         (REPEATS, "whole arrays repeated for entries, or entries for arrays, in {}", _other_repeat),
-        (SHUFFLES, "the other order of channels in {}", _shuffled),
         (["glu"], "the other half as the gate of {}", _other_gate),
     )
     for names, text, change in ways:
@@ -174,9 +204,13 @@ def reshape_order(op: Operation) -> Ways:
             change = partial(lambda op, order: itemgetter(*order)(op.result()), order=order)
             yield "reshape_order", f"the parts of {op.name} in order {tuple(order)}", change
     elif op.name in SHAPES:
-        for a in range(max(x.ndim, y.ndim) - 1 if x.ndim != y.ndim else 0):
-            text = f"{op.name} with axes {a} and {a + 1} in the other order"
-            yield "reshape_order", text, partial(_exchanged, a=a, b=a + 1)
+        for order in _axes(x.shape, y.shape):
+            text = f"{op.name} with axes in the order {order}"
+            yield "reshape_order", text, partial(_reshaped, order=order)
+    elif op.name in SHUFFLES and "dimension" not in op.given:
+        for order in [*itertools.permutations(range(3))][1:]:
+            text = f"channels and the axes of a block in the order {order} in {op.name}"
+            yield "reshape_order", text, partial(_shuffled, order=order)
 
 
 def _orders(n: int) -> Iterable[Sequence[int]]:
@@ -188,12 +222,33 @@ def _orders(n: int) -> Iterable[Sequence[int]]:
     return [[way.get(i, i) for i in range(n)] for way in ways]
 
 
-def _exchanged(op: Operation, a: int, b: int) -> Any:
-    """Two neighbouring axes exchanged before they are merged, or one split into them otherwise."""
+def _axes(x: Sequence[int], y: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    """Orders of the longer shape: of axes that are one in the other, and of neighbours."""
+    many, few = sorted((x, y), key=len, reverse=True)
+    if len(many) == len(few):
+        return {}
+    found: dict[tuple[int, ...], None] = {}
+    start = 0
+    for size in few:
+        stop = start + 1
+        while math.prod(many[start:stop]) < size:
+            stop += 1
+        for inner in itertools.permutations(range(start, stop)) if stop - start < 5 else ():
+            found[(*range(start), *inner, *range(stop, len(many)))] = None
+        start = stop
+    for a in range(len(many) - 1):
+        found[(*range(a), a + 1, a, *range(a + 2, len(many)))] = None
+    found.pop(tuple(range(len(many))))
+    return found
+
+
+def _reshaped(op: Operation, order: Sequence[int]) -> Any:
+    """Axes in another order before they are merged, or one split into them otherwise."""
     x, y = op.subject, op.result()
     if x.ndim > y.ndim:
-        return x.transpose(a, b).reshape(y.shape)
-    return x.reshape(y.transpose(a, b).shape).transpose(a, b)
+        return x.permute(*order).reshape(y.shape)
+    back = [order.index(i) for i in range(len(order))]
+    return x.reshape([y.shape[i] for i in order]).permute(*back)
 
 
 @probe_of_all
@@ -236,16 +291,26 @@ def _reshaped_between(op: Operation, channel: int, to: int) -> Any:
     return op.subject.movedim(channel, -1).reshape(last).movedim(-1, to)
 
 
-def _shuffled(op: Operation) -> Any:
-    """Channels as (block, channel), as TensorFlow's depth-to-space has them."""
+def _shuffled(op: Operation, order: Sequence[int]) -> Any:
+    """Channels not as (channel, block): (block, channel) is how TensorFlow has them."""
     x, y = op.subject, op.result()
-    z, inner = (x, y.shape[1]) if op.name == "pixel_shuffle" else (y, y.shape[1] // x.shape[1])
-    z = z.reshape(len(z), -1, inner, *z.shape[2:]).transpose(1, 2).flatten(1, 2)
-    return op.again(input=z) if op.name == "pixel_shuffle" else z
+    joins = op.name in ("pixel_shuffle", "fold")
+    whole, channels = (x, y.shape[1]) if joins else (y, x.shape[1])
+    if "kernel_size" in op.given:
+        block = as_tuple(op.given["kernel_size"], 2)
+    else:
+        block = as_tuple(math.isqrt(whole.shape[1] // channels), 2)
+    sizes, rest = (channels, *block), whole.shape[2:]
+    back = [order.index(i) for i in range(3)]
+    parts, way = ([sizes[i] for i in order], back) if joins else (sizes, order)
+    z = whole.reshape(len(x), *parts, -1).permute(0, *(i + 1 for i in way), 4)
+    z = z.reshape(len(x), -1, *rest)
+    return op.again(input=z) if joins else z
 
 
 def _other_repeat(op: Operation) -> Any:
-    x, size = op.subject, op.result().shape
+    size = op.result().shape
+    x = op.args[0][0] if isinstance(op.args[0], (list, tuple)) else op.subject
     x = x.flatten() if len(size) < x.ndim else x[(None,) * (len(size) - x.ndim)]
     return _repeated(x, size, range(len(size)) if op.name == "repeat_interleave" else ())
 
@@ -253,55 +318,3 @@ def _other_repeat(op: Operation) -> Any:
 def _other_gate(op: Operation) -> Any:
     axis = op.given.get("dim", -1)
     return op.again(input=op.subject.roll(op.subject.shape[axis] // 2, axis))
-
-
-def _half_of(which: int) -> Change:
-    return lambda op: op.subject.chunk(2, -1)[which].clone()
-
-
-def _every_other(first: int) -> Change:
-    return lambda op: op.subject[..., first::2].clone()
-
-
-def _stacked(op: Operation, axis: int) -> torch.Tensor:
-    first, second = op.args[0]
-    return torch.stack((first, second), axis)
-
-
-PICKED = [(_half_of(which), _every_other(which)) for which in (0, 1)]
-APART = (lambda op: op.subject.chunk(2, -1), lambda op: tuple(new(op) for _, new in PICKED))
-TOGETHER = (lambda op: _stacked(op, -2).flatten(-2), lambda op: _stacked(op, -1).flatten(-2))
-STACKED = (lambda op: _stacked(op, -1), lambda op: _stacked(op, -2))
-"""What an operation does with two parts of the last axis, and the same of the other two parts."""
-
-WAYS: dict[str, Sequence[tuple[Change, Change]]] = {
-    "their neighbours instead of those of the other half": (*PICKED, APART, TOGETHER),
-    "those of the other half instead of their neighbours": (
-        *((new, own) for own, new in PICKED),
-        STACKED,
-    ),
-}
-
-
-@probe_of_all
-def pairs(operations: Sequence[Operation]) -> Iterator[Trial]:
-    """Neighbouring channels instead of those of two halves, as a rotary embedding pairs them."""
-    names = ("getitem", "chunk", "cat", "concat", "stack")
-    found = [operation for operation in operations if operation.name in names]
-    for text, ways in WAYS.items():
-        changes = {op.place: new for op in found for own, new in ways if _does(op, own)}
-        if len(changes) > 1:  # taken apart and put together again
-            yield Trial("reshape_order", f"channels paired with {text}", changes)
-
-
-def _does(operation: Operation, own: Change) -> bool:
-    """True if the operation returns this."""
-    try:
-        found, wanted = _parts(operation.result()), _parts(own(operation))
-    except (AttributeError, TypeError, ValueError, IndexError, RuntimeError):
-        return False  # it takes something else
-    return len(found) == len(wanted) and all(map(torch.equal, found, wanted))
-
-
-def _parts(result: Any) -> tuple[torch.Tensor, ...]:
-    return (result,) if isinstance(result, torch.Tensor) else tuple(result)

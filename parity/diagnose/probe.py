@@ -34,6 +34,7 @@ class Trial:
 
 
 Probe = Callable[[Sequence[Operation]], Iterator[Trial]]
+WHOLE: set[Probe] = set()
 PROBES: list[Probe] = []
 """All of them, as `diagnose` imports their files: where several explain an error alike, the first
 is believed."""
@@ -69,6 +70,13 @@ def probe(*names: str, each: bool = False) -> Callable[[Callable[[Operation], Wa
 
 def probe_of_all(function: Probe) -> Probe:
     """Register a probe whose trials each change several operations, and each otherwise."""
+    PROBES.append(function)
+    return function
+
+
+def probe_of_flow(function: Probe) -> Probe:
+    """Register such a probe that goes by what flows where in the whole call."""
+    WHOLE.add(function)
     PROBES.append(function)
     return function
 

@@ -19,6 +19,7 @@ from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import LeafMatch, Match
 from parity.core.tensors import Weight
 from parity.diagnose.case_record import CaseRecord
+from parity.diagnose.parts import PARTS
 from parity.force.common import Recording, Sides, within
 from parity.force.float64 import TorchModules
 from parity.force.torch import (
@@ -52,6 +53,8 @@ class Operation:
     kwargs: Mapping[str, Any]
     line: tuple[str, int] = ("", 0)
     """File and number of the user's line that makes it."""
+    made: Any = None
+    """What it returned."""
 
     @functools.cached_property
     def _positional(self) -> tuple[str, ...]:
@@ -184,6 +187,12 @@ class Changed(Mode):
         kwargs = kwargs or {}
         if not self.active:
             return func(*args, **kwargs)
+        if func in PARTS:
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return PARTS[func](*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         operation = Operation(self._count, named(func), func, tuple(args), kwargs)
         self._count += 1
         change = self._replacements.get(operation.place)

@@ -12,16 +12,27 @@ from parity.core.arrays import Array
 from parity.core.metrics import distance
 
 # all files of probes, those that are believed first at the front
-from parity.diagnose import array_probes, order_probes, padding_probes, value_probes  # noqa: F401
+from parity.diagnose import (  # noqa: F401
+    array_probes,
+    attention_probes,
+    order_probes,
+    padding_probes,
+    rotary_probes,
+    value_probes,
+)
 from parity.diagnose.array_probes import NOTHING, Shown
+from parity.diagnose.attention import Flow, names
 from parity.diagnose.causes import EXPLAINED
-from parity.diagnose.probe import PROBES
+from parity.diagnose.probe import PROBES, WHOLE
 from parity.diagnose.replay import Change, Changed, Key, Operation, Replayer
 from parity.diagnose.tape import NOWHERE, Departed, Slot, Tape
 from parity.lines.values import ENDLESS
 
 MOST = 60
 """How many runs of a call the changes of it may take."""
+
+UNFIT = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
+"""What a change raises that does not fit what the operation was given."""
 
 Errors = tuple[float, float]
 """Distance of the port from a changed reference, in all its arrays and in those it has wrong."""
@@ -150,29 +161,35 @@ class Search:
             self._attempts.tried += 1
             try:
                 left, wrong = (one / self.error for one in run())
-            except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError):
-                continue  # the change does not fit what the operation was given
+            except UNFIT:
+                continue
             if left < best[0] * 0.5:
                 best, self.changes = (left, cause, text), self._last
             careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
         return best, careless
 
     def _changes(self) -> Iterator[Way]:
+        everything = [step.operation for step in self._tape.steps]
+        named, attention = names(Flow(everything))
         for number, factor in self._factors:
             place = self._tape.numbers.get(number, NOWHERE).place
             if place >= 0 and factor != 1.0:
                 text = f"a factor {factor:.6g} on {self._tape.steps[place].operation.name}"
                 change = {place: partial(_times, factor=factor)}
-                yield "scale_or_offset", text, partial(self.changed, change)
+                yield named("scale_or_offset", change), text, partial(self.changed, change)
         operations = [step.operation for step in self._steps]
+        apart = bool(attention) and attention.isdisjoint(one.place for one in operations)
         for probe in PROBES:
+            if apart and probe in WHOLE:
+                continue
             try:
-                trials = list(probe(operations))
-            except (KeyError, IndexError, TypeError, AttributeError) as error:
+                trials = list(probe(everything if probe in WHOLE else operations))
+            except UNFIT as error:
                 self._attempts.broken[f"{probe.__name__} ({error!r})"] = None  # say so, and go on
                 continue
             for trial in trials:
-                yield trial.cause, trial.text, partial(self.changed, trial.changes)
+                cause = named(trial.cause, trial.changes)
+                yield cause, trial.text, partial(self.changed, trial.changes)
 
     def alike(self, changes: Mapping[int, Change]) -> Iterator[Mapping[int, Change]]:
         """The changes, and one in all that its line makes, and in all operations of its name."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from parity.diagnose.parts import PARTS
 from parity.diagnose.replay import Change, Operation, named
 from parity.force.torch import Mode
 from parity.lines.source import of_library
@@ -91,6 +92,12 @@ class Tape(Mode):
             self._watched.active = False
         if not self.active:
             return func(*args, **kwargs)
+        if func in PARTS:
+            super().__enter__()  # type: ignore[no-untyped-call]
+            try:
+                return PARTS[func](*args, **kwargs)
+            finally:
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
         given = _tensors((args, kwargs))
         for tensor in given:
             self._look(tensor)
@@ -111,7 +118,7 @@ class Tape(Mode):
                 self.numbers[self._watched.number(tensor)] = self.slot(tensor)
         self.steps.append(
             Step(
-                operation,
+                replace(operation, made=result),
                 result,
                 frozenset(map(id, given)),
                 tuple(map(id, made)),

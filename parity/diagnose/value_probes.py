@@ -172,6 +172,15 @@ def softmax_axis(op: Operation) -> Ways:
     """A softmax over another axis."""
     for axis in range(op.subject.ndim):
         yield "norm_axes", f"{op.name} over axis {axis}", again(dim=axis)
+    for n in range(2, len(op.subject) if op.subject.ndim > 2 else 0):  # heads beside items
+        if len(op.subject) % n == 0:
+            text = f"{op.name} over each {n} of axis 0"
+            yield "norm_axes", text, partial(_softmax_of_parts, n=n)
+
+
+def _softmax_of_parts(op: Operation, n: int) -> Any:
+    x = op.subject
+    return x.reshape(-1, n, *x.shape[1:]).softmax(1).reshape(x.shape)
 
 
 @probe("sum", "mean", "amax", "amin", "var", "std", "norm", "logsumexp")
@@ -248,6 +257,9 @@ def weights_layout(op: Operation) -> Ways:
     for over in {tuple(space), *zip(space)} - {()}:
         change = partial(_with_weight, change=partial(torch.flip, dims=over))
         yield "weights_layout", f"the kernel flipped along axes {over}", change
+    if ndim > 2 and weight.shape[0] == weight.shape[1] > 1 and space:
+        change = partial(_with_weight, change=lambda w: w.transpose(0, 1).flip(space))
+        yield "weights_layout", "the kernel flipped, with its channels swapped", change
     for a, b in combinations(range(ndim), 2):
         if weight.shape[a] == weight.shape[b] > 1:
             change = partial(_with_weight, change=partial(torch.transpose, dim0=a, dim1=b))

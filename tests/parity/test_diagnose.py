@@ -281,5 +281,86 @@ def rotation(interleaved):
 def test_a_rotary_embedding_of_other_pairs(reference, interleaved, words):
     assert compare(reference, rotation(not interleaved), HEAD) is None
     fault = compare(reference, rotation(interleaved), HEAD)
-    assert fault.cause == "reshape_order"
+    assert fault.cause == "rotary"
+    assert words in fault.evidence
+
+
+def _array_split(x, bins):
+    for axis, count in zip((1, 2), bins, strict=True):
+        parts = np.array_split(np.arange(x.shape[axis]), count)
+        means = [jnp.take(x, part, axis).mean(axis) for part in parts]
+        x = jnp.stack(means, axis)
+    return x
+
+
+def _patches(x, order):
+    b, c, h, w = x.shape
+    x = x.reshape(b, c, h // 2, 2, w // 2, 2)
+    return x.permute(*order) if isinstance(x, torch.Tensor) else x.transpose(order)
+
+
+def _torch_patches(x):
+    return _patches(x, (0, 2, 4, 1, 3, 5)).flatten(3).permute(0, 3, 1, 2)
+
+
+def _port_patches(x):
+    y = _patches(jnp.moveaxis(x, -1, 1), (0, 2, 4, 3, 5, 1))
+    return y.reshape(*y.shape[:3], -1)
+
+
+def _port_columns(x):
+    y = _patches(jnp.moveaxis(x, -1, 1), (0, 3, 5, 1, 2, 4))
+    return y.reshape(len(x), -1, y.shape[-1] * y.shape[-2])
+
+
+KERNEL = np.random.default_rng(7).standard_normal((6, 6, 3, 3)).astype(np.float32)
+
+
+def _transposed(x):
+    kernel = jnp.asarray(KERNEL.transpose(2, 3, 1, 0))  # (in, out) as (out, in), nothing flipped
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_transpose(x, kernel, (2, 2), "VALID", dimension_numbers=numbers)
+
+
+@pytest.mark.parametrize(
+    ("reference", "port", "cause", "words"),
+    [
+        (
+            lambda x: torch.nn.functional.adaptive_avg_pool2d(x, (4, 3)),
+            lambda x: _array_split(x, (4, 3)),
+            "pooling",
+            "the first are larger",
+        ),
+        (
+            lambda x: torch.cat([x, x], 1),
+            lambda x: jnp.repeat(x, 2, -1),
+            "reshape_order",
+            "entries repeated for copies",
+        ),
+        (_torch_patches, _port_patches, "reshape_order", "flatten with axes in the order"),
+        (
+            lambda x: torch.nn.functional.unfold(x, 2, stride=2),
+            _port_columns,
+            "reshape_order",
+            "in unfold",
+        ),
+        (
+            lambda x: x.flatten(0, 1).softmax(-1).unflatten(0, (2, 6)),
+            lambda x: jax.nn.softmax(x, -1),
+            "norm_axes",
+            "softmax over each 6 of axis 0",
+        ),
+        (
+            lambda x: torch.nn.functional.conv_transpose2d(x, torch.tensor(KERNEL).to(x), stride=2),
+            _transposed,
+            "weights_layout",
+            "the kernel flipped, with its channels swapped",
+        ),
+    ],
+    ids=["bins", "copies", "patches", "columns", "heads", "transposed"],
+)
+def test_other_orders_and_windows(reference, port, cause, words):
+    x = np.random.default_rng(8).standard_normal((2, 6, 6, 4)).astype(np.float32)
+    fault = compare(reference, port, x)
+    assert fault.cause == cause, fault.evidence
     assert words in fault.evidence
