@@ -254,10 +254,9 @@ class Writer:
         """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""
         with self._refusing():
             if self._path.suffix in IMAGES:
-                kind = self._path.suffix  # a file that it could not write, it closes again later
-                made = _imageio(self._path).imwrite(
-                    "<bytes>", frames[0], extension=kind, **IMAGES[kind]
-                )
+                # into memory: a file that it cannot write it tries to close again later
+                how = {"extension": self._path.suffix, **IMAGES[self._path.suffix]}
+                made = _imageio(self._path).imwrite("<bytes>", frames[0], **how)
                 self._partial.write_bytes(made)
             elif self._path.suffix == ".npy":
                 self._array[self._written : self._written + len(frames)] = frames
