@@ -254,7 +254,10 @@ class Writer:
         """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""
         with self._refusing():
             if self._path.suffix in IMAGES:
-                _imageio(self._path).imwrite(self._partial, frames[0], **IMAGES[self._path.suffix])
+                # into memory: a file that it cannot write it tries to close again later
+                how = {"extension": self._path.suffix, **IMAGES[self._path.suffix]}
+                made = _imageio(self._path).imwrite("<bytes>", frames[0], **how)
+                self._partial.write_bytes(made)
             elif self._path.suffix == ".npy":
                 self._array[self._written : self._written + len(frames)] = frames
             else:

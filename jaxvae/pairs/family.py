@@ -4,10 +4,14 @@ A check against a golden trace needs no torch, and may have none: the module of 
 does, is imported where it is used.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+import jax
+from flax import nnx
 
 from jaxvae.io.diffusers_folder import WeightsError, split_source
 from jaxvae.io.weights import refuse_nonfinite
@@ -43,7 +47,19 @@ class Family:
                 raise InputError("--weights brings its own configuration: leave --config out")
             # diffusers loads what does not fit, too: the port's reader says what is wrong
             self.make_nnx(options, None)
+        elif options["config"] not in (None, *self.configs):
+            self._refuse_large(options["config"])
         return self.prepare().make_torch(options["weights"], options["config"], seed)
+
+    def _refuse_large(self, config: str) -> None:
+        model = self.model.without_values(read_config(self.configs, config))
+        needed = sum(4 * leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+        found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > found / 2:  # both sides have them
+            raise InputError(
+                f"{config}: its weights take {needed / 1e9:.3g} GB on each side, and this machine"
+                f" has {found / 1e9:.3g} GB; choose a smaller one"
+            )
 
     def cases(self, torch_module: Any, options: PairOptions, seed: int) -> tuple[Case, ...]:
         """Return the clip and noise for every kind of module."""

@@ -75,14 +75,14 @@ class Output:
 
     @contextmanager
     def measured(self, *frameworks: str) -> Iterator[None]:
-        """Say in which precision these compute; profile the block if that was asked for."""
+        """Profile the block if that was asked for, and say in which precision these computed."""
         from parity.host.environment import effective_precision
         from parity.host.profile import profiled
 
-        found = ", ".join(f"{name} {one}" for name, one in effective_precision(frameworks).items())
-        self.console.print(f"effective precision of float32 products: {found}", highlight=False)
         with profiled(Path(self.profile) if self.profile else None):
             yield
+        found = ", ".join(f"{name} {one}" for name, one in effective_precision(frameworks).items())
+        self.console.print(f"effective precision of float32 products: {found}", highlight=False)
 
     def end(self, report: "Report", folder: Path, make: str = "") -> NoReturn:
         """Write the report, and the call of its first fault, and print what was asked for.

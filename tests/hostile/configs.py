@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,10 @@ def absurd(model: str) -> Iterator[Case]:
 
             name = f"{model}: {field.name} {short(found)}"
             yield Case("config", name, make, call=load, says=("config.json", field.name))
+
+
+def write(home: Path, made: Any) -> None:
+    (home / "config.json").write_text(json.dumps(made))
 
 
 FILES = [
@@ -210,4 +215,15 @@ ABSURD = [
     for case in absurd(model)
 ]
 
-CASES = [*FILES, *COUNTS, *NUMBERS, *SEQUENCES, *UNKNOWN, *CONFLICTS, *ABSURD]
+LARGE = [
+    Case("config", f"weights that no memory holds, of {pair}", partial(write, made=made),
+         words=("parity", "run", pair, "--config", "config.json", "--out", "out", "--quiet"),
+         says=("config.json: its weights take",))
+    for pair, made in (
+        ("cogvideox", {"block_out_channels": [65536] * 4}),
+        ("kl", {"block_out_channels": [65536]}),
+        ("wan", {"base_dim": 32768, "dim_mult": [1, 2], "temperal_downsample": [False]}),
+    )
+]  # fmt: skip
+
+CASES = [*LARGE, *FILES, *COUNTS, *NUMBERS, *SEQUENCES, *UNKNOWN, *CONFLICTS, *ABSURD]

@@ -26,7 +26,7 @@ def disk(tmp_path):
         pytest.skip("no disk can be mounted here")
     (place / "kept.mp4").write_bytes(b"kept")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def read_only(disk):

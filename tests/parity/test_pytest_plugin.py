@@ -5,12 +5,14 @@ import math
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree as ET
 
 import pytest
 
 import parity
 import parity.pipeline  # in this process: torch and jax cannot be imported again in each run
+from parity import pytest_plugin
 from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
@@ -378,3 +380,17 @@ def test_port(assert_parity, wrong):
     ] * 2  # fmt: skip
     verdicts = {json.loads((path / "report.json").read_text())["verdict"] for path in folders}
     assert verdicts == {"PASS", "FAIL"}
+
+
+def test_the_summary_holds_nothing_that_a_terminal_obeys():
+    line = {"verdict": "FAIL", "r": "2", "test": "t[\x9b]", "brief": "`\u202e\x1b]0;x\x07\n# PASS`"}
+    report, written = SimpleNamespace(start=0, **{pytest_plugin.LINES: [line]}), []
+    pytest_plugin.pytest_terminal_summary(
+        SimpleNamespace(
+            stats={"failed": [report]},
+            section=lambda name: None,
+            write_line=lambda text, **how: written.append(text),
+        )
+    )
+    assert len(written) == 1
+    assert written[0].isprintable()
