@@ -73,8 +73,9 @@ def _lines(piece: Piece, owners: Owners) -> list[Weight]:
     for right in (ALL, MOST):
         found = [(one, port.cut(part)) for part, one in in_turns(port, Lines([ref]), right)]
         found = found or [(ref.cut(part), one) for part, one in in_turns(ref, Lines([port]), right)]
-        if found:
-            return [_line(Piece(*pair), owners) for pair in found]
+        lines = [_line(Piece(*pair), owners) for pair in found]
+        if not all(line.finding for line in lines):  # rows are known by values in any order
+            return lines
     return [whole]
 
 
