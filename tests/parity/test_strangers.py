@@ -153,6 +153,7 @@ def test_what_is_around_a_call_of_another_shape_is_not_at_fault(step, size):
         report = compare(reference, nnx_of(lambda self, x: self.middle(x) + 1, middle=outer), X)
         found = [(fault.path, fault.cause) for fault in report.faults]
         assert found == ([] if right else [("middle.inner", "shape")])
+        assert all(fault.evidence.count("instead of") == 1 for fault in report.faults)
 
 
 # ------------------------------------------------------------------ one mistake made several times
