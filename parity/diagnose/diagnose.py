@@ -28,7 +28,7 @@ from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, inside, suspected
-from parity.force.torch import to_array, widen
+from parity.force.torch import to_array
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
 from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
@@ -123,9 +123,8 @@ class _Investigation:
         whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
-        given = chain(self._arguments(whole), self._other_arguments(whole))
-        ways = chain(self._weights(whole), given, self._not_called(whole))
-        shown, _ = whole.best_of(ways)
+        ways = self._weights(whole), self._arguments(whole), self._not_called(whole)
+        shown, _ = whole.best_of(chain(*ways))
         several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
             several = self._several(self._kept)
@@ -318,24 +317,6 @@ class _Investigation:
 
                 text = f"leaving out `{name}`, which an earlier call returned,"
                 yield "cache", text, partial(whole.run, change=without)
-
-    def _other_arguments(self, whole: Search) -> Iterator[Way]:
-        """The port's arrays in the place of those that have its names and other shapes."""
-        paired = {leaf.ref.name for leaf in self._match.inputs}
-        port = {leaf.name: leaf.buffer for leaf in self._match.port.inputs}
-        for leaf in self._match.ref.inputs:
-            other = port.get(leaf.name)
-            if leaf.buffer and other and leaf.name not in paired:
-                own = widen(self._record.store.get(other), leaf.moved)
-
-                def passed(given: dict[str, Any], name: str = leaf.name, own: Any = own) -> Any:
-                    return {**given, name: own}
-
-                text = (
-                    f"its caller passes another `{leaf.name}`, {other.shape} instead of"
-                    f" {leaf.buffer.shape}: with that the reference does the same, which"
-                )
-                yield "shape", text, partial(whole.run, change=passed)
 
     def _not_called(self, whole: Search) -> Iterator[Way]:
         """Modules with tensors left out that ran inside the call and were not compared."""

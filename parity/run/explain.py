@@ -98,7 +98,7 @@ def _explained(fault: Fault, record: CaseRecord, diagnose: Diagnose, keep: Keep)
             parting=number,
             cause=one.diagnosis.cause,
             hint=_hint(one),
-            evidence="; ".join(filter(None, evidence)),
+            evidence="; ".join(filter(None, dict.fromkeys(evidence))),
             segment=_segment(one, first, record) or fault.segment,
             error_map=None if number else picture,
             lines=one.lines,
