@@ -180,7 +180,7 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     """True for a number that a float can hold: of none that is not finite, or larger."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 
