@@ -104,7 +104,7 @@ class VAEConfig:
             expect(value <= most_of, name, f"at most {most_of}", value)
         elif kinds[0] is float:
             known = _is_number(value) or (name == "force_upcast" and isinstance(value, bool))
-            expect(known, name, "a finite number", value)
+            expect(known, name, "a number", value)
             if name.startswith("latents_std"):
                 expect(value > 0, name, "a positive number", value)
         elif kinds[0] is bool:
@@ -180,7 +180,7 @@ def _is_int(value: object) -> bool:
 
 def _is_number(value: object) -> bool:
     """True for a number that a float can hold: of none that is not finite, or larger."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
 

@@ -71,7 +71,7 @@ def test_activation_names_in_any_case(name):
         ("norm_eps", None, "norm_eps: expected a number, found None"),
         ("norm_eps", 0, "norm_eps: expected a positive number"),
         ("temporal_compression_ratio", 0, "temporal_compression_ratio: expected a finite number"),
-        ("temporal_compression_ratio", float("nan"), "temporal_compression_ratio: expected a fin"),
+        ("temporal_compression_ratio", float("nan"), "temporal_compression_ratio: expected a num"),
         ("latents_mean", (1, "a"), r"latents_mean\[1\]: expected a number, found 'a'"),
         ("use_quant_conv", 1, "use_quant_conv: expected true or false"),
         ("force_upcast", "yes", "force_upcast: expected a number"),

@@ -111,7 +111,7 @@ def _kinds(modules):
         ({"temperal_downsample": [1]}, r"temperal_downsample\[0\]: expected true or false"),
         ({"patch_size": 2}, "in_channels: expected a multiple of 4, the pixels of a patch"),
         ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1"),
-        ({"num_res_blocks": 1000}, "num_res_blocks: expected at most 100"),
+        ({"num_res_blocks": 1000}, "num_res_blocks: expected at most 16"),
         ({"base_dim": "8"}, "base_dim: expected a positive integer"),
         ({"sample_size": 8}, "sample_size: not a field of AutoencoderKLWan"),
         ({"_class_name": "AutoencoderKLLTXVideo"}, "_class_name: expected 'AutoencoderKLWan'"),
