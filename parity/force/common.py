@@ -131,6 +131,20 @@ def by_port_leaf(leaves: Sequence[LeafMatch]) -> dict[str, LeafMatch]:
     return {leaf.port.name: leaf for leaf in leaves if leaf.port and comparable(leaf)}
 
 
+def forced_leaves(match: Match) -> dict[str, LeafMatch]:
+    """What is put in for the arguments of a call of the port, by the port's name.
+
+    An array that it was given twice, as queries and as keys, stays one: so it is with those of
+    which the reference was given one.
+    """
+    found = by_port_leaf(match.inputs)
+    known = {leaf.port.buffer: leaf for leaf in found.values() if leaf.port}
+    for leaf in match.port.inputs:
+        if leaf.buffer in known:
+            found.setdefault(leaf.name, known[leaf.buffer])
+    return found
+
+
 def by_ref_leaf(leaves: Sequence[LeafMatch]) -> dict[str, Leaf]:
     """The reference's leaves that the port has too, by name."""
     return {leaf.ref.name: leaf.ref for leaf in leaves if comparable(leaf)}
@@ -138,7 +152,7 @@ def by_ref_leaf(leaves: Sequence[LeafMatch]) -> dict[str, Leaf]:
 
 def values(match: Match, store: Store) -> list[Array]:
     """Arrays for a call of the port: the reference's where it has them, else the port's own."""
-    forced, found = by_port_leaf(match.inputs), []
+    forced, found = forced_leaves(match), []
     for leaf in match.port.inputs:
         if leaf.buffer is not None:
             paired = forced.get(leaf.name)

@@ -23,7 +23,14 @@ from parity.core.calls import Call, LeafMatch, Match
 from parity.core.metrics import unit_roundoff
 from parity.core.store import Store
 from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
-from parity.force.common import Listener, Turns, by_port_leaf, reference, values
+from parity.force.common import (
+    Listener,
+    Turns,
+    by_port_leaf,
+    forced_leaves,
+    reference,
+    values,
+)
 
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
 
@@ -99,7 +106,7 @@ class _Forcing(Observer):
         if traced(given):
             self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return function(*args, **kwargs)
-        arguments = replaced(given, by_port_leaf(match.inputs), self._store)
+        arguments = replaced(given, forced_leaves(match), self._store)
         args, kwargs = unbind(function, arguments)
         held, passed = (containers(tuple(one.values())) for one in (own, arguments))
         output = flatten(function(*args, **kwargs))
