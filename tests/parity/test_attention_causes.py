@@ -8,7 +8,7 @@ from tests.lines.drawn_attention import MISTAKES, drawn
 from tests.reports import compare
 
 CAUSES = {
-    "scale": ("attention_scale", "scores times 0.353553"),
+    "scale": ("attention_scale", "0.3535"),
     "causal": ("attention_mask", "no mask"),
     "diagonal": ("attention_mask", "moved by 1 along its columns"),
     "exchanged": ("attention_heads", "queries and keys exchanged"),
