@@ -63,7 +63,9 @@ def force_reference(
     for everything in (False, True):
         run = _Run(root, recording, listener, wanted, mode, everything)
         try:
-            with torch.no_grad(), kept_reference(root, *statics(recording.root.ref.arguments)):
+            objects = statics(recording.root.ref.arguments)
+            with torch.no_grad(), kept_reference(root, *objects) as kept:
+                kept.move()  # what is drawn is no rounding
                 run(method, change)
             return ""
         except Exception as error:  # code written for float32 fails in ways of its own

@@ -20,6 +20,10 @@ RANDOM = (
 )
 
 
+ABOVE = 100.0
+"""How many times as far as what the reference draws moves it a mistake of the port is."""
+
+
 def rows_of(
     case: Case,
     matches: Sequence[Match],
@@ -71,10 +75,14 @@ def rows_of(
 
 def _unless_equal(judged: Judgement, match: Match, errors: Errors) -> Judgement:
     """The judgement of a call of the reference that is random: only what is equal is right, and
-    what is of another form wrong.
+    wrong what is of another form, or off where the reference is as in a run that drew otherwise.
     """
     form = judged.problem is not None and judged.problem.kind in DIFFERENT
+    own = errors.exclusive
+    drawn = own is None or not own.floor_rel_l2 < own.rel_l2 / ABOVE
     if form or (errors.free is not None and errors.free.mae == 0):
+        return judged
+    if judged.blame == "exclusive" and not drawn:
         return judged
     return Judgement("UNKNOWN", not_measured(RANDOM.format(match.ref.random)))
 

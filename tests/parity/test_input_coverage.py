@@ -186,7 +186,7 @@ def test_optional_arguments_of_what_is_called():
         return x * scale
 
     def said(**given):
-        found = compare(torch_of(forward), nnx_of(call), (ROWS,), kwargs=given).unexercised
+        found = compare(torch_of(forward), nnx_of(call), (ROWS,), torch_kwargs=given).unexercised
         return [text.partition(" was")[0] for text in found if " was " in text]
 
     assert said() == ["`bias`", "`causal`", "`mask`", "`scale`"]
