@@ -171,10 +171,11 @@ def reference(net: Net, seed: int) -> tuple[nn.Module, dict[int, nn.Module], tup
 def _made(node: Node, module: Any) -> nn.Module:
     if node.kind in STOCK:
         return STOCK[node.kind](node)
-    parts = {role: module(part) for role, part in node.parts.items()}
     if node.facts.get("packed"):
-        bias = node.parts["q"].facts["bias"]
-        parts = {"qkv": nn.Linear(node.width, 3 * node.width, bias=bias), "out": parts["out"]}
+        qkv = nn.Linear(node.width, 3 * node.width, bias=node.parts["q"].facts["bias"])
+        parts = {"qkv": qkv, "out": module(node.parts["out"])}
+    else:
+        parts = {role: module(part) for role, part in node.parts.items()}
     if node.kind == "twice" and node.facts["names"] == 1:
         del parts["second"]
     return type(node.kind.title(), (Composite,), {"forward": FORWARD[node.kind]})(node, parts)
