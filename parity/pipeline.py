@@ -86,8 +86,8 @@ def compare(
             into; deeper ones count with the module around them. Such a report is at best a WARN.
         gradients: compare the backward pass too: the gradients of every input and parameter, from
             the same gradients at the outputs, which are N(0, 1) from `seed`.
-        check_compiled: also run the port's method as one program that nobody records, and say if
-            it returns something else; leave it out where that takes too long to compile.
+        check_compiled: also run the port's method as one program that nobody records, which fails
+            if it returns something else; leave it out where that takes too long to compile.
         eager: run the port operation by operation, so that modules inside its own programs and
             loops are seen call by call.
         emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `parity compare --help`): also run the
