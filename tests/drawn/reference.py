@@ -161,7 +161,7 @@ def reference(net: Net, seed: int) -> tuple[nn.Module, dict[int, nn.Module], tup
 
     rng = np.random.default_rng([seed, 1])
     x = rng.standard_normal(net.shape).astype(np.float32)
-    mask = np.arange(net.shape[1]) < np.arange(net.shape[0])[:, None] + net.shape[1] - net.shape[0]
+    mask = np.arange(net.shape[1]) < net.shape[1] - np.arange(net.shape[0])[:, None]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         root = randomise(module(net.root), seed)
