@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from flax import nnx
 
-from parity.capture.modes import own_modes
+from parity.capture.modes import own_modes, uncompiled
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
@@ -86,8 +86,8 @@ def compare(
             into; deeper ones count with the module around them. Such a report is at best a WARN.
         gradients: compare the backward pass too: the gradients of every input and parameter, from
             the same gradients at the outputs, which are N(0, 1) from `seed`.
-        check_compiled: also run the port's method as one program that nobody records, and say if
-            it returns something else; leave it out where that takes too long to compile.
+        check_compiled: also run the port's method as one program that nobody records, which fails
+            if it returns something else; leave it out where that takes too long to compile.
         eager: run the port operation by operation, so that modules inside its own programs and
             loops are seen call by call.
         emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `parity compare --help`): also run the
@@ -124,6 +124,7 @@ def compare(
     check_run(seed, depth, emulate)
     check_method("torch_method", torch_module, torch_method)
     check_method("nnx_method", nnx_module, nnx_method)
+    torch_module = uncompiled(torch_module)
     live = Live(torch_module, seed)
     case = Case(
         name=torch_method if isinstance(torch_method, str) else "call",
@@ -189,7 +190,7 @@ def run_pair(
     pair.prepare()
     usage = Usage()
     progress.stage("making both models")
-    reference = pair.make_torch(options, seed)
+    reference = uncompiled(pair.make_torch(options, seed))
     live = Live(reference, seed)
     port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")

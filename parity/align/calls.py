@@ -16,6 +16,8 @@ from parity.core.tensors import Weight
 from parity.core.verdicts import CONTAINER, EMPTY, IDLE, Coverage
 from parity.weights.module_map import Folding, fold
 
+RAISED = "its calls raise what is caught around them: counted with the call around it"
+
 
 @dataclass(frozen=True)
 class Alignment:
@@ -48,6 +50,7 @@ def align(
     why they need no counterpart. Values in the `store` decide where shapes and names do not.
     Without `inlining`, a module that one side alone calls is missing.
     """
+    (ref, raised), (port, port_raised) = _returned(ref), _returned(port)
     orders = orders_given(ref.calls[-1], port.calls[-1], store) if port.calls else ()
     values = Values(store, orders)  # at the door; inside there may be heads
     returned = Returned(ref.calls, port.calls, values)
@@ -67,6 +70,9 @@ def align(
     inlined = dict(found.inlined)
     for path, reason in absent.items():
         inlined.setdefault(path, reason)
+    for path in ref.modules:
+        if path in raised or folding.port_of.get(path) in port_raised:
+            inlined.setdefault(path, RAISED)
     matches = found.adopted(ref.calls)
     paired = {match.port.path for match in matches}
     added = _added(ref, port, folding) if inlining else {}
@@ -79,6 +85,15 @@ def align(
         remarks=tuple(found.remarks()),
     )
     return Alignment(matches, coverage, (*notes, *order_notes(matches, ref.calls)))
+
+
+def _returned(trace: Trace) -> tuple[Trace, set[str]]:
+    """The trace without the calls that raised, and those inside them, and who has no others."""
+    parents = {call.order: call.parent for call in trace.calls}
+    raised = {call.order for call in trace.calls if call.raised}
+    calls = [call for call in trace.calls if raised.isdisjoint(above(call.order, parents))]
+    lost = {call.path for call in trace.calls} - {call.path for call in calls}
+    return replace(trace, calls=tuple(calls)), lost
 
 
 def _unmatched(call: Call, other: str) -> str:

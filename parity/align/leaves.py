@@ -134,7 +134,8 @@ def _take(
 
 def _match_output(ref: Leaf, port: Leaf | None, values: Values) -> LeafMatch | None:
     """A leaf and its counterpart; `None` if there is nothing to compare."""
-    if port is not None and _is_array(port) == _is_array(ref):
+    opaque = not (_is_array(ref) or isinstance(ref.value, PLAIN))
+    if port is not None and (opaque or _is_array(port) == _is_array(ref)):
         return pair(ref, port, values)
     if _is_array(ref):
         return LeafMatch(ref, port, problem=PORT_LACKS)

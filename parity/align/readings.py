@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 
@@ -163,6 +164,15 @@ class Returned:
     def called(self, path: str) -> bool:
         """True if the reference calls the module."""
         return path in self._ref
+
+    def steps(self, paths: Sequence[str], port: bool) -> list[list[str]]:
+        """The modules of one side that are called, those together that return the very same."""
+        calls, found = self._port if port else self._ref, dict[Any, list[str]]()
+        for path in paths:
+            if path in calls:
+                outputs = tuple(leaf.buffer for leaf in calls[path].outputs)
+                found.setdefault(outputs, []).append(path)
+        return [*found.values()]
 
     def same(self, path: str, name: str) -> bool:
         """True if a module of the reference and one of the port return the same."""

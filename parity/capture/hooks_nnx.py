@@ -48,7 +48,11 @@ class Observer:
     ) -> Any:
         """Make the call of the module at `path`, of class `kind`, and return its output."""
         self.begin(path, flatten(bind(function, args, kwargs)))
-        output = function(*args, **kwargs)
+        try:
+            output = function(*args, **kwargs)
+        except BaseException:
+            self.abort()
+            raise
         self.end(kind, "__call__", flatten(output))
         return output
 
@@ -58,6 +62,10 @@ class Observer:
 
     def end(self, kind: str, method: str, output: Flat) -> None:
         """The call that began last, of those that have not ended, returns."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """The call that began last raises."""
         raise NotImplementedError
 
     def tap(self, name: str, value: Any) -> Any:

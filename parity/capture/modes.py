@@ -19,3 +19,10 @@ def own_modes() -> Iterator[None]:
         jax.transfer_guard("allow"),
     ):
         yield
+
+
+def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
+    """The module from which `torch.compile` made this one, or itself."""
+    compiled = type(module).__module__.startswith("torch._dynamo.")
+    original: torch.nn.Module = getattr(module, "_orig_mod", module) if compiled else module
+    return original

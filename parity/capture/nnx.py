@@ -236,6 +236,9 @@ class _RecordingObserver(Observer):
 
         self._emit(event, output)
 
+    def abort(self) -> None:
+        self._emit(self.recorder.abort, flatten(()))
+
     def tapped(self, running: str, path: str, value: Any) -> Any:
         if running in self._without_taps:
             return value

@@ -63,6 +63,10 @@ class Recorder:
         call = replace(call, kind=kind, method=method, number=number, outputs=outputs, **more)
         self._calls.append(call)
 
+    def abort(self) -> None:
+        """The innermost open call raises."""
+        self._calls.append(replace(self._open.pop(), method="__call__", number=-1, raised=True))
+
     def point(self, path: str, outputs: tuple[Leaf, ...], returned: Skeleton | None = None) -> None:
         """A tap: a call without inputs, which returns at once."""
         self.begin(path, (), None)

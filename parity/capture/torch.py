@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -53,7 +54,7 @@ def record(
         for path, child in module.named_modules():
             if path and subtree.includes(join(subtree.prefix, path)):
                 child.register_forward_pre_hook(observer.before, with_kwargs=True)
-                child.register_forward_hook(observer.after, with_kwargs=True)
+                child.register_forward_hook(observer.after, with_kwargs=True, always_call=True)
         args, kwargs = tensors(args, kwargs)
         objects = [value for _, value in flatten((args, kwargs)).statics]
         with torch.no_grad(), kept_reference(module, *objects) as kept:
@@ -79,6 +80,7 @@ def unhook(root: torch.nn.Module, observer: object) -> None:
             for key in own:
                 del hooks[key]
                 flags.pop(key, None)
+                module._forward_hooks_always_called.pop(key, None)
 
 
 def modules(root: torch.nn.Module) -> dict[str, ModuleInfo]:
@@ -276,12 +278,22 @@ class _Observer:
         self._held: list[list[tuple[Any, Any]]] = []
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
         self._thread = threading.get_ident()
+        self._running: list[tuple[torch.nn.Module, BaseException | None]] = []
+        """The modules that run, and the exception that is handled around each."""
 
     def before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         self.begin(module, bind(module.forward, args, kwargs))
+        self._running.append((module, sys.exception()))
 
     def after(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        self.end(module, "__call__", output)
+        if not self._running or self._running[-1][0] is not module:
+            return  # it raised before it began
+        if self._running.pop()[1] is sys.exception():
+            self.end(module, "__call__", output)
+        else:
+            self._given.pop()
+            self._held.pop()
+            self.recorder.abort()
 
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
         if threading.get_ident() != self._thread:

@@ -44,6 +44,7 @@ class Call:
     ran it under a JAX transformation. `arguments` rebuilds the arguments, `returned` what the
     reference returned. `in_place` says that the reference wrote to an argument, `random` names the
     module whose code makes it return, or pass to calls inside it, something else each time.
+    `raised` says that the call ended in an exception, which the code around it caught.
     """
 
     path: str
@@ -59,6 +60,7 @@ class Call:
     returned: Skeleton | None = field(default=None, metadata=UNSTORED)
     in_place: bool = False
     random: str = ""
+    raised: bool = False
 
     @property
     def tapped(self) -> bool:

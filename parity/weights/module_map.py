@@ -33,6 +33,10 @@ class Returned(Protocol):
         """True if a module of the reference and one of the port return the same."""
         ...
 
+    def steps(self, paths: Sequence[str], port: bool) -> list[list[str]]:
+        """Modules of one side by what they return: of a wrapper it is what is inside."""
+        ...
+
 
 @dataclass(frozen=True)
 class Folding:
@@ -151,7 +155,9 @@ class _Pairing:
             )
             layers.sort(key=lambda pair: (pair not in alike, pair not in named))
             rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
-            for path, name in (*layers, *alike, *named, *rest):
+            outer = [(a, b) for a, b in rest if not (ref.own[a] or port.own[b])]
+            steps = _in_steps(outer, returned) if paths[1:] and returned else []
+            for path, name in (*layers, *alike, *named, *steps, *rest):
                 self.take(path, name, turn)
 
     def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:
@@ -163,6 +169,16 @@ class _Pairing:
             for name in (f"{place}.{inner}" if place else inner, given[path]):
                 if not (ref.inside.get(path) or port.inside.get(name)):
                     self.take(path, name, self.turn_of.get(outer))
+
+
+def _in_steps(pairs: Sequence[tuple[str, str]], returned: Returned) -> list[tuple[str, str]]:
+    """The pairs of modules, one around the other, that are the same step of both sides."""
+    sides = (dict.fromkeys(side) for side in zip(*pairs, strict=True))
+    steps = [returned.steps([*side], bool(port)) for port, side in enumerate(sides)]
+    if len({*map(len, steps)}) != 1:
+        return []
+    both = zip(*steps, strict=True)
+    return [(a, b) for ours, theirs in both for a in ours for b in theirs if (a, b) in pairs]
 
 
 def _held(

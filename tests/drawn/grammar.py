@@ -16,7 +16,7 @@ SEQUENCES = ("mlp", "gated", "attention", "residual", "chain", "branches", "twic
 IMAGE = ("conv", "conv", "batch_norm", "group_norm", "act", "scale", "dropout")
 IMAGES = ("squeeze", "residual", "chain", "branches", "twice")
 
-SHAPES = ((2, 5, 8), (3, 6, 6), (4, 4, 4))
+SHAPES = ((2, 5, 8), (3, 7, 4), (4, 4, 4))
 IMAGE_SHAPES = ((2, 8, 5, 6), (2, 4, 6, 4))
 """Few, since every new one is compiled anew."""
 

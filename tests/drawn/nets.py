@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import torch
 
+from parity.weights.module_map import around
 from tests.drawn.grammar import Net, Node, draw
 from tests.drawn.port import LEAVES, MISTAKES, Mistake, port, style
 from tests.drawn.reference import reference
@@ -91,11 +92,16 @@ def _places(node: Node, net: Net, theirs: Any, made: dict[int, Any], seed: int) 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the comparison of a drawn net ended; `placed` is true if its one fault is the mistake."""
+    """How the comparison of a drawn net ended.
+
+    `placed` is true if its one fault is at the mistake, `inlined` if it is at the module around,
+    with which the report says that the mistaken one counts.
+    """
 
     seed: int
     verdict: str
     placed: bool
+    inlined: bool
     text: str
 
 
@@ -105,8 +111,12 @@ def outcome(seed: int, mistake: bool) -> Outcome:
     try:
         report = drawn.verdict()
     except Exception as error:  # of a right port as of a wrong one this is a false verdict
-        return Outcome(seed, "raised", False, f"{drawn.mistake}: {type(error).__name__}: {error}")
+        return Outcome(
+            seed, "raised", False, False, f"{drawn.mistake}: {type(error).__name__}: {error}"
+        )
     found = [fault.path for fault in report.faults]
-    placed = len(found) == 1 and found[0] in drawn.places
+    coverage = report.coverage
+    outer = {around(path, coverage.matched) for path in drawn.places if path in coverage.inlined}
+    placed, inlined = (len(found) == 1 and found[0] in places for places in (drawn.places, outer))
     text = f"{drawn.mistake} in {drawn.places}: {report.faults}" if mistake else str(report.notes)
-    return Outcome(seed, report.verdict, placed, text)
+    return Outcome(seed, report.verdict, placed, inlined and not placed, text)

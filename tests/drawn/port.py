@@ -347,7 +347,8 @@ class Wrapper(nnx.Module):
     def __call__(self, x: Any, mask: Any = None) -> Any:
         return self.inner.hand(x, mask)
 
-    hand = __call__
+    def hand(self, x: Any, mask: Any) -> Any:
+        return self(x, mask)
 
 
 OTHER_NAMES = {

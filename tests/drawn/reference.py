@@ -161,7 +161,7 @@ def reference(net: Net, seed: int) -> tuple[nn.Module, dict[int, nn.Module], tup
 
     rng = np.random.default_rng([seed, 1])
     x = rng.standard_normal(net.shape).astype(np.float32)
-    mask = np.arange(net.shape[1]) < np.arange(net.shape[0])[:, None] + net.shape[1] - net.shape[0]
+    mask = np.arange(net.shape[1]) < net.shape[1] - np.arange(net.shape[0])[:, None]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         root = randomise(module(net.root), seed)
@@ -171,10 +171,11 @@ def reference(net: Net, seed: int) -> tuple[nn.Module, dict[int, nn.Module], tup
 def _made(node: Node, module: Any) -> nn.Module:
     if node.kind in STOCK:
         return STOCK[node.kind](node)
-    parts = {role: module(part) for role, part in node.parts.items()}
     if node.facts.get("packed"):
-        bias = node.parts["q"].facts["bias"]
-        parts = {"qkv": nn.Linear(node.width, 3 * node.width, bias=bias), "out": parts["out"]}
+        qkv = nn.Linear(node.width, 3 * node.width, bias=node.parts["q"].facts["bias"])
+        parts = {"qkv": qkv, "out": module(node.parts["out"])}
+    else:
+        parts = {role: module(part) for role, part in node.parts.items()}
     if node.kind == "twice" and node.facts["names"] == 1:
         del parts["second"]
     return type(node.kind.title(), (Composite,), {"forward": FORWARD[node.kind]})(node, parts)

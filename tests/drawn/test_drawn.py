@@ -16,7 +16,7 @@ def check_right(seeds, unsure):
 def check_wrong(seeds):
     """Nothing that is wrong passes, and of 97 in a hundred the only fault is the mistake."""
     found = [outcome(seed, mistake=True) for seed in seeds]
-    misplaced = [one for one in found if not one.placed]
+    misplaced = [one for one in found if not (one.placed or one.inlined)]
     assert not [one for one in found if one.verdict == "PASS"]
     assert len(misplaced) <= 0.03 * len(found), misplaced
 

@@ -60,10 +60,18 @@ def test_layers_that_are_stacked_come_in_turn():
 
 
 class Run:
-    """A run in which `pairs` return the same, and all but `idle` are called."""
+    """A run in which `pairs` return the same, and all but `idle` are called; of one side those
+    return the very same that `values` gives the same.
+    """
 
-    def __init__(self, *pairs, idle=()):
-        self.pairs, self.idle = pairs, idle
+    def __init__(self, *pairs, idle=(), values=()):
+        self.pairs, self.idle, self.values = pairs, idle, dict(values)
+
+    def steps(self, paths, port):
+        found = {}
+        for path in paths:
+            found.setdefault(self.values.get(path, path), []).append(path)
+        return [*found.values()]
 
     def called(self, path):
         return path not in self.idle
@@ -80,6 +88,19 @@ def test_of_modules_around_the_same_tensors_those_that_return_the_same_belong_to
     assert "a.seq" not in run(ref, port, **leaves).port_of
     idle = Run(idle=("a",))
     assert run(ref, port, returned=idle, **leaves).port_of["a.seq"] == "x"
+
+
+def test_a_wrapper_is_the_same_step_as_what_is_inside_it():
+    ref = modules(a="", a__res="", a__res__seq="", a__res__seq__fc="w")
+    port = modules(x="", x__in="", x__in__y="", x__in__y__z="", x__in__y__z__fc="k")
+    leaves = {"a__res__seq__fc__w": "x.in.y.z.fc.k"}
+    wrapped = Run(values={"x": 1, "x.in": 1})
+    found = run(ref, port, returned=wrapped, **leaves).port_of
+    assert {path: found[path] for path in ("a", "a.res", "a.res.seq")} == {
+        "a": "x",
+        "a.res": "x.in.y",
+        "a.res.seq": "x.in.y.z",
+    }
 
 
 def test_what_rename_says_counts_whatever_is_held():

@@ -1,0 +1,245 @@
+"""Right ports that are unusual, and legal, get a verdict or one line that says what to do."""
+
+import collections
+import threading
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+from parity.core.exceptions import InputError
+from tests.nets import port_of, randomise, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(beta state|prototype stage|torch.jit)"  # what PyTorch says of its own
+)
+
+X = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+
+
+def functions(theirs, ours, *args):
+    """The verdict on two functions, each in a module of its own, beside one more."""
+    reference = torch_of(
+        lambda self, *x: self.inner(*x), inner=torch_of(lambda self, *x: theirs(*x))
+    )
+    port = nnx_of(lambda self, *x: self.inner(*x), inner=nnx_of(lambda self, *x: ours(*x)))
+    return compare(reference, port, args).verdict
+
+
+@pytest.mark.parametrize("kind", [ml_dtypes.bfloat16, ">f4", ">f2"])
+def test_arrays_of_any_type_that_pytorch_has_are_arguments(kind):
+    assert functions(lambda x: x * 2, lambda x: x * 2, X.astype(kind)) == "PASS"
+    assert functions(lambda x: x * 2, lambda x: x * 3, X.astype(kind)) == "FAIL"
+
+
+def test_an_array_of_a_type_that_pytorch_lacks_is_refused():
+    with pytest.raises(InputError, match="an array of <U1, which PyTorch does not have"):
+        functions(lambda x: x, lambda x: x, np.array(["a", "b"]))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (lambda x: x.to(torch.float8_e5m2), lambda x: x.astype(jnp.float8_e5m2)),
+        (lambda x: x.relu().to_sparse_csr(), jax.nn.relu),
+        (lambda x: (x > 0).to(torch.int64), lambda x: (x > 0).astype("uint8")),
+        (lambda x: (x > 0).short(), lambda x: (x > 0).astype("int32")),
+    ],
+    ids=["float8", "sparse", "unsigned", "short"],
+)
+def test_outputs_of_any_type_are_compared(theirs, ours):
+    assert functions(theirs, ours, X) == "PASS"
+    assert functions(theirs, lambda x: ours(-x), X) == "FAIL"
+
+
+def test_tensors_of_tensors_are_no_arrays():
+    nested = lambda x: torch.nested.as_nested_tensor([x[0], x[1, :2]])  # noqa: E731
+    assert functions(nested, lambda x: x, X) == "UNKNOWN"
+
+
+class Checked(collections.namedtuple("Checked", "a b")):
+    def __new__(cls, a, b):
+        if not isinstance(a, torch.Tensor):
+            raise TypeError("a tensor, please")
+        return super().__new__(cls, a, b)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda x: torch.nn.utils.rnn.pack_sequence([x[:3], x[:2]]),
+        lambda x: Checked(x, "words"),
+    ],
+    ids=["packed", "checked"],
+)
+def test_tuples_that_check_what_they_get_are_arguments(given):
+    first = lambda value: value[0] * 2  # noqa: E731
+    assert functions(first, first, given(torch.from_numpy(X))) == "PASS"
+
+
+def net(scale=1.0):
+    """Two layers on both sides; the port's first returns `scale` times what it should."""
+    torch.manual_seed(0)
+    call = lambda self, x: self.b(self.a(x))  # noqa: E731
+    reference = randomise(torch_of(call, a=torch.nn.Linear(4, 4), b=torch.nn.Linear(4, 4)))
+    port = port_of(reference, call)
+    for leaf in (port.a.kernel, port.a.bias):
+        leaf[...] = leaf[...] * scale
+    return reference, port
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        torch.inference_mode,
+        lambda: torch.autocast("cpu", torch.bfloat16),
+        lambda: jax.transfer_guard("disallow"),
+    ],
+    ids=["inference", "autocast", "guard"],
+)
+def test_modes_of_the_caller_are_none_of_a_comparison_s(mode):
+    made = net()
+    with mode():
+        assert compare(*made, (X,)).holds
+    made = net(1.5)
+    with mode():
+        assert [fault.path for fault in compare(*made, (X,)).faults] == ["a"]
+
+
+def test_a_model_made_in_inference_mode_is_a_reference():
+    with torch.inference_mode():
+        reference, port = net()
+    assert compare(reference, port, (X,)).verdict == "PASS"
+
+
+@pytest.mark.parametrize("compiled", ["", "a"])
+def test_a_compiled_reference_is_the_one_that_was_compiled(compiled):
+    def made(scale):
+        reference, port = net(scale)
+        if not compiled:
+            return torch.compile(reference), port
+        reference.a = torch.compile(reference.a)
+        return reference, port
+
+    assert compare(*made(1.0), (X,)).verdict == "PASS"
+    report = compare(*made(1.5), (X,))
+    assert report.verdict == "FAIL"
+    assert "a" in report.first_fault.path.split(".")
+
+
+def test_a_scripted_reference_is_refused():
+    reference, port = net()
+    traced = torch.jit.trace(reference, torch.from_numpy(X), check_trace=False)
+    reference.b = torch.jit.script(reference.b)
+    for one in (traced, reference):
+        with pytest.raises(InputError, match="is a module of TorchScript"):
+            compare(one, port, (X,))
+
+
+def test_what_a_hook_of_the_user_s_changes_is_the_output():
+    def made(scale):
+        reference, port = net(scale)
+        reference.a.register_forward_hook(lambda module, given, output: output * 3)
+        reference.a.register_forward_hook(
+            lambda module, given, named, output: output / 2, with_kwargs=True
+        )
+        return reference, port
+
+    assert compare(*made(1.5), (X,)).holds  # the weights are said to differ, and do
+    assert [fault.path for fault in compare(*made(1.0), (X,)).faults] == ["a"]
+    reference, port = made(1.5)
+    compare(reference, port, (X,))
+    assert len(reference.a._forward_hooks) == 2
+
+
+def test_modules_that_run_in_threads_are_refused():
+    def call(self, x):
+        made = []
+        thread = threading.Thread(target=lambda: made.append(caught(self.a, x)))
+        thread.start()
+        thread.join()
+        if isinstance(made[0], Exception):
+            raise made[0]
+        return self.b(made[0])
+
+    def caught(module, x):
+        try:
+            return module(x)
+        except Exception as error:
+            return error
+
+    reference, port = net()
+    with pytest.raises(InputError, match="'a' in a thread of its own"):
+        compare(torch_of(call, a=reference.a, b=reference.b), port, (X,))
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda energy, x: nnx.grad(lambda m, y: m(y), argnums=1)(energy, x),
+        lambda energy, x: jax.value_and_grad(jax.jit(lambda y: energy(y)))(x)[1],
+        lambda energy, x: jax.jvp(jax.grad(lambda y: energy(y)), (x,), (x,))[0],
+    ],
+    ids=["nnx", "jitted", "twice"],
+)
+def test_a_module_that_the_port_differentiates_counts_with_the_call_around_it(gradient):
+    def forces(self, x):
+        with torch.enable_grad():
+            x = x.clone().requires_grad_()
+            return torch.autograd.grad(self.energy(x), x)[0]
+
+    def verdict(power):
+        reference = torch_of(forces, energy=torch_of(lambda self, x: (x**3).sum()))
+        energy = nnx_of(lambda self, x: (x**power).sum())
+        port = nnx_of(lambda self, x: gradient(self.energy, x), energy=energy)
+        return compare(reference, port, (X,))
+
+    assert verdict(3).verdict == "PASS"
+    report = verdict(4)
+    assert [fault.path for fault in report.faults] == [""]
+
+
+class Frozen(nnx.Module):
+    def __setattr__(self, name, value):
+        raise AttributeError(f"frozen {name}")
+
+    def __delattr__(self, name):
+        raise AttributeError(f"frozen {name}")
+
+    def __call__(self, x):
+        return x * 2
+
+
+class Kind(type(nnx.Module)):
+    def __setattr__(cls, name, value):
+        if name == "__call__":
+            raise TypeError("sealed")
+        super().__setattr__(name, value)
+
+
+class Sealed(nnx.Module, metaclass=Kind):
+    def __getattr__(self, name):
+        return name
+
+    def __call__(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize("cls", [Frozen, Sealed])
+def test_classes_that_refuse_attributes_are_watched(cls):
+    call = lambda self, x: self.c(x) + 1  # noqa: E731
+    own = cls.__dict__["__call__"]
+    for factor, verdict in ((2, "PASS"), (3, "FAIL")):
+        reference = torch_of(call, c=torch_of(lambda self, x, by=factor: x * by))
+        port = nnx_of(call, c=cls())
+        report = compare(reference, port, (X,))
+        assert report.verdict == verdict
+        assert [fault.path for fault in report.faults] == ["c"] * (factor == 3)
+        assert vars(port.c).keys() == vars(cls()).keys()
+    assert cls.__dict__["__call__"] is own
