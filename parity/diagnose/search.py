@@ -88,11 +88,12 @@ class Attempts:
 
     def over(self) -> bool:
         """True if no more may be spent."""
-        return self.tape.cost + self.runs >= MOST
+        return self.replayer.record.limit.over or self.tape.cost + self.runs >= MOST
 
     def words(self) -> str:
         """How many changes were tried, and how many were not."""
-        more = f", {self.untried} not: that would take too long" if self.untried else ""
+        limit = "the time for the diagnosis" if self.replayer.record.limit.over else f"{MOST} runs"
+        more = f", {self.untried} not, after {limit}" if self.untried else ""
         broken = f"; broken probes: {', '.join(self.broken)}" if self.broken else ""
         return f"({self.tried} tried{more}){broken}"
 

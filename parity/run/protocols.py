@@ -16,7 +16,7 @@ from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.diagnose import Finding, Kept
+from parity.diagnose.findings import Finding, Kept
 from parity.force.common import Float64
 from parity.host.progress import Progress
 from parity.judge.faults import Found

@@ -11,7 +11,7 @@ from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.diagnose import Finding, Kept
+from parity.diagnose.findings import Finding, Kept
 from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments, Inside, Layout
