@@ -115,8 +115,7 @@ class _Investigation:
         self._wrong = dict(self._arrays(found.row.order))
         self._suspected = suspected(match, record)
         self._tried: list[Weight] = []
-        tape, opened = (kept.tape, bool(kept.aligned.port.opened)) if kept else (Tape(), False)
-        self._attempts = Attempts(Replayer(record, match), tape, opened)
+        self._attempts = Attempts(Replayer(record, match), kept.tape if kept else Tape())
 
     def findings(self) -> Sequence[Finding]:
         """The causes and their evidence: one, if one change accounts for the whole error."""

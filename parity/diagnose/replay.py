@@ -151,31 +151,6 @@ def _holding(tensors: Mapping[tuple[torch.nn.Module, str], Array]) -> Iterator[N
             tensor.data = own
 
 
-class Changed(Mode):
-    """Replaces operations by place."""
-
-    def __init__(self, replacements: Mapping[int, Change]) -> None:
-        super().__init__()
-        self._replacements = replacements
-        self._count = 0
-
-    def __enter__(self) -> "Changed":
-        self._count = 0
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if not self.active:
-            return func(*args, **kwargs)
-        operation = Operation(self._count, named(func), func, tuple(args), kwargs)
-        self._count += 1
-        change = self._replacements.get(operation.place)
-        return func(*args, **kwargs) if change is None else change(operation)
-
-
 def named(function: Any) -> str:
     """The name of an operation, as probes know it."""
     name: str = getattr(function, "__name__", str(function))

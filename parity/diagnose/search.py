@@ -16,8 +16,8 @@ from parity.diagnose import array_probes, order_probes, padding_probes, value_pr
 from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.causes import EXPLAINED
 from parity.diagnose.probe import PROBES
-from parity.diagnose.replay import Change, Changed, Key, Operation, Replayer
-from parity.diagnose.tape import NOWHERE, Departed, Slot, Tape
+from parity.diagnose.replay import Change, Key, Operation, Replayer
+from parity.diagnose.tape import NOWHERE, Slot, Tape
 from parity.lines.values import ENDLESS
 
 MOST = 60
@@ -79,8 +79,6 @@ class Attempts:
 
     replayer: Replayer
     tape: Tape
-    opened: bool = False
-    """True if calls inside it are on the tape as well."""
     runs: int = 0
     tried: int = 0
     untried: int = 0
@@ -188,16 +186,10 @@ class Search:
 
     def changed(self, changes: Mapping[int, Change]) -> Errors:
         """Errors with operations changed."""
-        self._last = changes
-        try:
-            first = self._targets[0]
-            if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
-                return float("inf"), float("inf")  # what depends on it is no better
-            return self._summed(self._with(changes, self._targets))
-        except Departed:
-            if self._attempts.opened:
-                raise RuntimeError("a run of the call would not open those inside") from None
-            return self.run(Changed(changes))
+        self._last, first = changes, self._targets[0]
+        if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
+            return float("inf"), float("inf")  # what depends on it is no better
+        return self._summed(self._with(changes, self._targets))
 
     def _with(self, changes: Mapping[int, Change], targets: Sequence[Target]) -> list[float]:
         found = self._tape.run(changes, {one.slot for one in targets})
