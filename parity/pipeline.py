@@ -14,6 +14,7 @@ from parity.capture.modes import own_modes, uncompiled
 from parity.core.lock import one_at_a_time
 from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
+from parity.core.time_limit import TimeLimit
 from parity.extras.compiled_run import Compiled
 from parity.host.progress import Progress
 from parity.options.arguments import (
@@ -57,6 +58,7 @@ def compare(
     check_compiled: bool = True,
     eager: bool = False,
     emulate: str | None = None,
+    diagnosis_seconds: float | None = None,
     keep_repro: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
@@ -93,6 +95,9 @@ def compare(
         emulate: `"tpu-default"`, `"tf32"` or `"bf16"` (see `parity compare --help`): also run the
             port as hardware with such products would. Verdict, faults and table remain those of the
             port as it runs here; `report.emulations` says what the hardware adds.
+        diagnosis_seconds: how long causes and lines of faults are looked for, all together; the
+            report says what was not tried. By default a search ends after as much as 60 runs of
+            the faulty call.
         keep_repro: keep the call of the first fault, for `Report.write_repro`.
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
@@ -121,7 +126,7 @@ def compare(
     check_arguments(torch_module, nnx_module, torch_args, nnx_args, fused)
     check_sequences(ignore=ignore, only=only)
     check_mappings(torch_kwargs=torch_kwargs, nnx_kwargs=nnx_kwargs, layout=layout, rename=rename)
-    check_run(seed, depth, emulate)
+    check_run(seed, depth, emulate, diagnosis_seconds)
     check_method("torch_method", torch_module, torch_method)
     check_method("nnx_method", nnx_module, nnx_method)
     torch_module = uncompiled(torch_module)
@@ -146,6 +151,7 @@ def compare(
         only=tuple(only),
         depth=depth,
         gradients=gradients,
+        diagnosis=TimeLimit(diagnosis_seconds),
         making=partial(made_by_function, seed) if keep_repro else None,
     )
     options = check_globs(torch_module, nnx_module, options)
@@ -170,22 +176,24 @@ def run_pair(
     eager: bool = False,
     only: Sequence[str] = (),
     depth: int | None = None,
+    diagnosis_seconds: float | None = None,
     keep_repro: bool = False,
     progress: Progress | None = None,
     own_process: bool = False,
 ) -> Report:
     """Run a pair's ladder on the inputs that it makes.
 
-    `options` are the pair's own, by name, and may be text; `emulate`, `eager`, `only`, `depth` and
-    `keep_repro` are as in `compare`. Cases that cannot show what `only` chooses are left out. In a
-    process of its own, what JAX has compiled is dropped before the root is called with other shapes
-    than the last time: these programs are hardly run again, and hold memory until the process ends.
+    `options` are the pair's own, by name, and may be text; `emulate`, `eager`, `only`, `depth`,
+    `diagnosis_seconds` and `keep_repro` are as in `compare`. Cases that cannot show what `only`
+    chooses are left out. In a process of its own, what JAX has compiled is dropped before the root
+    is called with other shapes than the last time: these programs are hardly run again, and hold
+    memory until the process ends.
 
     Raises:
         InputError: an option cannot be used, or the pair refuses one of its own.
     """
     check_sequences(only=only)
-    check_run(seed, depth, emulate)
+    check_run(seed, depth, emulate, diagnosis_seconds)
     options, progress = pair.resolved(options), progress or Progress()
     pair.prepare()
     usage = Usage()
@@ -204,6 +212,7 @@ def run_pair(
         eager=eager,
         only=tuple(only),
         depth=depth,
+        diagnosis=TimeLimit(diagnosis_seconds),
         making=partial(made_by_pair, options, seed) if keep_repro else None,
     )
     paths = [path for path, _ in reference.named_modules()]

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEEDS, load, of_a_part
+from parity.cli.options import DEPTH, DIAGNOSIS, EAGER, EMULATE, ONLY, SEEDS, load, of_a_part
 from parity.cli.output import QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
@@ -36,6 +36,7 @@ FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parit
 @click.option("--gradients", is_flag=True, help="Compare the gradients too, module by module.")
 @EMULATE
 @EAGER
+@DIAGNOSIS
 @with_output(
     "Where the report goes  [default: reports/MODULE.FUNCTION, or reports/TRACE-TRACE]",
     REPRO,

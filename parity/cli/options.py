@@ -66,6 +66,13 @@ DEPTH = click.option(
     help="Look so many levels of modules into the model, or into those of --only; deeper ones "
     "count with the module around them. The report is at best a WARN.",
 )
+DIAGNOSIS = click.option(
+    "--diagnosis-seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(0),
+    help="Look for causes and lines of faults so long, all together; the report says what was not "
+    "tried  [default: as much as 60 runs of a faulty call]",
+)
 SEEDS = click.IntRange(0, 2**32 - 1)
 """A seed that every stream of random numbers takes."""
 

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from parity.cli.options import DEPTH, EAGER, EMULATE, ONLY, SEED, of_a_part, place_of
+from parity.cli.options import DEPTH, DIAGNOSIS, EAGER, EMULATE, ONLY, SEED, of_a_part, place_of
 from parity.cli.output import PROFILE, QUIET, REPRO, Output
 from parity.cli.pair_command import pair_command
 
 OUT = "Where the report goes  [default: reports/PAIR]"
 
 
-@pair_command(OUT, SEED, ONLY, DEPTH, EMULATE, EAGER, REPRO, PROFILE, QUIET)
+@pair_command(OUT, SEED, ONLY, DEPTH, EMULATE, EAGER, DIAGNOSIS, REPRO, PROFILE, QUIET)
 def run(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
     """Run the ladder of PAIR: a registered name, or module:attribute of one of yours.
 

@@ -1,11 +1,12 @@
 """The record of a case that is judged, and that a diagnosis works on."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parity.core.calls import Call, Match
 from parity.core.store import Store
 from parity.core.tensors import Weight
+from parity.core.time_limit import TimeLimit
 from parity.force.common import Sides
 from parity.judge.faults import Found
 from parity.measure.exclusive import Exclusives
@@ -26,6 +27,8 @@ class CaseRecord:
     store: Store
     found: Sequence[Found]
     port_calls: Sequence[Call] = ()
+    limit: TimeLimit = field(default_factory=TimeLimit)
+    """Seconds in which causes are looked for."""
 
 
 def record_of(path: str, call: int, records: Sequence[CaseRecord]) -> CaseRecord:

@@ -23,7 +23,7 @@ from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
-from parity.diagnose.finding import Finding
+from parity.diagnose.findings import Finding, Kept
 from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
@@ -37,7 +37,7 @@ from parity.lines.torch_operations import Watched
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptRun:
     """One run of a call on each side: where they part, and the reference's operations."""
 
     aligned: Aligned
@@ -49,7 +49,7 @@ class Kept:
         return tuple(one.lines for one in self.aligned.parted())
 
 
-def keep(order: int, record: CaseRecord) -> Kept:
+def keep(order: int, record: CaseRecord) -> KeptRun:
     """The reference's call with this `order`, and the port's, run operation by operation."""
     tapes: list[Tape] = []
 
@@ -59,7 +59,7 @@ def keep(order: int, record: CaseRecord) -> Kept:
 
     calls = record.calls, record.port_calls
     scene = Scene(record.matches, calls, record.sides, record.store)
-    return Kept(lines_of(scene, order, around), tapes[0])
+    return KeptRun(lines_of(scene, order, around), tapes[0])
 
 
 def diagnose(found: Found, record: CaseRecord, kept: Kept | None = None) -> Sequence[Finding]:
@@ -67,6 +67,7 @@ def diagnose(found: Found, record: CaseRecord, kept: Kept | None = None) -> Sequ
 
     Without what is `kept` of it, of all that is wrong together.
     """
+    assert kept is None or isinstance(kept, KeptRun)
     matches = {match.ref.order: match for match in record.matches}
     match = owner = matches[found.row.order]
     while owner.ref.tapped:  # what a tap shows is the work of the call around it
@@ -107,13 +108,14 @@ class _Investigation:
     That is the call at fault, or the one in whose code the tap at fault is.
     """
 
-    def __init__(self, found: Found, match: Match, record: CaseRecord, kept: Kept | None) -> None:
+    def __init__(
+        self, found: Found, match: Match, record: CaseRecord, kept: KeptRun | None
+    ) -> None:
         self._found, self._match, self._record, self._kept = found, match, record, kept
         self._wrong = dict(self._arrays(found.row.order))
         self._suspected = suspected(match, record)
         self._tried: list[Weight] = []
-        tape, opened = (kept.tape, bool(kept.aligned.port.opened)) if kept else (Tape(), False)
-        self._attempts = Attempts(Replayer(record, match), tape, opened)
+        self._attempts = Attempts(Replayer(record, match), kept.tape if kept else Tape())
 
     def findings(self) -> Sequence[Finding]:
         """The causes and their evidence: one, if one change accounts for the whole error."""
@@ -158,7 +160,7 @@ class _Investigation:
         first = "compare the lines: " if lines else ""
         return f"{first}no change of the reference explains it {self._attempts.words()}"
 
-    def _several(self, kept: Kept) -> list[_Local]:
+    def _several(self, kept: KeptRun) -> list[_Local]:
         """The change of operations between the lines that explains each mistake best; one in a
         line that was explained before is not looked into.
         """
@@ -171,7 +173,7 @@ class _Investigation:
             found.append(own)
         return found
 
-    def _local(self, mistake: Mistake, lines: Lines, kept: Kept) -> _Local:
+    def _local(self, mistake: Mistake, lines: Lines, kept: KeptRun) -> _Local:
         targets, parting = self._mended(mistake, kept), mistake.parting
         search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
         if not np.isfinite(search.error) or search.error == 0.0:
@@ -180,7 +182,7 @@ class _Investigation:
         place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
         return _Local(mistake, lines, search.best(), search.changes, keys, place)
 
-    def _grouped(self, several: Sequence[_Local], kept: Kept) -> list[tuple[_Local, Finding]]:
+    def _grouped(self, several: Sequence[_Local], kept: KeptRun) -> list[tuple[_Local, Finding]]:
         """The best explained of the mistakes that are one, by their lines and causes."""
         by_mistake = {id(one.mistake): one for one in several}
 
@@ -202,7 +204,7 @@ class _Investigation:
             found.append((best, Finding(diagnosis, parted.lines, keys)))
         return found
 
-    def _leaving(self, kept: Kept) -> list[Target]:
+    def _leaving(self, kept: KeptRun) -> list[Target]:
         """All arrays that leave the call, those first that the port has wrong."""
         aligned, own = kept.aligned, self._match.ref.order
         near = {own, *(m.ref.order for m in self._record.matches if m.parent == own)}
@@ -230,13 +232,13 @@ class _Investigation:
         first = [made[key] for key in self._wrong if key in made]
         return [*first, *(one for key, one in made.items() if key not in self._wrong)]
 
-    def _target(self, kept: Kept, key: Key, number: int, port: Array | None) -> Target:
+    def _target(self, kept: KeptRun, key: Key, number: int, port: Array | None) -> Target:
         leaf, program = kept.aligned.leaves[key], kept.aligned.ref.program
         ref = placed(program.values[number].array, leaf)
         slot = kept.tape.numbers.get(number, NOWHERE)
         return Target(key, slot, ref, ref if port is None else port, partial(laid, leaf=leaf))
 
-    def _mended(self, mistake: Mistake, kept: Kept) -> list[Target]:
+    def _mended(self, mistake: Mistake, kept: KeptRun) -> list[Target]:
         """What becomes right if a mistake is mended, the first value of it first, and what is
         right before.
         """

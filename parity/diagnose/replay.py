@@ -19,7 +19,6 @@ from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import LeafMatch, Match
 from parity.core.tensors import Weight
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.parts import PARTS
 from parity.force.common import Recording, Sides, within
 from parity.force.float64 import TorchModules
 from parity.force.torch import (
@@ -166,37 +165,6 @@ def _holding(tensors: Mapping[tuple[torch.nn.Module, str], Array]) -> Iterator[N
     finally:
         for tensor, own in zip(held, kept, strict=True):
             tensor.data = own
-
-
-class Changed(Mode):
-    """Replaces operations by place."""
-
-    def __init__(self, replacements: Mapping[int, Change]) -> None:
-        super().__init__()
-        self._replacements = replacements
-        self._count = 0
-
-    def __enter__(self) -> "Changed":
-        self._count = 0
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if not self.active:
-            return func(*args, **kwargs)
-        if func in PARTS:
-            super().__enter__()  # type: ignore[no-untyped-call]
-            try:
-                return PARTS[func](*args, **kwargs)
-            finally:
-                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        operation = Operation(self._count, named(func), func, tuple(args), kwargs)
-        self._count += 1
-        change = self._replacements.get(operation.place)
-        return func(*args, **kwargs) if change is None else change(operation)
 
 
 def named(function: Any) -> str:

@@ -24,8 +24,8 @@ from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.attention import Flow, names
 from parity.diagnose.causes import EXPLAINED
 from parity.diagnose.probe import PROBES, WHOLE
-from parity.diagnose.replay import Change, Changed, Key, Operation, Replayer
-from parity.diagnose.tape import NOWHERE, Departed, Slot, Tape
+from parity.diagnose.replay import Change, Key, Operation, Replayer
+from parity.diagnose.tape import NOWHERE, Slot, Tape
 from parity.lines.values import ENDLESS
 
 MOST = 60
@@ -90,8 +90,6 @@ class Attempts:
 
     replayer: Replayer
     tape: Tape
-    opened: bool = False
-    """True if calls inside it are on the tape as well."""
     runs: int = 0
     tried: int = 0
     untried: int = 0
@@ -99,11 +97,12 @@ class Attempts:
 
     def over(self) -> bool:
         """True if no more may be spent."""
-        return self.tape.cost + self.runs >= MOST
+        return self.replayer.record.limit.over or self.tape.cost + self.runs >= MOST
 
     def words(self) -> str:
         """How many changes were tried, and how many were not."""
-        more = f", {self.untried} not: that would take too long" if self.untried else ""
+        limit = "the time for the diagnosis" if self.replayer.record.limit.over else f"{MOST} runs"
+        more = f", {self.untried} not, after {limit}" if self.untried else ""
         broken = f"; broken probes: {', '.join(self.broken)}" if self.broken else ""
         return f"({self.tried} tried{more}){broken}"
 
@@ -204,16 +203,10 @@ class Search:
 
     def changed(self, changes: Mapping[int, Change]) -> Errors:
         """Errors with operations changed."""
-        self._last = changes
-        try:
-            first = self._targets[0]
-            if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
-                return float("inf"), float("inf")  # what depends on it is no better
-            return self._summed(self._with(changes, self._targets))
-        except Departed:
-            if self._attempts.opened:
-                raise RuntimeError("a run of the call would not open those inside") from None
-            return self.run(Changed(changes))
+        self._last, first = changes, self._targets[0]
+        if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
+            return float("inf"), float("inf")  # what depends on it is no better
+        return self._summed(self._with(changes, self._targets))
 
     def _with(self, changes: Mapping[int, Change], targets: Sequence[Target]) -> list[float]:
         found = self._tape.run(changes, {one.slot for one in targets})

@@ -72,8 +72,13 @@ def check_method(option: str, module: object, method: object) -> None:
         raise InputError(f"{option}: {type(module).__name__} has no method {method!r}")
 
 
-def check_run(seed: object, depth: object, emulate: str | None) -> None:
-    """Seed of random numbers, levels that are looked into, hardware that is emulated."""
+def check_run(seed: object, depth: object, emulate: str | None, seconds: object) -> None:
+    """Seed of random numbers, levels that are looked into, hardware that is emulated, and how long
+    causes are looked for.
+    """
+    if seconds is not None and not (isinstance(seconds, (int, float)) and seconds >= 0):
+        text = f"diagnosis_seconds {shown(seconds)}"
+        raise InputError(f"{text}: expected a number of seconds, from 0")
     if type(seed) is not int or not 0 <= seed <= LARGEST_SEED:
         raise InputError(f"seed {shown(seed)}: expected an integer from 0 to {LARGEST_SEED}")
     if depth is not None and (type(depth) is not int or depth < 0):

@@ -1,11 +1,12 @@
 """Options of a run, as every stage reads them."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parity.core.globs import Pending, rooted
 from parity.core.pair import Rung
 from parity.core.tensors import Fused, Stacked
+from parity.core.time_limit import TimeLimit
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class Options:
     depth: int | None = None
     """Levels of modules that are looked into; `None` for all."""
     gradients: bool = False
+    diagnosis: TimeLimit = field(default_factory=TimeLimit)
+    """Seconds in which causes are looked for."""
     making: Callable[[], str] | None = None
     """Source that makes the port, for a script of the first fault; `None` if none is kept."""
 

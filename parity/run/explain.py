@@ -2,20 +2,16 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from parity.core.exceptions import first_line
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord, record_of
 from parity.diagnose.causes import HINTS
 from parity.diagnose.error_map import error_map_of
-from parity.diagnose.finding import Finding
+from parity.diagnose.findings import Finding, Kept
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults, segment_of
 from parity.judge.verdict import Judgement
-
-if TYPE_CHECKING:
-    from parity.diagnose.diagnose import Kept
 
 SUSPECTS = 10
 """How many calls whose R is doubtful are looked into."""
@@ -26,10 +22,10 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 UNEXPLAINED = ("", "glue", "unknown")
 """Causes that say where the error is, and not what it is."""
 
-Diagnose = Callable[[Found, CaseRecord, "Kept | None"], Sequence[Finding]]
+Diagnose = Callable[[Found, CaseRecord, Kept | None], Sequence[Finding]]
 """Finds the cause of each mistake in one call."""
 
-Keep = Callable[[int, CaseRecord], "Kept | None"]
+Keep = Callable[[int, CaseRecord], Kept | None]
 """Runs a call on each side and finds where in the source they part, by its `order`."""
 
 
@@ -47,7 +43,9 @@ def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> Case
         progress.stage("doubtful calls", len(suspects))
     guilty: set[int] = set()
     for one in suspects:
-        if _causes(one, record, diagnose, None)[0].diagnosis.cause not in ROUNDING:
+        with record.limit:
+            cause = _causes(one, record, diagnose, None)[0].diagnosis.cause
+        if cause not in ROUNDING:
             guilty.add(one.row.order)
         progress.advance()
     wrong = [one.judged.doubtful and one.row.order in guilty for one in record.found]
@@ -73,7 +71,9 @@ def faults_of(
         progress.stage("diagnosis", len(faults))
     explained: list[Fault] = []
     for fault in faults:
-        explained += _explained(fault, record_of(fault.path, fault.call, records), diagnose, keep)
+        record = record_of(fault.path, fault.call, records)
+        with record.limit:
+            explained += _explained(fault, record, diagnose, keep)
         progress.advance()
     return tuple(explained)
 
@@ -91,8 +91,9 @@ def _explained(fault: Fault, record: CaseRecord, diagnose: Diagnose, keep: Keep)
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
     findings = _causes(first, record, diagnose, kept)
+    size = fault.evidence if len(findings) == 1 else ""  # of several each says its own
     for number, one in enumerate(findings):
-        evidence = (one.diagnosis.evidence, "" if number else fault.evidence, lost, why)
+        evidence = (one.diagnosis.evidence, size, lost, why)
         yield replace(
             fault,
             parting=number,
@@ -124,8 +125,10 @@ def _hint(finding: Finding) -> str:
     return finding.diagnosis.hint
 
 
-def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple["Kept | None", str]:
+def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple[Kept | None, str]:
     """One run of the call, or the reason why it is not known where in the source it goes wrong."""
+    if record.limit.over:
+        return None, "where in the source was not looked for: the time for the diagnosis is over"
     try:
         return keep(found.row.order, record), ""
     except Exception as error:  # the report must not be lost for its lines
@@ -133,7 +136,7 @@ def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple["Kept | None", 
 
 
 def _causes(
-    found: Found, record: CaseRecord, diagnose: Diagnose, kept: "Kept | None"
+    found: Found, record: CaseRecord, diagnose: Diagnose, kept: Kept | None
 ) -> Sequence[Finding]:
     try:
         return diagnose(found, record, kept)

@@ -64,7 +64,8 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     rungs = context.options.rungs
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     weights = context.weights
-    record = CaseRecord(matches, calls[0], sides, exclusives, weights, store, found, calls[1])
+    judged = exclusives, weights, store, found, calls[1], context.options.diagnosis
+    record = CaseRecord(matches, calls[0], sides, *judged)
     return resolved(record, context.reference.diagnose, progress)
 
 

@@ -8,7 +8,7 @@ of them go through one runner, `case.run_case`.
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from parity.core.calls import ModuleInfo, Trace
 from parity.core.globs import renamed
@@ -16,16 +16,13 @@ from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor, Weight
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.finding import Finding
+from parity.diagnose.findings import Finding, Kept
 from parity.force.common import Float64
 from parity.host.progress import Progress
 from parity.judge.faults import Found
 from parity.options.options import Options
 from parity.options.scope import Scope
 from parity.run.records import Compared, Pairing
-
-if TYPE_CHECKING:
-    from parity.diagnose.diagnose import Kept
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """Positional and keyword arguments."""
@@ -65,12 +62,12 @@ class Reference(Protocol):
         ...
 
     def diagnose(
-        self, found: Found, record: CaseRecord, kept: "Kept | None" = None
+        self, found: Found, record: CaseRecord, kept: Kept | None = None
     ) -> Sequence[Finding]:
         """The cause of each mistake in one call, as far as the reference can tell."""
         ...
 
-    def keep(self, order: int, record: CaseRecord) -> "Kept | None":
+    def keep(self, order: int, record: CaseRecord) -> Kept | None:
         """One run of the call with this `order` on each side, with the lines at which they part,
         if the reference can run.
         """

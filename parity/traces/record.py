@@ -56,7 +56,7 @@ def record_pair(
         InputError: something cannot be used, or the folder has a trace.
     """
     check_sequences(only=only)
-    check_run(seed, depth, None)
+    check_run(seed, depth, None, None)
     options = pair.resolved(options)
     offline_of(pair)
     with alone_in(writable(folder)):

@@ -11,7 +11,7 @@ from parity.core.store import Store
 from parity.core.tensors import Tensor
 from parity.core.tree import rebuild
 from parity.diagnose.case_record import CaseRecord
-from parity.diagnose.finding import Finding
+from parity.diagnose.findings import Finding, Kept
 from parity.host import environment
 from parity.judge.faults import Found
 from parity.run.protocols import Arguments, Inside, Layout
@@ -68,7 +68,9 @@ class Recorded:
         """The recorded float64 runs."""
         return RecordedFloat64(self._of(case), self._golden.arrays)
 
-    def diagnose(self, found: Found, record: CaseRecord, kept: object = None) -> Sequence[Finding]:
+    def diagnose(
+        self, found: Found, record: CaseRecord, kept: Kept | None = None
+    ) -> Sequence[Finding]:
         """Cause that the arrays and the weights show: nothing of the reference can be changed."""
         return [Finding(diagnosis(found, record, self._advice))]
 

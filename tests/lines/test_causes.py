@@ -1,0 +1,141 @@
+"""Causes of several mistakes in one forward, of one mistake in a loop, and what they cost."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from flax import nnx
+
+import parity
+from tests.lines import attention
+from tests.nets import ported, randomise, torch_of
+from tests.ports import nnx_of
+from tests.reports import compare
+
+X = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "mistakes",
+    [
+        {"groups": "reshape_order", "axis": "norm_axes"},
+        {"value bias": "scale_or_offset", "axis": "norm_axes"},
+        {"bfloat16": "matmul_precision", "scale": "scale_or_offset"},
+        {"pairs": "reshape_order", "exchanged": "reshape_order"},
+    ],
+    ids=" and ".join,
+)
+def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
+    reference, port, x = attention.nets(False, *mistakes)
+    found = compare(reference, port, (x,)).faults
+    assert [fault.parting for fault in found] == [0, 1]
+    for fault, (name, cause) in zip(found, mistakes.items(), strict=True):
+        marked = attention.marked(attention.__file__, name)
+        assert any(abs(fault.lines.port[0].line - line) <= 1 for line in marked)
+        assert fault.cause == cause
+        assert "off by" in fault.evidence
+
+
+def levels(wrong):
+    def normed(self, x):
+        total = 0
+        for number, layer in enumerate(self.layers):
+            y = torch.tanh(x * (number + 1))
+            total = total + layer(y / (y.pow(2).sum(dim=1, keepdim=True).sqrt() + 1e-10)).mean()
+        return total
+
+    def port(self, x):
+        total = 0
+        for number, layer in enumerate(self.layers):
+            y = jnp.tanh(x * (number + 1))
+            if wrong != "left out":
+                axis = 1 if wrong == "rows" else -1
+                y = y / (jnp.sqrt(jnp.square(y).sum(axis, keepdims=True)) + 1e-10)
+            total = total + layer(y).mean()
+        return total
+
+    layers = torch.nn.ModuleList(torch.nn.Conv2d(4, 1, 1) for _ in range(3))
+    reference = randomise(torch_of(normed, layers=layers))
+    return reference, nnx_of(port, layers=nnx.List(map(ported, layers)))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "cause"), [("left out", "scale_or_offset"), ("rows", "norm_axes")]
+)
+def test_one_mistake_in_a_loop_is_one_fault_with_its_cause(wrong, cause):
+    (fault,) = compare(*levels(wrong), (X,)).faults
+    assert fault.cause == cause
+    assert "explains 100 %" in fault.evidence
+
+
+class Counted(torch.nn.Module):
+    """A costly beginning, which is right, and what follows."""
+
+    runs = 0
+
+    def forward(self, x):
+        self.runs += 1
+        y = torch.fft.fft(x).real
+        for _ in range(20):
+            y = torch.tanh(y)
+        return torch.sigmoid(y)
+
+
+def test_the_call_is_run_a_few_times_whatever_the_changes_are():
+    def port(self, x):
+        y = jnp.fft.fft(jnp.moveaxis(x, -1, 1)).real
+        for _ in range(20):
+            y = jnp.tanh(y)
+        return jnp.moveaxis(jax.nn.sigmoid(y) + 0.01 * jnp.cos(50 * y), 1, -1)
+
+    reference = Counted()
+    (fault,) = compare(reference, nnx_of(port), (X,)).faults
+    assert reference.runs <= 6
+    assert fault.cause == "unknown"
+    assert "compare the lines: no change of the reference explains it" in fault.evidence
+    assert fault.hint.startswith("compare tests/lines/test_causes.py")
+
+
+def test_the_search_ends_with_its_time_and_says_so():
+    reference, port, x = attention.nets(False, "causal")
+    (fault,) = compare(reference, port, (x,), diagnosis_seconds=0).faults
+    assert fault.cause == "glue"
+    assert "not, after the time for the diagnosis" in fault.evidence
+    with pytest.raises(parity.InputError, match="diagnosis_seconds -1: expected a number"):
+        compare(reference, port, (x,), diagnosis_seconds=-1)
+
+
+def in_place(x):
+    y = x.clone()
+    y += torch.sin(x)
+    y[:, 0] *= 2
+    view = y[:, 1:]
+    view.clamp_(min=-1)
+    return torch.nn.functional.relu(y, inplace=True) + x
+
+
+def looks(x):
+    y = torch.sin(x)
+    y = y * 2 if float(y.mean()) < 1 else y * 3
+    return torch.nn.functional.relu(y)
+
+
+@pytest.mark.parametrize(
+    ("reference", "port"),
+    [
+        (
+            in_place,
+            lambda x: jax.nn.leaky_relu(
+                (x + jnp.sin(x)).at[..., 0].multiply(2).at[..., 1:].max(-1), 0.1
+            ) + x,
+        ),
+        (looks, lambda x: jax.nn.leaky_relu(2 * jnp.sin(x), 0.1)),
+    ],
+)  # fmt: skip
+def test_a_change_among_writes_and_before_what_the_code_looks_at(reference, port):
+    found = compare(
+        torch_of(lambda self, x: reference(x)), nnx_of(lambda self, x: port(x)), (X,)
+    ).first_fault
+    assert found.cause == "activation"
+    assert "leaky ReLU 0.1 instead of relu explains 100 %" in found.evidence
