@@ -17,16 +17,15 @@ NAMES: Mapping[str, str] = {
     **dict.fromkeys(("negative_slope", "slope"), "negative slope"),
     "num_groups": "number of groups",
     "momentum": "momentum",
-    "padding": "padding",
 }
-"""Attributes that mean the same, and what they mean."""
+"""Attributes that mean the same, and what they mean. Padding shows in every output, and may stand
+in the code around the module instead."""
 
 
 def constants(module: Any) -> dict[str, tuple[float, ...]]:
     """The numbers by what they mean, one of several that are all the same.
 
-    The momentum of Flax's batch norm is what is kept, and not what is taken. A transposed
-    convolution of Flax counts its padding from the other side: it has none here.
+    The momentum of Flax's batch norm is what is kept, and not what is taken.
     """
     attributes, kinds = vars(module), {base.__name__: base for base in type(module).__mro__}
     found: dict[str, tuple[float, ...]] = {}
@@ -34,8 +33,6 @@ def constants(module: Any) -> dict[str, tuple[float, ...]]:
         numbers = [*_numbers(attributes.get(name))]
         if numbers:
             found[meaning] = (*(numbers if len({*numbers}) > 1 else numbers[:1]),)
-    if any("Transpose" in kind for kind in kinds):
-        found.pop("padding", None)
     if "momentum" in found and kinds.get("BatchNorm") is nnx.BatchNorm:
         found["momentum"] = (1 - found["momentum"][0],)
     return found
