@@ -74,7 +74,7 @@ def _lines(piece: Piece, owners: Owners) -> list[Weight]:
         found = [(one, port.cut(part)) for part, one in in_turns(port, Lines([ref]), right)]
         found = found or [(ref.cut(part), one) for part, one in in_turns(ref, Lines([port]), right)]
         lines = [_line(Piece(*pair), owners) for pair in found]
-        if not all(line.finding for line in lines):  # rows are known by values in any order
+        if any(line.transform for line in lines):  # else rows have their values in another order
             return lines
     return [whole]
 
