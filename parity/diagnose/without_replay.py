@@ -39,13 +39,14 @@ def by_kind(found: Found, match: Match) -> Iterator[Shown]:
 def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:
     """Tensors that this call reads and that are not the reference's."""
     within = inside(match, record)
-    return [
+    read = [
         line
         for line in record.weights
-        # an unusual order of axes alone proves nothing: the port may read its weights so
-        if line.cause and (not line.transform or (line.in_turns and line.whole))
         if line.path == match.ref.path or (line.nnx_name and line.path in within)
     ]
+    # an unusual order of axes alone proves nothing: the port may read its weights so
+    wrong = [line for line in read if line.cause and not line.transform]
+    return wrong or [line for line in read if line.cause and line.in_turns and line.whole]
 
 
 def inside(match: Match, record: CaseRecord) -> Collection[str]:

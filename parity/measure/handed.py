@@ -46,7 +46,8 @@ def charged_to_callers(
     for match in matches:
         order, parent, path = match.ref.order, match.parent, match.ref.path
         handed = match.port.arguments is not None and not (match.ref.tapped or match.port.tapped)
-        if parent != -1 and handed and (order in failing or passed.get(order)):
+        doubtful = any(one.error.problem or one.error.unsteady for one in passed.get(order, ()))
+        if parent != -1 and handed and (order in failing or doubtful):
             found, texts = _on_the_references(match, sides, store, limit(match.ref.kind))
             if found:
                 right |= found

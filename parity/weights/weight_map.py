@@ -73,10 +73,17 @@ def _lines(piece: Piece, owners: Owners) -> list[Weight]:
     for right in (ALL, MOST):
         found = [(one, port.cut(part)) for part, one in in_turns(port, Lines([ref]), right)]
         found = found or [(ref.cut(part), one) for part, one in in_turns(ref, Lines([port]), right)]
-        lines = [_line(Piece(*pair), owners) for pair in found]
-        if not all(line.finding for line in lines):  # rows are known by values in any order
-            return lines
+        # rows are known by values in any order: a flipped kernel has them all
+        if found and all(_mostly(*pair) for pair in found):
+            return [_line(Piece(*pair), owners) for pair in found]
     return [whole]
+
+
+def _mostly(ref: Tensor, port: Tensor) -> bool:
+    """True if most entries are the same, in the usual order of axes or as they come."""
+    values, own = ref.read(), port.read().reshape(-1)
+    orders = usual_order(values.ndim), range(values.ndim)
+    return any((values.transpose(x).reshape(-1) == own).mean() > MOST for x in orders)
 
 
 def _spare(tensor: Tensor) -> bool:
