@@ -122,8 +122,8 @@ def optional_arguments(root: torch.nn.Module, method: Method) -> dict[str, tuple
         defaults = _defaults(module.forward)
         found[type(module).__name__] = tuple(n for n, value in defaults.items() if value is None)
     own = _defaults(target(root, method)).items()
-    plain = (f"{n}={value}" for n, value in own if value is None or isinstance(value, (int, float)))
-    return found | {"": tuple(plain)}
+    plain = [f"{name}={value}" for name, value in own if isinstance(value, (int, float))]
+    return found | {"": (*(name for name, value in own if value is None), *plain)}
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def rms(array: Array) -> float:
 def zero_signs(array: Array) -> Array:
     """Whether each zero in an array of floats is negative; empty for other types."""
     if array.dtype.kind == "c":
-        array = array.view(array.real.dtype)
+        array = np.ascontiguousarray(array).view(array.real.dtype)
     zeros = array[array == 0] if array.dtype.kind in "fV" else np.zeros(0)
     return np.signbit(zeros)
 

@@ -61,7 +61,7 @@ def coverage_of(
     arrays = {leaf.name.split(".")[0] for leaf in root.inputs if leaf.buffer is not None}
     for argument in optional.get("", ()):
         name, _, default = argument.partition("=")
-        same = name not in arrays and str(values.get(name, default)) == default
+        same = name not in arrays and str(values.get(name, default or None)) == (default or "None")
         (left_out if same else given).add((root.kind, argument))
     for call in calls:
         if call.parent != -1:

@@ -83,9 +83,16 @@ def _split(error: Array, shapes: Array) -> tuple[float, float, float]:
 
 
 def _chance(values: Array, axis: int) -> float:
-    """The standard error of the mean of values that differ by row, or by column."""
-    means = values.mean(axis)
-    return float(np.sqrt((np.abs(means) ** 2).mean() / means.size))
+    """The standard error of the mean of values that differ by row, or by column, or by some of them
+    that follow one another.
+    """
+    means, found = values.mean(axis), 0.0
+    while True:
+        found = max(found, _rms(means) / math.sqrt(means.size))
+        if means.size < 2 * ROWS:
+            return found
+        half = means.size // 2
+        means = (means[: 2 * half : 2] + means[1 : 2 * half : 2]) / 2
 
 
 def _rms(array: Array) -> float:

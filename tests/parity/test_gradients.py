@@ -457,6 +457,17 @@ def test_a_small_channel_of_a_gradient(factor):
     assert report.verdict == ("PASS" if factor == 1 else "WARN")
 
 
+@pytest.mark.parametrize("factor", [1.0, 1.0003])
+def test_a_poor_gradient_excuses_no_factor(factor):
+    """The reference's gradient is a difference of numbers a thousand times its size."""
+    x = np.random.default_rng(2).standard_normal((64, 64)).astype(np.float32)
+    reference = torch_of(lambda _, x: (x + 300).square().mean(-1) - (x + 300).mean(-1) ** 2)
+    port = nnx_of(lambda _, x: times(factor, x).var(-1))
+    report = compare(reference, port, (x,))
+    (row,) = [row for row in report.rows if row.leaf == "grad(x)"]
+    assert row.verdict == ("PASS" if factor == 1 else "FAIL")
+
+
 def test_roundings_that_cannot_be_measured_excuse_nothing_silently(monkeypatch):
     """Whether a gradient that cancels is wrong is not known then."""
 
