@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.align.leaves import match_inputs, match_outputs
+from parity.align.leaves import match_inputs, match_outputs, read_alike
 from parity.align.read_by_value import order_notes
 from parity.align.readings import Returned, Values, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
@@ -139,6 +139,7 @@ class _Pairing:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
         outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
+        outputs = read_alike(inputs, outputs, values)
         if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
             for leaf in outputs:
                 if leaf.only_on:

@@ -104,6 +104,28 @@ def pair(ref: Leaf, port: Leaf, values: Values) -> LeafMatch | None:
     return LeafMatch(ref, port, values.choose(ref, port, fitting))
 
 
+def read_alike(
+    inputs: Sequence[LeafMatch], outputs: Sequence[LeafMatch], values: Values
+) -> tuple[LeafMatch, ...]:
+    """The outputs of a call, where no reading of one is known to be right read as an input is."""
+    known = {
+        (len(one.ref.buffer.shape), one.ref.moved): one.reading
+        for one in inputs
+        if one.port and one.ref.buffer and values.agree(one.ref, one.port)
+    }
+    found = []
+    for one in outputs:
+        if one.ref.buffer and one.port and one.port.buffer and not one.problem:
+            reading = known.get((len(one.ref.buffer.shape), one.ref.moved), one.reading)
+            fitting = values.fitting(one.ref, one.port)
+            unsure = len(fitting) > 1 and not values.agree(one.ref, one.port)
+            if unsure and (reading is None) != (one.reading is None):
+                other = next((x for x in fitting if (x is None) == (reading is None)), one.reading)
+                one = replace(one, reading=other)
+        found.append(one)
+    return tuple(found)
+
+
 def same_value(ref: object, port: object) -> bool:
     """Equal plain values; floats up to a few roundings of float32. Other objects are not looked at.
 
