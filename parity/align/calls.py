@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from parity.align.leaves import match_inputs, match_outputs
+from parity.align.leaves import match_inputs, match_outputs, rank, read_alike, turned
 from parity.align.read_by_value import order_notes
 from parity.align.readings import Returned, Values, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
@@ -116,6 +116,8 @@ class _Pairing:
         self._spare = {(call.path, call.number): call for call in port.calls}
         self._counts = Counter(call.path for call in ref.calls)
         self._port_counts = Counter(call.path for call in port.calls)
+        self._turned: dict[object, bool] = {}
+        """Whether arrays that calls of the port returned have the channel elsewhere."""
         self._matches: list[Match] = []
         self.missing: list[Call] = []
         self.lacking: tuple[list[str], list[str]] = ([], [])
@@ -139,6 +141,11 @@ class _Pairing:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
         outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
+        inputs = read_alike(inputs, self._turned, values)
+        outputs = read_alike(outputs, {rank(leaf): turned(leaf) for leaf in inputs}, values)
+        for leaf in outputs:
+            if leaf.port and leaf.port.buffer:
+                self._turned.setdefault(leaf.port.buffer, turned(leaf))
         if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
             for leaf in outputs:
                 if leaf.only_on:

@@ -94,7 +94,7 @@ def _places(node: Node, net: Net, theirs: Any, made: dict[int, Any], seed: int) 
 class Outcome:
     """How the comparison of a drawn net ended.
 
-    `placed` is true if its one fault is at the mistake, `inlined` if it is at the module around,
+    `placed` is true if its faults are at the mistake, `inlined` if they are at the module around,
     with which the report says that the mistaken one counts.
     """
 
@@ -117,6 +117,6 @@ def outcome(seed: int, mistake: bool) -> Outcome:
     found = [fault.path for fault in report.faults]
     coverage = report.coverage
     outer = {around(path, coverage.matched) for path in drawn.places if path in coverage.inlined}
-    placed, inlined = (len(found) == 1 and found[0] in places for places in (drawn.places, outer))
+    placed, inlined = (bool(found) and {*found} <= {*places} for places in (drawn.places, outer))
     text = f"{drawn.mistake} in {drawn.places}: {report.faults}" if mistake else str(report.notes)
     return Outcome(seed, report.verdict, placed, inlined and not placed, text)

@@ -167,7 +167,7 @@ def _stock(node: Node) -> nnx.Module | None:
         case "group_norm":
             return nnx.GroupNorm(width, num_groups=f["groups"], **norm)
         case "batch_norm":
-            return nnx.BatchNorm(width, use_running_average=True, **norm)
+            return nnx.BatchNorm(width, use_running_average=True, momentum=0.9, **norm)
         case "conv" | "conv1d":
             size = (f["size"],) * (1 if node.kind == "conv1d" else 2)
             pad = [(n // 2, n // 2) for n in size]

@@ -97,6 +97,24 @@ def test_what_a_class_does_counts_and_not_its_name(module, shape, move):
     assert (how.move, how.sure) == (move, True)
 
 
+def test_wrong_arrays_are_read_as_where_they_come_from_where_sizes_are_equal():
+    def call(self, x):
+        return self.mix(self.conv(self.first(x))) + x
+
+    first, mix = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    reference = randomise(torch_of(call, first=first, conv=Conv(4, 4, 3, padding=1), mix=mix))
+    port = nnx_of(call, first=ported(first), conv=ported(reference.conv), mix=ported(mix))
+    x = np.random.default_rng(0).standard_normal((3, 4, 4)).astype(np.float32)
+    assert parity.compare(reference, port, (x,)).verdict == "PASS"
+    port.conv.bias[...] *= 2
+    report = parity.compare(reference, port, (x,))
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("conv", "weights_value")]
+    port.conv.bias[...] /= 2
+    port.first.bias[...] *= 2
+    report = parity.compare(reference, port, (x,))
+    assert [(fault.path, fault.cause) for fault in report.faults] == [("first", "weights_value")]
+
+
 def test_a_class_that_does_something_else_is_not_sure_where_sizes_are_equal():
     assert not reading("a", "", kind_of(Mixing(4, 6)), (2, 4, 5, 4), True, {}).sure
 
