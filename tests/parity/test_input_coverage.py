@@ -11,7 +11,7 @@ from parity.pipeline import run_pair
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 from tests.nets import port_of, ported, torch_of
-from tests.ports import nnx_of
+from tests.ports import copy_weights, nnx_of
 from tests.reports import compare
 
 
@@ -236,6 +236,18 @@ def test_constants_are_compared_as_they_are_stated(layer, make, text):
     report = compare(reference, nnx_of(lambda self, x: self.m(x), m=make(layer)), (rows,))
     assert [one for one in report.notes if "the reference's" in one] == ([text] if text else [])
     assert report.verdict == ("WARN" if text else "PASS")
+
+
+def test_a_class_that_pads_by_itself_states_no_padding():
+    class Causal(torch.nn.Conv1d):
+        def forward(self, x):
+            return super().forward(torch.nn.functional.pad(x, (2, 0)))
+
+    reference = torch_of(lambda self, x: self.m(x), m=Causal(4, 4, 3))
+    port = nnx.Conv(4, 4, (3,), padding=[(2, 0)], rngs=nnx.Rngs(0))
+    right = nnx_of(lambda self, x: self.m(x), m=copy_weights(reference.m, port))
+    report = compare(reference, right, (LARGE[0].transpose(0, 2, 1),))
+    assert (report.verdict, report.notes) == ("PASS", ())
 
 
 def batch_norm(momentum):
