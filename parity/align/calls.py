@@ -51,7 +51,8 @@ def align(
     Without `inlining`, a module that one side alone calls is missing.
     """
     (ref, raised), (port, port_raised) = _returned(ref), _returned(port)
-    orders = orders_given(ref.calls[-1], port.calls[-1], store) if port.calls else ()
+    both = ref.calls and port.calls
+    orders = orders_given(ref.calls[-1], port.calls[-1], store) if both else ()
     values = Values(store, orders)  # at the door; inside there may be heads
     returned = Returned(ref.calls, port.calls, values)
     folding = fold(ref.modules, port.modules, weight_map, rename, returned)

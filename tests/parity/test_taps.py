@@ -154,7 +154,7 @@ def test_taps_are_rows_of_the_module_whose_code_is_running(healthy):
         ({"scaled": False}, [("attn.scores", "between `rotated` and `scores`", "scale_or_offset")]),
         ({"masked": 2}, [("attn.scores", "between `rotated` and `scores`", "glue")]),
         ({"axis": -2}, [("attn.weights", "between `scores` and `weights`", "norm_axes")]),
-        ({"interleaved": True}, [("attn.rotated", "between `qkv` and `rotated`", "reshape_order")]),
+        ({"interleaved": True}, [("attn.rotated", "between `qkv` and `rotated`", "rotary")]),
         (
             {"scaled": False, "axis": -2},
             [
@@ -278,12 +278,17 @@ def test_a_loop_of_jax_is_recorded_turn_by_turn():
     assert paths(trace) == [("total", 0), ("total", 1), ("total", 2)]
 
 
-@pytest.mark.parametrize("transform", [jax.vmap, jax.checkpoint, lambda f: jax.grad(f)])
+@pytest.mark.parametrize("transform", [jax.vmap, lambda f: jax.grad(f)])
 def test_what_a_transformation_hides_is_not_recorded_but_known(transform):
     trace = recorded(transform(lambda x: parity.tap("inside", x * 2)), jnp.float32(2) * jnp.ones(2)
                      if transform is jax.vmap else jnp.float32(2))  # fmt: skip
     assert not paths(trace)
     assert trace.untapped == {"inside"}
+
+
+def test_taps_of_what_is_checkpointed_are_recorded():
+    trace = recorded(jax.checkpoint(lambda x: parity.tap("inside", x * 2)), jnp.float32(2))
+    assert paths(trace) == [("inside", 0)]
 
 
 @jax.jit
