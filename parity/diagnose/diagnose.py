@@ -189,7 +189,10 @@ class _Investigation:
         def differ(parted: Parted, mistake: Mistake) -> bool:
             own = by_mistake[id(mistake)]
             sure = [one for x in parted.mistakes if (one := by_mistake[id(x)]).sure]
-            return bool(sure) != own.sure or (own.sure and sure[0].shown[1] != own.shown[1])
+            if not sure or not own.sure:
+                return bool(sure) != own.sure
+            # what an array alone shows is no other cause beside one of an operation
+            return own.changes is not None and sure[0].shown[1] != own.shown[1]
 
         found = []
         for parted in kept.aligned.parted(differ) if several else ():

@@ -15,6 +15,9 @@ from parity.lines.values import Likeness, Twin, Values, usual
 ROUNDS = 12
 """How many times a value is put in."""
 
+CUTS = 100
+"""How many values are tried in all."""
+
 ALIKE = 0.5
 """Cosine from which a wrong value may stand where the reference's does."""
 
@@ -67,9 +70,9 @@ def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> lis
     """
     found: list[Mistake] = []
     values = Values(ref, port, factor)
-    wrong, left = list(wrong_of(values)), list[Pair]()
+    wrong, left, tries = list(wrong_of(values)), list[Pair](), iter(range(CUTS))
     while wrong and len(found) - len(left) < ROUNDS:
-        healed = _healed(ref, port, values, wrong)
+        healed = _healed(ref, port, values, wrong, tries)
         own = wrong[:1] if healed is None else wrong
         parted = parting(ref, port, values, own)
         if healed is None:  # one result after another: each may be wrong by itself
@@ -83,7 +86,9 @@ def partings(ref: Program, port: Program, factor: float, wrong_of: Wrong) -> lis
     return found
 
 
-def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) -> Program | None:
+def _healed(
+    ref: Program, port: Program, values: Values, wrong: Sequence[Pair], tries: Iterator[int]
+) -> Program | None:
     """The port with a value of the reference at the parting, if that makes something right."""
     own, other = walks(ref, port, values, wrong)
     results = {pair.port.value: pair.ref.value for pair in wrong}
@@ -92,6 +97,8 @@ def _healed(ref: Program, port: Program, values: Values, wrong: Sequence[Pair]) 
         _odd_cuts(ref, port, values, other), _cuts(ref, port, own, other)
     ):
         fits = results.get(second, first) == first  # a result is the other side's result
+        if fits and next(tries, None) is None:
+            return None
         if fits and _holds(array, port.values[second].array, values.limit(first)):
             healed = put(port, second, array)
             after = Values(ref, healed, values.factor)

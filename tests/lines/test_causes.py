@@ -19,10 +19,10 @@ X = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
 @pytest.mark.parametrize(
     "mistakes",
     [
-        {"groups": "reshape_order", "axis": "norm_axes"},
+        {"groups": "attention_heads", "axis": "norm_axes"},
         {"value bias": "scale_or_offset", "axis": "norm_axes"},
-        {"bfloat16": "matmul_precision", "scale": "scale_or_offset"},
-        {"pairs": "reshape_order", "exchanged": "reshape_order"},
+        {"bfloat16": "dtype", "scale": "attention_scale"},
+        {"pairs": "rotary", "exchanged": "attention_heads"},
     ],
     ids=" and ".join,
 )
