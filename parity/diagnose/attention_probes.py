@@ -125,12 +125,14 @@ def heads(attention: Attention) -> Ways:
     if min(x.ndim for x in (q, k, v)) < 3:
         return
     names: dict[str, str] = {"queries": "q", "keys": "k", "values": "v"}
-    for n in range(2, count := q.shape[-3]):
-        if count % n == 0:
-            order = torch.arange(count).reshape(n, -1).T.flatten()
+    count = q.shape[-3]
+    merged = range(4, count) if q.ndim == 3 else ()  # items and their heads along one axis
+    for own in (count, *(size for size in merged if count % size == 0)):
+        for n in (n for n in range(2, own) if own % n == 0):
+            order = torch.arange(count).reshape(-1, n, own // n).mT.flatten()
             change = partial(torch.index_select, dim=-3, index=order)
             for text, which in {**names, "keys and values": "kv"}.items():
-                text = f"head h of {text} from group h % {n} instead of h // {count // n}"
+                text = f"head h of {text} from group h % {n} instead of h // {own // n}"
                 yield ways(text, **dict.fromkeys(which, change))
     for text, which in {**names, "all of them": "qkv"}.items():
         text = f"heads and positions of {text} in the other order in a reshape"

@@ -171,11 +171,17 @@ def norm_buffers(op: Operation) -> Ways:
 def softmax_axis(op: Operation) -> Ways:
     """A softmax over another axis."""
     for axis in range(op.subject.ndim):
-        yield "norm_axes", f"{op.name} over axis {axis}", again(dim=axis)
+        yield "norm_axes", f"{op.name} over axis {axis}", partial(_softmax_over, axis=axis)
     for n in range(2, len(op.subject) if op.subject.ndim > 2 else 0):  # heads beside items
         if len(op.subject) % n == 0:
             text = f"{op.name} over each {n} of axis 0"
             yield "norm_axes", text, partial(_softmax_of_parts, n=n)
+
+
+def _softmax_over(op: Operation, axis: int) -> Any:
+    # along another axis all entries may be masked: that is NaN only where the mask is infinite
+    scores = op.subject.clamp(min=torch.finfo(torch.float32).min)
+    return op.again(**{next(iter(op.given)): scores, "dim": axis})
 
 
 def _softmax_of_parts(op: Operation, n: int) -> Any:
