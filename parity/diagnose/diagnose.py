@@ -116,6 +116,16 @@ class _Investigation:
         self._suspected = suspected(match, record)
         self._tried: list[Weight] = []
         self._attempts = Attempts(Replayer(record, match), kept.tape if kept else Tape())
+        at_tap = found.row.order != match.ref.order
+        if kept is not None and at_tap and not self._explains(kept):
+            self._kept = None
+
+    def _explains(self, kept: KeptRun) -> bool:
+        """True if each mistake of the call makes an array wrong that is at fault: of two taps in
+        one call each has its own.
+        """
+        made = [self._mended(mistake, kept) for mistake in kept.aligned.mistakes]
+        return all(any(one.wrong and one.key in self._wrong for one in targets) for targets in made)
 
     def findings(self) -> Sequence[Finding]:
         """The causes and their evidence: one, if one change accounts for the whole error."""
