@@ -235,7 +235,7 @@ def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:
     Raises:
         InputError: PyTorch has no such type.
     """
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    array = np.asarray(array).astype(array.dtype.newbyteorder("="), copy=False)  # a number too
     try:
         if array.dtype.kind == "V" and hasattr(ml_dtypes, array.dtype.name):
             bits = torch.from_numpy(array.view(f"i{array.itemsize}"))

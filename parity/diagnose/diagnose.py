@@ -152,7 +152,7 @@ class _Investigation:
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
         if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):
-            return [finding for _, finding in groups]
+            return _told(groups)
         if untried := [line for line in self._suspected if line not in self._tried]:
             texts = "; ".join(line.text for line in untried[:3])
             return [self._one(untried[0].cause, f"{texts}; {place}")]
@@ -340,6 +340,19 @@ class _Investigation:
             if any(True for _ in modules[path].parameters()):
                 text = f"the port does not call `{path}`: leaving it out"
                 yield "not_called", text, partial(whole.run, without=path)
+
+
+def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
+    """A finding for each mistake. In doubt, what has no cause is the work of one that has."""
+    known = [finding for one, finding in groups if one.shown[0] <= EXPLAINED]
+    rest = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
+    if not known or not rest:
+        return [finding for _, finding in groups]
+    first = known[0]
+    for more in rest:
+        lines = first.lines.joined(more.lines) if first.lines and more.lines else first.lines
+        first = replace(first, lines=lines, keys=(*first.keys, *more.keys))
+    return [first, *known[1:]]
 
 
 SURE = 0.01

@@ -17,6 +17,9 @@ POOR = 16.0
 LEAST = 16
 """Entries that tell what all have alike."""
 
+MANY = 256
+"""Entries that tell it of a part of an error, where the rest is rounding."""
+
 MOST = 1 << 20
 """Entries that are looked at."""
 
@@ -53,9 +56,10 @@ def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str]:
         _split(error, shapes) for error in (of_ref, of_port)
     )
     r = part / max(ref_part, ref_chance, chance, 4 * unit * size)
-    by_chance = any(1 < count < ROWS for count in x.shape)
-    if by_chance or share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:
-        return r, ""
+    if any(1 < count < ROWS for count in x.shape):
+        return 0.0, ""  # so few are alike by chance
+    if share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:
+        return r if x.size >= MANY else 0.0, ""
     return r, f"nearly all of the error ({part / size:.2g} of the size) is alike in all entries"
 
 
