@@ -143,7 +143,7 @@ class _Investigation:
             groups = self._grouped(several, self._kept)
             shown = min((_alone(x, whole) for x in several), key=lambda x: x[0], default=NOTHING)
             if shown[0] > whole.enough and len(groups) > 1 and all(x.sure for x, _ in groups):
-                return [finding for _, finding in groups]
+                return _told(groups)
         if shown[0] > EXPLAINED:
             partings = [one.mistake.parting for one in several]
             near = {place for one in partings for place in one.near} or None
@@ -343,16 +343,22 @@ class _Investigation:
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
-    """A finding for each mistake. In doubt, what has no cause is the work of one that has."""
-    known = [finding for one, finding in groups if one.shown[0] <= EXPLAINED]
-    rest = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
-    if not known or not rest:
-        return [finding for _, finding in groups]
-    first = known[0]
-    for more in rest:
-        lines = first.lines.joined(more.lines) if first.lines and more.lines else first.lines
-        first = replace(first, lines=lines, keys=(*first.keys, *more.keys))
-    return [first, *known[1:]]
+    """A finding for each cause. In doubt, what has none is the work of what has one."""
+    found: dict[str, Finding] = {}
+    explained = [one.shown[0] <= EXPLAINED for one, _ in groups]
+    for number, known in sorted(enumerate(explained), key=lambda item: not item[1]):
+        own = groups[number][1]
+        name = own.diagnosis.cause if known else next(iter(found), str(number))
+        if not any(explained):
+            name = str(number)
+        first = found.get(name)
+        found[name] = own if first is None else _joined(first, own)
+    return [*found.values()]
+
+
+def _joined(first: Finding, more: Finding) -> Finding:
+    lines = first.lines.joined(more.lines) if first.lines and more.lines else first.lines
+    return replace(first, lines=lines, keys=(*first.keys, *more.keys))
 
 
 SURE = 0.01

@@ -118,11 +118,11 @@ def test_where_lines_are_few_the_call_is_the_last(report):
     assert fault.lines.port[-1].line in marked(__file__, "call")
 
 
-def test_calls_under_a_transformation_are_opened_on_both_sides(net):
+def test_calls_under_a_checkpoint_have_their_lines(net):
     port = port_of(net, "factor")
     port.remat = True
     fault = compare(net, port, (X,)).first_fault
-    assert fault.path == ""
+    assert fault.path == "second"
     assert fault.lines.port[0].line in marked(__file__, "factor")
     assert fault.lines.reference[0].text.strip() == "h = self.up(self.norm(x)) * 0.5"
 

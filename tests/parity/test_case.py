@@ -50,7 +50,7 @@ def shown(change=lambda array: array):
 def test_the_reference_does_not_run_again():
     plain, ran_twice = run(lambda x: parity.Case("call/again", (x,), depth=0, floor=True))
     report, ran_once = run(shown())
-    assert ran_once == ran_twice - 1
+    assert ran_once == ran_twice / 2  # of two cases one, and its second run to see what is random
     known, own = report.table, plain.table
     columns = ["mae", "rel_l2", "R", "verdict", "shape"]
     assert known[columns].to_dict() == own[columns].to_dict()

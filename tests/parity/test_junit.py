@@ -85,7 +85,7 @@ def test_what_has_no_counterpart_fails(report):
 
 def test_hostile_characters_are_escaped(report):
     hostile = "<a b='\"'>&amp; ]]> \x00\x1b[31m\x0b \ud800 \ufffe \U0001f600 \n end"
-    kept = "<a b='\"'>&amp; ]]> \\x00\\x1b[31m\\x0b \\ud800 \\ufffe \U0001f600 \n end"
+    kept = "<a b='\"'>&amp; ]]> \\x00\\x1b[31m\\x0b \\ud800 \\ufffe \U0001f600 \\n end"
     row = replace(report.rows[0], path=hostile, reason=hostile, verdict="FAIL", case=hostile)
     fault = replace(report.faults[0], path=hostile, evidence=hostile, hint=hostile, segment=hostile)
     changed = replace(report, name=hostile, rows=(row,), faults=(fault,), facts={hostile: hostile})
