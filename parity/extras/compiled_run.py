@@ -37,14 +37,18 @@ class Compiled:
         """Trace, compile and run it anew."""
         given = flatten((args, kwargs))
         returned = []
+        # what is no variable may be a compiled function, which is no argument of a program
+        parts: Any = nnx.split(module, nnx.Variable, ...)
+        graph, variables, rest = parts
 
-        def program(module: nnx.Module, values: list[Any]) -> list[Any]:
+        def program(variables: Any, values: list[Any]) -> list[Any]:
             args, kwargs = rebuild(given.skeleton, values)
-            output = flatten(target(module, self.method)(*args, **kwargs))
+            called = nnx.merge(graph, variables, rest)
+            output = flatten(target(called, self.method)(*args, **kwargs))
             returned.append(output.skeleton)
             return [value for _, value in output.arrays]
 
-        values = nnx.jit(program)(module, [value for _, value in given.arrays])
+        values = jax.jit(program)(variables, [value for _, value in given.arrays])
         return rebuild(returned[-1], values)
 
 
