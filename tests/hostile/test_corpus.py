@@ -6,9 +6,9 @@ from tests.hostile import case, corpus
 
 
 def shared(cases):
-    """All of them, a third of them in every run and the others with the slow tests."""
+    """All of them, a sixth of them in every run and the others with the slow tests."""
     for number, one in enumerate(cases):
-        marks = [pytest.mark.slow] if number % 3 else []
+        marks = [pytest.mark.slow] if number % 6 else []
         yield pytest.param(one, id=f"{one.kind}: {one.name}", marks=marks)
 
 

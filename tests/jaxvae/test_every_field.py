@@ -98,6 +98,7 @@ def test_no_field_is_forgotten():
 SHAPES = ("down_block_types", "block_out_channels", "norm_num_groups", "layers_per_block")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "field",
     [

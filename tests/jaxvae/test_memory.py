@@ -25,6 +25,7 @@ def live():
     return sum(array.nbytes for array in jax.live_arrays())
 
 
+@pytest.mark.slow
 def test_a_stream_holds_the_same_for_any_number_of_frames(objective):
     held = {}
     for frames in (5, 21):

@@ -20,7 +20,9 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("fused", [False, True], ids=["matmul", "fused"])
+@pytest.mark.parametrize(
+    "fused", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["matmul", "fused"]
+)
 @pytest.mark.parametrize("mistake", CAUSES)
 def test_the_cause_of_a_mistake(mistake, fused):
     reference, port, x = nets(fused, mistake)
@@ -32,6 +34,7 @@ def test_the_cause_of_a_mistake(mistake, fused):
     assert any(abs(x - y) <= 1 for x in marked(attention.__file__, mistake) for y in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(11))
 def test_the_cause_in_attention_that_is_drawn(seed):
     mistake = list(MISTAKES)[seed]

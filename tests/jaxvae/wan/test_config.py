@@ -53,6 +53,7 @@ def agree(bridge, ours, theirs, size):
     assert bridge.error(ours.decode(z, compiled=False), their_decode(theirs, z)) < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "field",
     [pytest.param(f, marks=[] if f in QUICK else [pytest.mark.slow]) for f in CHANGES],
@@ -147,6 +148,7 @@ def test_folders_are_those_of_diffusers(wan22, tmp_path):
     assert loaded.config == wan22.ours.config
 
 
+@pytest.mark.slow
 def test_the_folder_of_qwen_image(bridge, tmp_path):
     """diffusers has the code twice: what it computes is the same, the names of fields are not."""
     fields = {k: v for k, v in BASE.items() if k != "scale_factor_spatial"}
