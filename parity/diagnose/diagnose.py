@@ -343,17 +343,16 @@ class _Investigation:
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
-    """A finding for each cause. In doubt, what has none is the work of what has one."""
-    found: dict[str, Finding] = {}
-    explained = [one.shown[0] <= EXPLAINED for one, _ in groups]
-    for number, known in sorted(enumerate(explained), key=lambda item: not item[1]):
-        own = groups[number][1]
-        name = own.diagnosis.cause if known else next(iter(found), str(number))
-        if not any(explained):
-            name = str(number)
-        first = found.get(name)
-        found[name] = own if first is None else _joined(first, own)
-    return [*found.values()]
+    """A finding for each cause. In doubt, what has none is the work of the first that has one."""
+    unknown = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
+    by_cause: dict[str, Finding] = {}
+    for finding in (finding for one, finding in groups if one.shown[0] <= EXPLAINED):
+        same = by_cause.get(finding.diagnosis.cause)
+        by_cause[finding.diagnosis.cause] = finding if same is None else _joined(same, finding)
+    if not by_cause:
+        return unknown
+    first, *others = by_cause.values()
+    return [reduce(_joined, unknown, first), *others]
 
 
 def _joined(first: Finding, more: Finding) -> Finding:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from flax import linen, nnx
+from jax._src import ad_checkpoint
 
 import parity
+from parity.capture.checkpoints import no_checkpoints
 from tests.nets import port_of, ported, randomise, torch_of
 from tests.ports import nnx_of
 
@@ -492,6 +494,14 @@ def test_modules_under_checkpoints(way):
         assert report.verdict == ("PASS" if act is jnp.tanh else "FAIL")
         assert len(report.coverage.matched) == 6
         assert [fault.path for fault in report.faults] == ([] if act is jnp.tanh else ["b"])
+
+
+def test_another_jax_is_left_to_its_checkpoints(monkeypatch):
+    with no_checkpoints():
+        patched = ad_checkpoint._trace_to_jaxpr
+        # called from a frame that names its arguments otherwise
+        monkeypatch.setattr(ad_checkpoint, "_trace_to_jaxpr", lambda *given: patched(*given))
+        assert jax.checkpoint(jnp.sin)(1.0) == jnp.sin(1.0)
 
 
 # ------------------------------------------------------------------------- weights held twice
