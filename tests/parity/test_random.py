@@ -44,6 +44,7 @@ def around(noise, port_noise=lambda self, x: x + 0):
 
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 def test_a_reference_that_is_another_each_time_is_unknown(noise):
+    random.seed(0)  # two numbers that it draws may be as good as equal
     report = parity.compare(*around(noise), (X,))
     assert report.verdict == "UNKNOWN"
     (row,) = [row for row in report.rows if row.verdict == "UNKNOWN"]

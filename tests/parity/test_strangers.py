@@ -497,11 +497,14 @@ def test_modules_under_checkpoints(way):
 
 
 def test_another_jax_is_left_to_its_checkpoints(monkeypatch):
+    before = ad_checkpoint._trace_to_jaxpr
     with no_checkpoints():
         patched = ad_checkpoint._trace_to_jaxpr
-        # called from a frame that names its arguments otherwise
-        monkeypatch.setattr(ad_checkpoint, "_trace_to_jaxpr", lambda *given: patched(*given))
-        assert jax.checkpoint(jnp.sin)(1.0) == jnp.sin(1.0)
+        with monkeypatch.context() as within:  # undone before the other patch is
+            # called from a frame that names its arguments otherwise
+            within.setattr(ad_checkpoint, "_trace_to_jaxpr", lambda *given: patched(*given))
+            assert jax.checkpoint(jnp.sin)(1.0) == jnp.sin(1.0)
+    assert ad_checkpoint._trace_to_jaxpr is before
 
 
 # ------------------------------------------------------------------------- weights held twice
