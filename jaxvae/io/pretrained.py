@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import DTypeLike
@@ -12,6 +13,17 @@ from jaxvae.io.diffusers_folder import WeightsError, find_config, find_folder, o
 from jaxvae.io.saving import save_pretrained
 from jaxvae.io.weights import load_torch_state
 from jaxvae.layers.convolution import Precision
+
+
+class _OneKey(nnx.Rngs):
+    """Streams with the same key for every parameter, where no value is computed.
+
+    A stream counts its keys; in flax 0.12.8 counting one while JAX traces takes longer the more
+    was traced before.
+    """
+
+    def params(self) -> jax.Array:
+        return jax.random.key(0)
 
 
 class Pretrained(nnx.Module):
@@ -36,7 +48,7 @@ class Pretrained(nnx.Module):
         make: Any = cls
         model: Self = nnx.eval_shape(
             lambda: make(
-                config, rngs=nnx.Rngs(0), dtype=dtype, precision=precision, param_dtype=param_dtype
+                config, rngs=_OneKey(0), dtype=dtype, precision=precision, param_dtype=param_dtype
             )
         )
         return model

@@ -1,7 +1,6 @@
-"""Rotary embeddings: positions, frequencies, direction, and which channels are turned together."""
+"""Rotary embeddings: positions, direction, and which channels are turned together."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -89,23 +88,10 @@ def _turns(table: torch.Tensor) -> Iterator[tuple[str, str, Function]]:
     for kind in ("bfloat16", "float16"):
         change = partial(_apart, function=partial(short, kind=kind))
         yield "dtype", f"sine and cosine in {kind} in the rotation", change
-    axis, step = _step(table)
-    if axis < 0:
+    if _step(table)[0] < 0:
         return
     for text, by in (("later", 1), ("earlier", -1)):
         yield "rotary", f"positions one {text} in the rotation", partial(_later, by=by)
-    logs = step.angle().abs().log()
-    count = len({round(x, 3) for x in logs.flatten().tolist()})
-    own = float(logs.max() - logs.min()) * count / max(count - 1, 1)
-    bases = {base: math.log(base) for base in (1e2, 1e3, 1e4, 1e5, 5e5, 1e6)}
-    for base, other in bases.items() if count > 1 else ():
-        text = f"frequencies to the base {base:g} instead of {math.exp(own):.6g} in the rotation"
-        yield "rotary", text, partial(_respeeded, function=partial(_power, by=other / own))
-    for kind in ("bfloat16", "float16"):
-        low = partial(short, kind=kind)
-        change = partial(_respeeded, function=low)
-        yield "dtype", f"frequencies in {kind} in the rotation", change
-        yield "dtype", f"angles in {kind} in the rotation", partial(_respeeded, angles=low)
 
 
 def _relaid(table: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
@@ -114,10 +100,6 @@ def _relaid(table: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
 
 def _apart(table: torch.Tensor, function: Function) -> torch.Tensor:
     return torch.complex(function(table.real), function(table.imag))
-
-
-def _power(x: torch.Tensor, by: float) -> torch.Tensor:
-    return x.sign() * x.abs() ** by
 
 
 def _step(table: torch.Tensor) -> tuple[int, torch.Tensor]:
@@ -133,20 +115,6 @@ def _step(table: torch.Tensor) -> tuple[int, torch.Tensor]:
 
 def _later(table: torch.Tensor, by: int) -> torch.Tensor:
     return table * _step(table)[1] ** by
-
-
-def _respeeded(
-    table: torch.Tensor, function: Function = torch.clone, angles: Function = torch.clone
-) -> torch.Tensor:
-    """The table of the same positions, with other frequencies or angles."""
-    axis, step = _step(table)
-    first, speed = (x.reshape(-1, x.shape[-1])[0] for x in (table, step.angle()))
-    starts = torch.arange(2**16, dtype=speed.dtype)[:, None] * speed[: 2**3]
-    start = int((torch.exp(1j * starts) - first[: 2**3]).abs().amax(1).argmin())
-    at = torch.arange(start, start + table.shape[axis], dtype=speed.dtype)
-    at = at.reshape([-1 if i == axis else 1 for i in range(table.ndim)])
-    turned = angles(at * function(step.angle())).expand(table.shape)
-    return torch.polar(torch.ones_like(turned), turned)
 
 
 def _half_of(which: int) -> Change:

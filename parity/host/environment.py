@@ -1,5 +1,6 @@
 """The environment that a figure depends on besides the code: recorded in every report."""
 
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -121,8 +122,12 @@ def effective_precision(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, 
     return {name: probes[name]() for name in frameworks if find_spec(name)}
 
 
+@functools.cache
 def commit() -> str | None:
-    """The commit of the checkout that this file is in, `-dirty` if it has changes."""
+    """The commit of the checkout that this file is in, `-dirty` if it has changes.
+
+    Asked once: what runs is the code that this process has imported.
+    """
     here = Path(__file__).resolve()
     try:
         # an installed copy may lie inside somebody else's checkout
@@ -139,6 +144,7 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
+@functools.cache
 def _version(name: str) -> str | None:
     try:
         return importlib.metadata.version(name)
