@@ -122,19 +122,21 @@ def effective_precision(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, 
     return {name: probes[name]() for name in frameworks if find_spec(name)}
 
 
-@functools.cache
 def commit() -> str | None:
-    """The commit of the checkout that this file is in, `-dirty` if it has changes.
-
-    Asked once: what runs is the code that this process has imported.
-    """
-    here = Path(__file__).resolve()
+    """The commit of the checkout that this file is in, `-dirty` if it has changes."""
     try:
-        # an installed copy may lie inside somebody else's checkout
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)
-        return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+        return _described()
     except (OSError, subprocess.SubprocessError):
         return None
+
+
+@functools.cache
+def _described() -> str:
+    """Asked once: what runs is the code that this process has imported."""
+    here = Path(__file__).resolve()
+    # an installed copy may lie inside somebody else's checkout
+    _git(here.parent, "ls-files", "--error-unmatch", here.name)
+    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
 
 
 def _git(folder: Path, *words: str) -> str:
