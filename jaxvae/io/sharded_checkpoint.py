@@ -41,11 +41,10 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
     if folder.exists():
         raise WeightsError(f"{folder}: expected a new folder, found one; choose another name")
     named = {**model.config.to_dict(), "_class_name": model.config.class_name}
+    arrays = {name: param[...] for name, param in _parameters(model).items()}
+    _check_space(folder, sum(array.nbytes for array in arrays.values()))
     items = ocp.args.Composite(
-        config=ocp.args.JsonSave(named),
-        parameters=ocp.args.StandardSave(
-            {name: param[...] for name, param in _parameters(model).items()}
-        ),
+        config=ocp.args.JsonSave(named), parameters=ocp.args.StandardSave(arrays)
     )
     unfinished = glob.escape(folder.name) + ".orbax-checkpoint-tmp*"
     before = set(folder.parent.glob(unfinished))
@@ -57,6 +56,16 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
     finally:
         for left in {*folder.parent.glob(unfinished)} - before:
             shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_space(folder: Path, needed: int) -> None:
+    # Orbax 0.12.8 prints a traceback for every array that it still writes when a disk is full.
+    free = shutil.disk_usage(next(one for one in folder.parents if one.exists())).free
+    if free < needed:
+        raise WeightsError(
+            f"{folder}: cannot be written: the parameters have {needed >> 20} MiB,"
+            f" and {free >> 20} MiB are free there"
+        )
 
 
 def restore(

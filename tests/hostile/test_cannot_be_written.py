@@ -63,6 +63,14 @@ def test_a_command(good, disk, tmp_path, monkeypatch, spoil, words):
     assert [path.name for path in tmp_path.iterdir()] == ["disk"]
 
 
+def test_a_disk_that_is_too_small_for_a_checkpoint(good, disk, capfd):
+    """It is not begun: Orbax prints a traceback for each array that it still writes."""
+    model = AutoencoderKLCogVideoX.from_pretrained(good / "vae")
+    with pytest.raises(WeightsError, match="MiB are free there"):
+        save_checkpoint(model, disk / "new")
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("spoil", [read_only, full])
 @pytest.mark.parametrize("kind", ["diffusers", "orbax"])
 def test_a_model(good, disk, spoil, kind):
