@@ -7,6 +7,7 @@ A folder of Orbax's, not of diffusers': for training runs on many devices. PyTor
 import glob
 import shutil
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,14 +49,21 @@ def save_checkpoint(model: Pretrained, path: str | Path) -> None:
     )
     unfinished = glob.escape(folder.name) + ".orbax-checkpoint-tmp*"
     before = set(folder.parent.glob(unfinished))
+    left = {folder}
     try:
-        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
-            checkpointer.save(folder, items)
+        # An interrupt is raised on the main thread; the block waits until the other has written
+        # all, so that nothing is written anew behind the removal.
+        with (
+            ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer,
+            ThreadPoolExecutor(1) as apart,
+        ):
+            apart.submit(checkpointer.save, folder, items).result()
+        left.clear()
     except (OSError, ValueError) as error:  # ValueError: of the library that writes the arrays
         raise WeightsError(f"{folder}: cannot be written ({first_line(error)})") from error
     finally:
-        for left in {*folder.parent.glob(unfinished)} - before:
-            shutil.rmtree(left, ignore_errors=True)
+        for one in left | {*folder.parent.glob(unfinished)} - before:
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _check_space(folder: Path, needed: int) -> None:
