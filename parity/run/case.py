@@ -44,7 +44,7 @@ def run_case(
 def _judged(context: Context, compared: Compared) -> Outcome:
     case, reference, store = context.case, context.reference, context.store
     records = context.port.judge(context, compared)
-    if paths := moved([one for record in records for one in record.found]):
+    if paths := moved(records, reference.keep):
         compared = replace(compared, alignment=without(compared.alignment, paths))
         records = context.port.judge(context, compared)
     faults = faults_of(records, reference.diagnose, reference.keep, context.progress)
