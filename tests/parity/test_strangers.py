@@ -458,6 +458,36 @@ def test_a_recurrent_net_that_returns_its_carry_first(carry_first, wrong):
     assert [fault.path for fault in report.faults] == ["rnn"] * wrong
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("wrong", ["", "inside", "around", "both"])
+def test_outputs_of_one_shape_in_another_order_that_are_wrong(order, wrong):
+    def three(self, x):
+        h = torch.tanh(self.a(x))
+        return h, self.b(h), h * h
+
+    inner = randomise(torch_of(three, a=linear(1), b=linear(2)))
+    reference = torch_of(
+        lambda self, x: (o := self.inner(x))[0] - 2 * o[1] + torch.sin(o[2]), inner=inner
+    )
+
+    def others(self, x):
+        h = (jnp.sin if wrong in ("inside", "both") else jnp.tanh)(self.a(x))
+        found = h, self.b(h), h * h
+        return tuple(found[i] for i in order)
+
+    def outer(self, x):
+        own = self.inner(x)
+        h, y, z = (own[order.index(i)] for i in range(3))
+        return h - 2 * y + (jnp.cos if wrong in ("around", "both") else jnp.sin)(z)
+
+    place = nnx_of(others, a=ported(inner.a), b=ported(inner.b))
+    report = compare(reference, nnx_of(outer, inner=place), X)
+    paths = {"": [], "inside": ["inner"], "around": [""], "both": ["inner", ""]}
+    found = [(fault.path, fault.segment, fault.evidence) for fault in report.faults]
+    assert [path for path, *_ in found] == paths[wrong], found
+    assert report.verdict == ("FAIL" if wrong else "PASS")
+
+
 # --------------------------------------------------------------------------------- checkpointed
 
 
