@@ -18,6 +18,7 @@ from parity.run.explain import faults_of
 from parity.run.extras import extras_of
 from parity.run.inputs import root_outputs, weak_inputs
 from parity.run.moved import moved, without
+from parity.run.proposal import tried
 from parity.run.protocols import Context, Port, Reference
 from parity.run.records import Compared, Outcome
 
@@ -63,4 +64,5 @@ def _judged(context: Context, compared: Compared) -> Outcome:
         ),
         left_out(compared.alignment.matches),
         extras,
+        tried(context, compared),
     )
