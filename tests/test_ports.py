@@ -102,20 +102,10 @@ def test_a_mistake_in_it_has_its_place(name, plant, paths, segment):
     assert found == [(path, segment) for path in paths]
 
 
-GATED = "the reference's norm multiplies by a gate that the port has before it: both are named"
-MISPLACED = {
-    **{("mamba2", at): GATED for at in range(3)},
-    ("wan_block", 2): "the root, which hands the caches on, is named after the block",
-}
-"""Drawn mistakes that have a second fault so far, by port and number."""
-
-
 def thrice(*names):
     found = []
     for name, at in ((name, at) for name in names for at in range(3)):
         marks = [] if name == min(QUICK) and not at else [pytest.mark.slow]
-        if (name, at) in MISPLACED:
-            marks.append(pytest.mark.xfail(reason=MISPLACED[name, at], strict=True))
         found.append(pytest.param(name, at, marks=marks))
     return found
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from parity.align.leaves import match_inputs, match_outputs, rank, read_alike, turned
 from parity.align.read_by_value import order_notes
@@ -24,12 +24,13 @@ class Alignment:
     """Matched calls in the order of completion of the reference, and the coverage of calls.
 
     `notes` are sentences on taps that were not compared, and on outputs whose order of axes is in
-    doubt.
+    doubt. `port_of` maps the reference's modules to the port's.
     """
 
     matches: tuple[Match, ...]
     coverage: Coverage
     notes: tuple[str, ...] = ()
+    port_of: Mapping[str, str] = field(default_factory=dict)
 
 
 def align(
@@ -85,7 +86,8 @@ def align(
         unmatched_calls=tuple(unmatched),
         remarks=tuple(found.remarks()),
     )
-    return Alignment(matches, coverage, (*notes, *order_notes(matches, ref.calls)))
+    notes = (*notes, *order_notes(matches, ref.calls))
+    return Alignment(matches, coverage, notes, folding.port_of)
 
 
 def _returned(trace: Trace) -> tuple[Trace, set[str]]:

@@ -56,6 +56,7 @@ def match_outputs(
 ) -> tuple[LeafMatch, ...]:
     """Pair output leaves by name, by value, then by order; a place in a tuple is no name.
 
+    Of wrong values those belong together that are twice as near to each other as to any other.
     At the door it is one if both sides return as many arrays: callers go by it.
     """
     left, right = [*ref], [*port]
@@ -65,6 +66,7 @@ def match_outputs(
         left, right, lambda one, other: one.name == other.name and (kept or _has_key(one.name))
     )
     found += _take(left, right, values.agree)
+    found += _take(left, right, lambda one, other: _nearest(one, other, left, right, values))
     found += _take(left, right, lambda one, other: one.name == other.name and _fits(one, other))
     found += _take(left, right, lambda one, other: one.name == other.name)
     one, other = ([leaf for leaf in leaves if _is_array(leaf)] for leaves in (left, right))
@@ -80,6 +82,16 @@ def match_outputs(
         for m in matches
         if m is not None
     )
+
+
+def _nearest(
+    one: Leaf, other: Leaf, left: Sequence[Leaf], right: Sequence[Leaf], values: Values
+) -> bool:
+    """True if two are twice as near to each other as to any other that they could be."""
+    rivals = [(one, x) for x in right if x is not other]
+    rivals += [(x, other) for x in left if x is not one]
+    gaps = [values.gap(*two) for two in rivals if _fits(*two)]
+    return _fits(one, other) and bool(gaps) and 2 * values.gap(one, other) < min(gaps)
 
 
 def _has_key(name: str) -> bool:

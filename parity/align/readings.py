@@ -78,6 +78,16 @@ class Values:
         """True if the port's array has the reference's numbers in some reading."""
         return any(True for _ in self._agreeing(ref, port))
 
+    def gap(self, ref: Leaf, port: Leaf) -> float:
+        """Relative distance of two arrays in the reading in which it is least."""
+        assert ref.buffer is not None
+        assert port.buffer is not None
+        if self._store is None:
+            return float("inf")
+        own, other = self._store.get(ref.buffer), self._store.get(port.buffer)
+        gaps = [compare_arrays(as_read(own, x), other).rel_l2 for x in readings(ref, port)]
+        return min((gap for gap in gaps if gap == gap), default=float("inf"))
+
     def choose(self, ref: Leaf, port: Leaf, fitting: Sequence[Reading | None]) -> Reading | None:
         """The reading in which the arrays agree; the first if there is none, or only that."""
         if len(fitting) == 1:

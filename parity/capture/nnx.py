@@ -19,12 +19,12 @@ from parity.capture.functional import Functional
 from parity.capture.hooks_nnx import Observer, can_be_called, observed
 from parity.capture.linen import Part, parts
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
-from parity.capture.restore_nnx import kept_port
+from parity.capture.restore_nnx import as_given, kept_port
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.store import Store
 from parity.core.tensors import Tensor
-from parity.core.tree import Flat, flatten, mapped
+from parity.core.tree import Flat, flatten, mapped, with_statics
 
 Method = str | Callable[..., Any]
 
@@ -222,6 +222,8 @@ class _RecordingObserver(Observer):
         stateful = any(isinstance(value, STATEFUL) for _, value in given.statics)
         kept = not (stateful and self._tracing())
         arguments = given.skeleton if kept else None
+        if arguments is not None and not self._tracing():
+            arguments = with_statics(arguments, as_given)
 
         def event(*values: Any) -> None:
             self.recorder.begin(path, self._leaves(given, values), arguments)

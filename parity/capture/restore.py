@@ -86,13 +86,13 @@ class Kept:
                 self._streams.append((value, stream, stream.get(value)))
         if isinstance(value, np.ndarray) and value.flags.writeable:
             self._held[id(value)] = value, value.copy()
-        attributes, apart = self._opened(value) or (_attributes(value), ())
-        held = [] if attributes is None else [x for n, x in attributes.items() if n not in apart]
-        for holder in (value, attributes):
+        own, apart = self._opened(value) or (attributes(value), ())
+        held = [] if own is None else [x for n, x in own.items() if n not in apart]
+        for holder in (value, own):
             if type(holder) in _COPIES or isinstance(holder, (dict, list)):
                 self._held[id(holder)] = holder, _copied(holder)
         kind = type(value)
-        if attributes is not None and id(kind) not in self.found:
+        if own is not None and id(kind) not in self.found:
             self.found[id(kind)] = kind
             held += _of_class(kind)
         return (*_inside(value), *held)
@@ -105,10 +105,40 @@ class Kept:
         for one, stream, state in self._streams:
             stream.put(one, state)
 
+    @property
+    def changed(self) -> bool:
+        """True if a container, an object or an array of NumPy is no longer as it was."""
+        return any(not _same(holder, kept) for holder, kept in self._held.values())
+
     def move(self) -> None:
         """Move all streams of random numbers on."""
         for one, stream, _ in self._streams:
             stream.draw(one)
+
+
+def held_by(
+    value: Any, opened: Callable[[Any], Attributes | None] = lambda one: None
+) -> Kept | None:
+    """What a call may change of an object that it is given, as of a cache; `None` of others."""
+    if opened(value) is not None or attributes(value) is None:
+        return None
+    try:
+        return Kept((value,), opened)
+    except InputError:  # it holds what one run uses up
+        return None
+
+
+def copy_of(value: Any, kept: Kept | None, instead: Callable[[Any], Any]) -> Any:
+    """A copy of an object with all that it holds, and `instead(x)` for what that is not `None` for;
+    itself if nothing is `kept`, or if it cannot be copied.
+    """
+    if kept is None:
+        return value
+    others = ((at, instead(one)) for at, one in kept.found.items())
+    try:
+        return copy.deepcopy(value, {at: one for at, one in others if one is not None})
+    except Exception:  # such as a lock
+        return value
 
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type, types.ModuleType, slice)
@@ -174,7 +204,7 @@ def _put_back(holder: Any, kept: Any) -> None:
             (holder.update if isinstance(holder, set) else holder.extend)(kept)
 
 
-def _attributes(value: Any) -> dict[str, Any] | None:
+def attributes(value: Any) -> dict[str, Any] | None:
     """Those of an object of a class that is no library's."""
     if isinstance(value, (types.FunctionType, types.MethodType)) or _of_library(type(value)):
         return None

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from parity.capture.restore import GLOBAL, Attributes, Kept
+from parity.capture.restore import GLOBAL, Attributes, Kept, copy_of, held_by
 from parity.core.undo import undone
 
 
@@ -34,6 +34,22 @@ def kept_port(*given: Any, streams: bool = True) -> Iterator[None]:
 
     with undone(restore):
         yield
+
+
+def as_given(value: Any) -> Any:
+    """A copy of an object that a call is given, in the state in which it is; arrays, which are
+    never written to, and the model's own objects are not copied.
+    """
+
+    def instead(one: Any) -> Any:
+        return one if isinstance(one, _OWN) else None
+
+    return copy_of(
+        value, held_by(value, lambda one: ({}, ()) if isinstance(one, _OWN) else None), instead
+    )
+
+
+_OWN = (jax.Array, nnx.Pytree, nnx.Variable)
 
 
 def _opened(value: Any) -> Attributes | None:

@@ -1,12 +1,12 @@
 """The reference is left as it was by every run, and so are all random streams."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from parity.capture.restore import GLOBAL, STREAMS, Attributes, Kept, Stream
+from parity.capture.restore import GLOBAL, STREAMS, Attributes, Kept, Stream, copy_of, held_by
 from parity.core.undo import undone
 
 STREAMS[torch.Generator] = Stream(
@@ -40,6 +40,44 @@ def kept_reference(module: torch.nn.Module, *given: Any) -> Iterator[Kept]:
 
     with undone(restore):
         yield kept
+
+
+class Watched:
+    """Whether a call changes an object that it is given, such as a cache."""
+
+    def __init__(self, value: Any) -> None:
+        self._kept = held_by(value, _apart)
+        found = () if self._kept is None else self._kept.found.values()
+        self._versions = [(x, x._version) for x in found if counts_writes(x)]
+
+    @property
+    def changed(self) -> bool:
+        """True if the object is no longer as it was."""
+        written = any(tensor._version != version for tensor, version in self._versions)
+        return written or (self._kept is not None and self._kept.changed)
+
+
+def with_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of an object that a call is given, with `change(x)` for its tensors; itself if there
+    is nothing in it that a call could change.
+    """
+
+    def instead(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            return change(one)
+        return one if isinstance(one, torch.nn.Module) else None
+
+    return copy_of(value, held_by(value, _apart), instead)
+
+
+def counts_writes(value: Any) -> bool:
+    """True for a tensor that knows how often it was written to."""
+    return isinstance(value, torch.Tensor) and not value.is_inference()
+
+
+def _apart(value: Any) -> Attributes | None:
+    """Modules are not looked into: a call is given those of the model."""
+    return ({}, ()) if isinstance(value, torch.nn.Module) else None
 
 
 def _opened(value: Any) -> Attributes | None:

@@ -17,13 +17,13 @@ from parity.capture import layout as layout_rules
 from parity.capture import taps
 from parity.capture.constants import constants
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
-from parity.capture.restore_torch import kept_reference
+from parity.capture.restore_torch import Watched, counts_writes, kept_reference, with_tensors
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
 from parity.core.store import Buffer, Store
 from parity.core.tensors import Tensor
-from parity.core.tree import Flat, containers, flatten, mapped
+from parity.core.tree import Flat, containers, flatten, mapped, statics, with_statics
 from parity.core.undo import undone
 
 Method = str | Callable[..., Any]
@@ -276,6 +276,8 @@ class _Observer:
         self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._held: list[list[tuple[Any, Any]]] = []
+        self._objects: list[list[Watched]] = []
+        self._clones: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
         self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
         self._thread = threading.get_ident()
         self._running: list[tuple[torch.nn.Module, BaseException | None]] = []
@@ -293,6 +295,7 @@ class _Observer:
         else:
             self._given.pop()
             self._held.pop()
+            self._objects.pop()
             self.recorder.abort()
 
     def begin(self, module: torch.nn.Module, arguments: Mapping[str, Any]) -> None:
@@ -302,15 +305,18 @@ class _Observer:
                 " calls have no order: have it call its modules one after another"
             )
         given = flatten(arguments)
-        self._given.append([(x, x._version) for _, x in given.arrays if _counts_writes(x)])
+        self._given.append([(x, x._version) for _, x in given.arrays if counts_writes(x)])
         self._held.append([(one, copy(one)) for one in containers(arguments)])
+        self._objects.append([*map(Watched, statics(given.skeleton))])
         path, kind = self._paths[id(module)], kind_of(module)
-        self.recorder.begin(path, self._leaves(path, kind, given), given.skeleton)
+        as_given = with_statics(given.skeleton, lambda one: with_tensors(one, self._clone))
+        self.recorder.begin(path, self._leaves(path, kind, given), as_given)
 
     def end(self, module: torch.nn.Module, method: str, output: Any) -> None:
         returned = flatten(output)
         written = any(tensor._version != version for tensor, version in self._given.pop())
         written |= any(not _same(one, before) for one, before in self._held.pop())
+        written |= any(one.changed for one in self._objects.pop())
         self.recorder.end(
             type(module).__name__,
             method,
@@ -338,9 +344,18 @@ class _Observer:
             leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
         return tuple(leaves)
 
+    def _clone(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy of a tensor in an object, the same until it is written to."""
+        version = tensor._version if counts_writes(tensor) else -1
+        known = self._clones.get(id(tensor))
+        if known is None or known[0]() is not tensor or known[1] != version or version < 0:
+            known = weakref.ref(tensor), version, tensor.detach().clone()
+            self._clones[id(tensor)] = known
+        return known[2]
+
     def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
-        cache = cache and _counts_writes(tensor)
+        cache = cache and counts_writes(tensor)
         known = self._seen.get(id(tensor)) if cache else None
         if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
             return known[3]
@@ -354,7 +369,3 @@ def _same(one: Any, before: Any) -> bool:
     """True if a list or dict holds the very objects that it held before."""
     sides = (list(x.items()) if isinstance(x, dict) else list(enumerate(x)) for x in (one, before))
     return [(key, id(value)) for key, value in next(sides)] == [(k, id(v)) for k, v in next(sides)]
-
-
-def _counts_writes(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not value.is_inference()

@@ -102,6 +102,24 @@ def statics(skeleton: Skeleton | None) -> Iterator[Any]:
             yield from statics(child)
 
 
+def with_statics(skeleton: Skeleton, change: Callable[[Any], Any]) -> Skeleton:
+    """The skeleton with `change(leaf)` for the leaves that are no arrays, once for each object."""
+    made: dict[int, Any] = {}
+    for value in statics(skeleton):
+        if id(value) not in made:
+            made[id(value)] = change(value)
+    return _with(skeleton, made)
+
+
+def _with(skeleton: Skeleton, made: Mapping[int, Any]) -> Skeleton:
+    match skeleton:
+        case Static(value):
+            return Static(made[id(value)])
+        case Node(kind, keys, children):
+            return Node(kind, keys, tuple(_with(child, made) for child in children))
+    return skeleton
+
+
 def containers(value: Any) -> list[Any]:
     """The lists and dicts in a nested value, which code can change in place."""
     found = [value] if isinstance(value, (list, dict)) else []

@@ -38,8 +38,8 @@ class Coverage:
     """Modules, calls and tensors that were compared. `declared` maps what need not match to the
     reason, and `idle` are the modules among these that neither side calls.
 
-    Tensors are counted from the weight map. `proposal` is the argument
-    that leaves out what has no counterpart, `""` if all has. `remarks` are sentences on outputs
+    Tensors are counted from the weight map. `proposal` is the argument that leaves out what has no
+    counterpart, tried, `""` if all has or if it does not help. `remarks` are sentences on outputs
     that one side alone returns inside of the model; they take nothing from the verdict.
     """
 

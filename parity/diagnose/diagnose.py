@@ -4,7 +4,7 @@ Evidence is what was measured. Where nothing explains the error, the cause is `g
 and `unknown` for anything else: no guess is made by name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
@@ -28,11 +28,14 @@ from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, inside, suspected
+from parity.force.common import Sides
+from parity.force.float64 import TorchModules
 from parity.force.torch import to_array
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
 from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
 from parity.lines.partings import Mistake
+from parity.lines.source import runs_in
 from parity.lines.torch_operations import Watched
 
 
@@ -42,11 +45,32 @@ class KeptRun:
 
     aligned: Aligned
     tape: Tape
+    sides: Sides
 
     @property
     def lines(self) -> tuple[Lines, ...]:
         """The lines of each mistake."""
         return tuple(one.lines for one in self.aligned.parted())
+
+    def on_one_side(self, opened: Collection[Match]) -> bool:
+        """True if all mistakes are in the code of these calls, which are laid open, or all
+        elsewhere, if there are any, and mending them leaves none.
+        """
+        aligned = self.aligned
+        mistakes = aligned.mistakes if aligned.apart else ()  # else all that parts is rounding
+        if not aligned.whole or any(one.after is None or one.still for one in mistakes[-1:]):
+            return False
+        reference = self.sides.reference
+        assert isinstance(reference, TorchModules)
+        ref = [reference.of(match.ref)[0].forward for match in opened]
+        port = [self.sides.module(match).__call__ for match in opened]
+        inside = {
+            runs_in(frames, functions)
+            for one in mistakes
+            for functions, found in ((ref, one.parting.ref), (port, one.parting.port))
+            for frames, _ in found[:1]
+        }
+        return len(inside) <= 1
 
 
 def keep(order: int, record: CaseRecord) -> KeptRun:
@@ -59,7 +83,7 @@ def keep(order: int, record: CaseRecord) -> KeptRun:
 
     calls = record.calls, record.port_calls
     scene = Scene(record.matches, calls, record.sides, record.store)
-    return KeptRun(lines_of(scene, order, around), tapes[0])
+    return KeptRun(lines_of(scene, order, around), tapes[0], record.sides)
 
 
 def diagnose(found: Found, record: CaseRecord, kept: Kept | None = None) -> Sequence[Finding]:

@@ -1,8 +1,10 @@
 """Records of what a diagnosis found, and of the run that it goes by."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
+from parity.core.calls import Match
 from parity.core.lines import Lines
 from parity.core.verdicts import Diagnosis
 
@@ -13,6 +15,12 @@ class Kept(Protocol):
     @property
     def lines(self) -> tuple[Lines, ...]:
         """The lines of each mistake."""
+        ...
+
+    def on_one_side(self, opened: Collection[Match]) -> bool:
+        """True if all mistakes are in the code of these calls, which are laid open, or all
+        elsewhere, if there are any, and mending them leaves none.
+        """
         ...
 
 

@@ -16,14 +16,14 @@ from torch.overrides import TorchFunctionMode
 
 from parity.capture import taps
 from parity.capture.recorder import bind, join, unbind
-from parity.capture.restore_torch import kept_reference
+from parity.capture.restore_torch import kept_reference, with_tensors
 from parity.capture.torch import Method, invoke, target, to_numpy, unhook
 from parity.core.arrays import Array
 from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
 from parity.core.store import Store
-from parity.core.tree import Flat, containers, flatten, hand_back, rebuild, statics
+from parity.core.tree import Flat, containers, flatten, hand_back, rebuild, statics, with_statics
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
 
@@ -82,7 +82,8 @@ def arguments64(
     # one tensor given twice stays one: attention looks at that
     wide = functools.cache(lambda buffer, moved: widen(store.get(buffer), moved))
     arrays = [wide(leaf.buffer, leaf.moved) for leaf in call.inputs if leaf.buffer]
-    return unbind(function, change(rebuild(call.arguments, arrays)))
+    given = with_statics(call.arguments, lambda one: with_tensors(one, _wide))
+    return unbind(function, change(rebuild(given, arrays)))
 
 
 class Calls:
@@ -405,6 +406,10 @@ _WIDER = {
     torch.float16: torch.float64,
     torch.complex64: torch.complex128,
 }
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().to(_WIDER.get(tensor.dtype, tensor.dtype), copy=True)
 
 
 def widen(array: Array, moved: bool) -> torch.Tensor:

@@ -44,8 +44,11 @@ def orders(given: Shape, wanted: Shape, positions: Positions = ()) -> Iterator[O
     """The orders in which an array of shape `given` is one of shape `wanted`.
 
     Axes may be moved, split and merged, but entries that are next to each other on an axis of
-    `given` stay in order. Those that put no value of `positions` elsewhere.
+    `given` stay in order. Those that put no value of `positions` elsewhere. Of arrays without
+    entries there are none.
     """
+    if 0 in (*given, *wanted):
+        return
     search = _Search(
         tuple(n for n in given if n != 1), tuple(n for n in wanted if n != 1), positions
     )

@@ -50,6 +50,11 @@ class Aligned:
     apart: bool
     site: Lines = field(default_factory=Lines)
 
+    @property
+    def whole(self) -> bool:
+        """True if all that leaves the call is known on both sides."""
+        return self.leaves.keys() <= self.ref.results.keys() & self.port.results.keys()
+
     def parted(self, differ: Differ = lambda one, other: False) -> tuple[Parted, ...]:
         """The lines of each mistake."""
         found = distinct(self.mistakes, differ) or (Parted(Lines(), ()),)

@@ -93,16 +93,17 @@ def _healed(
     own, other = walks(ref, port, values, wrong)
     results = {pair.port.value: pair.ref.value for pair in wrong}
     frontier = _made_at(own)
-    for first, second, array in chain(
-        _odd_cuts(ref, port, values, other), _cuts(ref, port, own, other)
-    ):
+    cuts = _odd_cuts(ref, port, values, other), _cuts(ref, port, own, other)
+    misused = [*_misused(ref, port, own, other)]
+    for first, second, array in chain(cuts[0], misused, cuts[1]):
         fits = results.get(second, first) == first  # a result is the other side's result
         if fits and next(tries, None) is None:
             return None
         if fits and _holds(array, port.values[second].array, values.limit(first)):
             healed = put(port, second, array)
             after = Values(ref, healed, values.factor)
-            if _heals(other, (first, second), after, first in frontier):
+            least = first if (first, second) in {cut[:2] for cut in misused} else -1
+            if _heals(other, (first, second), after, first in frontier, least):
                 return healed
     return None
 
@@ -120,6 +121,21 @@ def _odd_cuts(ref: Program, port: Program, values: Values, walk: Walk) -> Iterat
             yield from ((twin.number, *one) for one in lying)
 
 
+def _misused(ref: Program, port: Program, own: Walk, other: Walk) -> Iterator[Cut]:
+    """Values of the port that are right as such, but are used where the reference has made another
+    of them, as without a residual or an activation; all that uses them is wrong.
+    """
+    given = dict.fromkeys(number for one in other.frontier for number in other.given(one))
+    alone = [
+        number
+        for number in given
+        if sum(number in one.inputs for one in port.operations) == len(other.users(number))
+    ]
+    for first in sorted(_made_at(own)):
+        lying = _places(ref.values[first].array, port, alone, alone)
+        yield from ((first, *one) for one in lying)
+
+
 def _cuts(ref: Program, port: Program, own: Walk, other: Walk) -> Iterator[Cut]:
     """Wrong values of both sides, from the partings on."""
     frontier, its = _made_at(own), _made_at(other)
@@ -134,20 +150,24 @@ def _made_at(walk: Walk) -> set[int]:
     return {number for operation in walk.frontier for number in operation.outputs}
 
 
-def _heals(walk: Walk, cut: tuple[int, int], after: Values, frontier: bool) -> bool:
+def _heals(walk: Walk, cut: tuple[int, int], after: Values, frontier: bool, least: int) -> bool:
     """True if all that uses a value alone is right now; at the frontier, if anything is.
 
-    What is only a multiple of the value that was put in, or has its entries, is not.
+    What is only a multiple of the value that was put in, or has its entries, is not, nor what the
+    reference makes before its value `least`.
     """
     first, number = cut
     users = walk.users(number)
     alone = [x for x in users if all(n == number or walk.stops(n) for n in x.inputs)]
     twins = [[twin for n in x.outputs if _told(twin := after.of_port(n))] for x in alone]
-    right = [any(twin and (twin.plain or twin.number != first) for twin in own) for own in twins]
+    right = [
+        any(twin and (twin.plain or twin.number != first) and twin.number > least for twin in own)
+        for own in twins
+    ]
     if not users or (right and all(right)):
         return True
-    later = (n for n in walk.wrong if n > number and _right(after.of_port(n)))
-    return frontier and next(later, None) is not None
+    later = (after.of_port(n) for n in walk.wrong if n > number)
+    return frontier and any(twin and _right(twin) and twin.number > least for twin in later)
 
 
 def _told(twin: Twin | None) -> bool:

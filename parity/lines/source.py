@@ -1,11 +1,12 @@
 """Frames of a stack cut to the user's code, and the source lines that they stand for."""
 
+import inspect
 import itertools
 import linecache
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -65,6 +66,18 @@ def stack(base: FrameType, skip: int = 1) -> Frames:
         found.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
         frame = frame.f_back
     return tuple(found)
+
+
+def runs_in(frames: Frames, functions: Iterable[Callable[..., object]]) -> bool:
+    """True if a stack goes through one of these functions, or what they decorate."""
+    codes = [getattr(inspect.unwrap(function), "__code__", None) for function in functions]
+    return any(
+        (frame.file, frame.function) == (code.co_filename, code.co_qualname)
+        and any(frame.line == line for *_, line in code.co_lines())  # several may be <lambda>
+        for code in codes
+        if code is not None
+        for frame in frames
+    )
 
 
 def users(frames: Frames) -> tuple[Frame | None, str]:

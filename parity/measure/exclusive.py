@@ -44,13 +44,15 @@ class Exclusives:
     """Errors by call and output leaf; inputs that containers passed to children, by their `order`.
 
     `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
-    near the reference's: what calls returned, and what their parents passed to them.
+    near the reference's: what calls returned, and what their parents passed to them. `handed_on`
+    says of the latter which call returned it, where the reference's returns no such thing.
     """
 
     errors: Mapping[Key, Error]
     child_inputs: Mapping[int, tuple[ChildInput, ...]]
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
+    handed_on: Mapping[Key, int] = field(default_factory=dict)
 
     def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
         """The calls out of their limit, by what they return or pass to their children."""
@@ -126,6 +128,9 @@ class _Work:
     child_inputs: dict[Key, ChildInput] = field(default_factory=dict)
     outputs: dict[Key, Buffer] = field(default_factory=dict)
     received: dict[Key, Buffer] = field(default_factory=dict)
+    beside: dict[bytes, int] = field(default_factory=dict)
+    """What calls of the port return that the reference's do not, by the digest of the values."""
+    handed_on: dict[Key, int] = field(default_factory=dict)
     wanted: set[int] = field(default_factory=set)
     """The calls that need a float64 run to be judged."""
     seen: dict[tuple[bool, Key], list[Array]] = field(default_factory=dict)
@@ -139,8 +144,13 @@ class _Work:
             array = received[_name(leaf)]
             assert leaf.ref.buffer is not None
             if leaf.reading or digest(array) != leaf.ref.buffer.digest:
-                self.received[order, leaf.ref.name] = self.store.put(array)
+                key = order, leaf.ref.name
+                self.received[key] = self.store.put(array)
                 self.wanted.add(match.parent)
+                if self.received[key].digest in self.beside:
+                    self.handed_on[key] = self.beside[self.received[key].digest]
+        known = {_name(leaf) for leaf in match.outputs if leaf.port}
+        self.beside |= {digest(x): order for name, x in outputs.items() if name not in known}
         for leaf in [] if unforced(match) else _both_have(match.outputs, outputs):
             background.submit(self._without_float64, match, leaf, outputs[_name(leaf)])
         self.progress.advance()
@@ -299,7 +309,8 @@ class _Work:
         by_parent: dict[int, tuple[ChildInput, ...]] = defaultdict(tuple)
         for _, found in sorted(self.child_inputs.items()):
             by_parent[found.parent] += (found,)
-        return Exclusives(self.errors, dict(by_parent), self.outputs, self.received)
+        found = self.errors, dict(by_parent), self.outputs, self.received
+        return Exclusives(*found, self.handed_on)
 
     def _unmeasured(self, key: Key, why: str) -> Error:
         return replace(self.errors[key], problem=not_measured(why))

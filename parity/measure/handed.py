@@ -14,7 +14,7 @@ import numpy as np
 from parity.align.leaves import PLAIN, same_value
 from parity.capture.nnx import target
 from parity.core.arrays import comparable
-from parity.core.calls import Leaf, Match
+from parity.core.calls import Leaf, Match, above
 from parity.core.measurements import ChildInput, Error
 from parity.core.problems import Problem, ProblemKind
 from parity.core.store import Store
@@ -38,9 +38,18 @@ def charged_to_callers(
 ) -> tuple[Exclusives, Mapping[Key, Error]]:
     """The exclusive errors with those of callers in place of those of what they call wrongly, and
     the errors of these calls on the arguments of the reference.
+
+    What a wrong call returns beside what the reference's does, as a cache, is no error of the call
+    that hands it on.
     """
     failing = exclusives.failing(matches, limit)
-    errors, passed = dict(exclusives.errors), dict(exclusives.child_inputs)
+    parents = {match.ref.order: match.parent for match in matches}
+    around = {outer for order in failing for outer in above(order, parents)}
+    errors = dict(exclusives.errors)
+    passed = {
+        order: tuple(x for x in found if exclusives.handed_on.get((x.child, x.leaf)) not in around)
+        for order, found in exclusives.child_inputs.items()
+    }
     right: dict[Key, Error] = {}
     before: dict[int, str] = {}
     for match in matches:

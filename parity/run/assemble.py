@@ -65,11 +65,12 @@ def assembled(
     notes += weak_weights(all_zero(used))
     notes += stated_otherwise(pairing.stated, coverage.matched)
     extras = [outcome.extras for outcome in outcomes]
+    tried = [glob for outcome in outcomes for glob in outcome.tried]
     return Report(
         name=comparison.name,
         rows=rows,
         faults=_merged_faults([fault for outcome in outcomes for fault in outcome.faults]),
-        coverage=with_weights(coverage, weights, pairing.folding.port_of),
+        coverage=with_weights(coverage, weights, pairing.folding.port_of, tried),
         environment=comparison.environment,
         facts=_facts(comparison, extras),
         rungs=options.rungs,

@@ -18,6 +18,7 @@ from parity.run.explain import faults_of
 from parity.run.extras import extras_of
 from parity.run.inputs import root_outputs, weak_inputs
 from parity.run.moved import moved, without
+from parity.run.proposal import tried
 from parity.run.protocols import Context, Port, Reference
 from parity.run.records import Compared, Outcome
 
@@ -44,7 +45,7 @@ def run_case(
 def _judged(context: Context, compared: Compared) -> Outcome:
     case, reference, store = context.case, context.reference, context.store
     records = context.port.judge(context, compared)
-    if paths := moved([one for record in records for one in record.found]):
+    if paths := moved(records, reference.keep):
         compared = replace(compared, alignment=without(compared.alignment, paths))
         records = context.port.judge(context, compared)
     faults = faults_of(records, reference.diagnose, reference.keep, context.progress)
@@ -63,4 +64,5 @@ def _judged(context: Context, compared: Compared) -> Outcome:
         ),
         left_out(compared.alignment.matches),
         extras,
+        tried(context, compared),
     )

@@ -39,7 +39,7 @@ def compared_calls(context: Context) -> Compared:
     roots = ref.calls[-1], trace.calls[-1] if trace.calls else None
     if not scope.whole:
         ref, trace = opened(ref), opened(trace)
-    alignment = _aligned(context, scope, ref, trace)
+    alignment = aligned(context, scope, ref, trace)
     free = measure_free(alignment.matches, context.store, progress)
     return Compared(scope, ref, trace, *roots, done, alignment, free)
 
@@ -52,7 +52,8 @@ def _check_pending(pending: Sequence[Pending], *traces: Trace, early: bool) -> N
             one.check(found)
 
 
-def _aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignment:
+def aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignment:
+    """The calls of both sides matched, as the options of the comparison say."""
     options = context.options
     rename = options.rename or {}
     names = [renamed(path, rename) for path in scope.deeper]

@@ -82,7 +82,8 @@ class Extras:
 class Outcome:
     """Result of one case; `outputs` are the reference's, channel-first, by leaf.
 
-    `left_out` names what both sides have and a declaration leaves out.
+    `left_out` names what both sides have and a declaration leaves out. `tried` are globs that leave
+    out all that has no counterpart.
     """
 
     rows: tuple[Row, ...]
@@ -93,3 +94,4 @@ class Outcome:
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     extras: Extras = field(default_factory=Extras)
+    tried: tuple[str, ...] = ()

@@ -24,9 +24,13 @@ def resolved(
 
 
 def with_weights(
-    coverage: Coverage, weights: Sequence[Weight], port_of: Mapping[str, str]
+    coverage: Coverage,
+    weights: Sequence[Weight],
+    port_of: Mapping[str, str],
+    tried: Collection[str] = (),
 ) -> Coverage:
-    """The coverage with its tensors counted, and what their names say of unmatched modules.
+    """The coverage with its tensors counted, and the argument that leaves out what has no
+    counterpart, if all its globs were `tried`.
 
     `port_of` maps the reference's modules to the port's. A tensor without a counterpart makes the
     coverage incomplete, unless it is declared or its module did not run; so does a leaf too many
@@ -38,38 +42,51 @@ def with_weights(
             lines.setdefault(line.name, []).append(line)
     parameters = [own for own in lines.values() if own[0].kind == "parameter"]
     buffers = [own for own in lines.values() if own[0].kind == "buffer"]
-    known = {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
-    ran = known - set(coverage.idle)
-    places = {name for path, name in port_of.items() if path in ran}
-    unmatched = [
-        line.text
-        for line in weights
-        if not line.paired and line.wrong and line.path in (ran if line.name else places)
-    ]
-    lost = [one for one in weights if one.text in unmatched]
-    lacking = [*coverage.unmatched, *(line.name or line.nnx_name for line in lost)]
-    lacking += [text.partition(" call ")[0] for text in coverage.unmatched_calls]
-    names = {name for line in weights for name in (line.name, line.nnx_name)}
+    globs = lacking(coverage, weights, port_of)
     return replace(
         coverage,
-        proposal=proposed(lacking, names | known),
+        proposal=f"ignore={[*globs]}" if globs and {*globs} <= {*tried} else "",
         parameters=len(parameters),
         matched_parameters=_paired(parameters),
         buffers=len(buffers),
         matched_buffers=_paired(buffers),
-        unmatched_tensors=tuple(unmatched),
+        unmatched_tensors=tuple(line.text for line in _lost(coverage, weights, port_of)),
     )
+
+
+def lacking(
+    coverage: Coverage, weights: Sequence[Weight], port_of: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Globs of what has no counterpart, and of nothing else that is known."""
+    lost = _lost(coverage, weights, port_of)
+    names = [*coverage.unmatched, *(line.name or line.nnx_name for line in lost)]
+    names += [text.partition(" call ")[0] for text in coverage.unmatched_calls]
+    known = {name for line in weights for name in (line.name, line.nnx_name)} | _paths(coverage)
+    globs: dict[str, None] = {}
+    for name in names:
+        glob = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+        more = any(fnmatchcase(one, glob) for one in known - {*names})
+        globs[name if more else glob] = None
+    return tuple(globs)
+
+
+def _lost(
+    coverage: Coverage, weights: Sequence[Weight], port_of: Mapping[str, str]
+) -> list[Weight]:
+    """The lines without a counterpart of modules that ran."""
+    ran = _paths(coverage) - set(coverage.idle)
+    places = {name for path, name in port_of.items() if path in ran}
+    return [
+        line
+        for line in weights
+        if not line.paired and line.wrong and line.path in (ran if line.name else places)
+    ]
+
+
+def _paths(coverage: Coverage) -> set[str]:
+    """All modules of the reference."""
+    return {*coverage.matched, *coverage.declared, *coverage.unmatched, *coverage.inlined}
 
 
 def _paired(tensors: Sequence[Sequence[Weight]]) -> int:
     return sum(all(line.paired for line in own) for own in tensors)
-
-
-def proposed(lacking: Sequence[str], known: Collection[str]) -> str:
-    """The argument that leaves out what has no counterpart, and nothing else of what is `known`."""
-    globs: dict[str, None] = {}
-    for name in lacking:
-        glob = ".".join("*" if part.isdecimal() else part for part in name.split("."))
-        more = any(fnmatchcase(one, glob) for one in {*known} - {*lacking})
-        globs[name if more else glob] = None
-    return f"ignore={[*globs]}" if globs else ""

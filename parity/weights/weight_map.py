@@ -54,15 +54,20 @@ def make_weight_map(
     used = {piece.port.identity or piece.port.full_name for piece in found if piece.port}
     spare = [one for one in port_by_name.values() if (one.identity or one.full_name) not in used]
     lines = [*(line for piece in found for line in _lines(piece, owners)), *map(_extra, spare)]
-    return tuple(
+    lines = [
         replace(
             line,
             shape=ref_by_name[line.name].shape if line.name else (),
             nnx_shape=port_by_name[line.nnx_name].shape if line.nnx_name else (),
-            declared=_declared(line, declared or {}),
         )
         for line in lines
-    )
+    ]
+    return with_declared(lines, declared or {})
+
+
+def with_declared(lines: Iterable[Weight], declared: Mapping[str, str]) -> tuple[Weight, ...]:
+    """The lines, each with the reason why it needs no counterpart if there is one."""
+    return tuple(replace(line, declared=_declared(line, declared)) for line in lines)
 
 
 def _lines(piece: Piece, owners: Owners) -> list[Weight]:

@@ -10,7 +10,10 @@ import torch.nn.functional as F
 from flax import nnx
 
 import parity
-from parity.lines import lines
+from parity.lines import jax_operations, lines, torch_operations
+from parity.lines.frontier import Pair
+from parity.lines.operations import Result
+from parity.lines.partings import partings
 from parity.report.terminal import as_text
 from parity.run import explain
 from tests.faultzoo.zoo import CASES
@@ -173,6 +176,41 @@ def test_a_function_without_taps_is_seen_by_its_values(net):
     fault = compare(net, parity.Functional(function, params), (X,)).first_fault
     assert fault.lines.port[0].line in marked(__file__, "function")
     assert fault.lines.reference[0].text.strip() == "return x + self.down(F.gelu(h))"
+
+
+def test_a_sum_that_is_missing_in_a_loop_parts_once_in_each_turn():
+    first, second = (torch.nn.Linear(6, 6) for _ in range(2))
+    weights = [(jnp.asarray(x.weight.detach().numpy()), jnp.asarray(x.bias.detach().numpy()))
+               for x in (first, second)]  # fmt: skip
+
+    class Sums(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x):
+            for layer in (self.first, self.second):
+                x = x + layer(torch.tanh(x))
+                x = x + x * torch.sigmoid(x)
+            return x
+
+    def function(x):
+        for weight, bias in weights:
+            x = jnp.tanh(x) @ weight.T + bias[None]
+            x = x + x * nnx.sigmoid(x)  # fault: sum
+        return x
+
+    ref, outputs = torch_operations.run(Sums(), [], (torch.from_numpy(X),))
+    port, returned = jax_operations.run(function, (jnp.asarray(X),))
+    pair = Pair(Result(outputs[0]), Result(returned[0]))
+
+    def wrong(values):
+        twin = values.pair(pair.ref.value, pair.port.value)
+        return [] if twin and twin.plain else [pair]
+
+    found = partings(ref, port, 10.0, wrong)
+    assert len(found) == 2
+    assert [len(one.still) for one in found] == [1, 0]
 
 
 def test_what_parts_again_below_the_limit_of_a_norm_is_no_second_fault(monkeypatch):

@@ -164,6 +164,81 @@ def test_code_behind_a_module_that_the_reference_has_inside(inside, behind):
     )
 
 
+class Past(torch.nn.Module):
+    """Adds what the call before left behind."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = linear()
+
+    def forward(self, x, past):
+        h = torch.nn.functional.silu(self.fc(x)) + past[0]
+        past[0] = h[:, -1:] * 2
+        return torch.tanh(h)
+
+
+@pytest.mark.parametrize(
+    ("inside", "left", "paths"),
+    [
+        (nnx.silu, lambda past: past, []),
+        (nnx.relu, lambda past: past, ["one"]),
+        (nnx.silu, lambda past: past[:, ::-1] + 1, [""]),
+        (nnx.relu, lambda past: past + 1, ["one", ""]),
+    ],
+    ids=["right", "the call", "the caller", "both"],
+)
+def test_a_wrong_call_that_hands_on_its_past_is_one_fault(inside, left, paths):
+    def outer(self, x):
+        past = [torch.zeros(2, 1, 8)]
+        return torch.cat([self.one(part, past) for part in x.split([2, 3], 1)], 1)
+
+    reference = torch_of(outer, one=Past())
+
+    def step(self, x, past):
+        h = inside(self.fc(x)) + past
+        return jnp.tanh(h), h[:, -1:] * 2
+
+    def steps(self, x):
+        first, past = self.one(x[:, :2], jnp.zeros((2, 1, 8)))
+        second, _ = self.one(x[:, 2:], left(past))
+        return jnp.concatenate([first, second], 1)
+
+    port = nnx_of(steps, one=nnx_of(step, fc=ported(reference.one.fc)))
+    found = [(fault.path, fault.evidence) for fault in compare(reference, port, X).faults]
+    assert [path for path, _ in found] == paths, found
+
+
+def gated(self, x, gate):
+    return self.norm(x * torch.nn.functional.silu(gate))
+
+
+MISTAKES = {
+    "": (jnp.tanh, 1e-5, []),
+    "before it": (jnp.sin, 1e-5, [""]),
+    "in it": (jnp.tanh, 1e-1, ["norm.norm"]),
+    "both": (jnp.sin, 1e-1, ["", "norm.norm"]),
+}
+
+
+@pytest.mark.parametrize("wrong", MISTAKES)
+def test_a_mistake_beside_code_that_moved_is_one_fault(wrong):
+    inner = torch_of(gated, norm=torch.nn.LayerNorm(8))
+    reference = torch_of(
+        lambda self, x: self.fc(self.norm(torch.tanh(x), self.gate(x))),
+        norm=inner, fc=linear(), gate=linear(1),
+    )  # fmt: skip
+    randomise(reference)
+    before, epsilon, paths = MISTAKES[wrong]
+    parts = {"fc": ported(reference.fc), "gate": ported(reference.gate)}
+    place = nnx_of(lambda self, x: self.norm(x), norm=ported(inner.norm, epsilon=epsilon))
+    port = nnx_of(
+        lambda self, x: self.fc(self.norm(before(x) * jax.nn.silu(self.gate(x)))),
+        norm=place, **parts,
+    )  # fmt: skip
+    found = [(fault.path, fault.evidence) for fault in compare(reference, port, X).faults]
+    assert [path for path, _ in found] == paths, found
+
+
 @pytest.mark.parametrize("before", [jnp.tanh, jnp.sin], ids=["right", "wrong"])
 def test_code_in_front_of_a_module_that_the_reference_has_inside(before):
     inner = torch_of(lambda self, x: self.fc(torch.tanh(x)), fc=linear(1))

@@ -458,6 +458,126 @@ def test_a_recurrent_net_that_returns_its_carry_first(carry_first, wrong):
     assert [fault.path for fault in report.faults] == ["rnn"] * wrong
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (1, 0, 2), (2, 0, 1)])
+@pytest.mark.parametrize("wrong", ["", "inside", "around", "both"])
+def test_outputs_of_one_shape_in_another_order_that_are_wrong(order, wrong):
+    def three(self, x):
+        h = torch.tanh(self.a(x))
+        return h, self.b(h), h * h
+
+    inner = randomise(torch_of(three, a=linear(1), b=linear(2)))
+    reference = torch_of(
+        lambda self, x: (o := self.inner(x))[0] - 2 * o[1] + torch.sin(o[2]), inner=inner
+    )
+
+    def others(self, x):
+        h = (jnp.sin if wrong in ("inside", "both") else jnp.tanh)(self.a(x))
+        found = h, self.b(h), h * h
+        return tuple(found[i] for i in order)
+
+    def outer(self, x):
+        own = self.inner(x)
+        h, y, z = (own[order.index(i)] for i in range(3))
+        return h - 2 * y + (jnp.cos if wrong in ("around", "both") else jnp.sin)(z)
+
+    place = nnx_of(others, a=ported(inner.a), b=ported(inner.b))
+    report = compare(reference, nnx_of(outer, inner=place), X)
+    paths = {"": [], "inside": ["inner"], "around": [""], "both": ["inner", ""]}
+    found = [(fault.path, fault.segment, fault.evidence) for fault in report.faults]
+    assert [path for path, *_ in found] == paths[wrong], found
+    assert report.verdict == ("FAIL" if wrong else "PASS")
+
+
+# -------------------------------------------------------------------- objects that calls change
+
+
+class Appending:
+    """Has a longer array after each call."""
+
+    def __init__(self, empty):
+        self.past = empty
+
+    def updated(self, h, joined):
+        self.past = joined([self.past, h])
+        return self.past
+
+
+class Listed(Appending):
+    """Has one more array in a list."""
+
+    def __init__(self, empty):
+        self.past = [empty]
+
+    def updated(self, h, joined):
+        self.past.append(h)
+        return joined(self.past)
+
+
+class Once(Appending):
+    """Keeps the first, and a flag in an object inside says that it does."""
+
+    def __init__(self, empty):
+        self.inner = Listed(empty)
+        self.inner.seen = {}
+
+    def updated(self, h, joined):
+        if not self.inner.seen.get("yes"):
+            self.inner.past.append(h)
+            self.inner.seen["yes"] = True
+        return joined([*self.inner.past, h])
+
+
+class Written(Appending):
+    """Is written to in place."""
+
+    def __init__(self, empty):
+        self.past, self.at = torch.zeros(empty.shape[0], 8, 8), 0
+
+    def updated(self, h, joined):
+        self.past[:, self.at : self.at + h.shape[1]] = h
+        self.at += h.shape[1]
+        return self.past[:, : self.at]
+
+
+@pytest.mark.parametrize("ref_kind", [Appending, Listed, Once, Written])
+@pytest.mark.parametrize("port_kind", [Appending, Listed])
+@pytest.mark.parametrize("wrong", ["", "layer"])
+def test_a_cache_that_is_an_object_is_as_it_was_when_a_call_is_made_again(
+    ref_kind, port_kind, wrong
+):
+    def stepped(self, x, cache):
+        h = cache.updated(self.a(torch.tanh(x)), lambda many: torch.cat(many, 1))
+        return self.b(x + torch.sin(h).mean(1, keepdim=True))
+
+    def both(self, x):
+        caches = [ref_kind(torch.zeros(2, 0, 8)) for _ in range(2)]
+        return torch.cat([self.two(self.one(part, caches[0]), caches[1])
+                          for part in x.split([3, 2], 1)], 1)  # fmt: skip
+
+    layers = [torch_of(stepped, a=linear(i), b=linear(i + 2)) for i in range(2)]
+    reference = randomise(torch_of(both, one=layers[0], two=layers[1]))
+    kind = Once if ref_kind is Once else port_kind
+
+    def step(self, x, cache, own):
+        h = cache.updated(self.a(jnp.tanh(x)), lambda many: jnp.concatenate(many, 1))
+        return self.b(x + (jnp.cos if own else jnp.sin)(h).mean(1, keepdims=True))
+
+    def steps(self, x):
+        caches, found = [kind(jnp.zeros((2, 0, 8))) for _ in range(2)], []
+        for part in (x[:, :3], x[:, 3:]):
+            h = self.one(part, caches[0], False)
+            found.append(self.two(h, caches[1], wrong == "layer"))
+        return jnp.concatenate(found, 1)
+
+    one, two = (nnx_of(step, a=ported(x.a), b=ported(x.b)) for x in layers)
+    report = compare(reference, nnx_of(steps, one=one, two=two), X)
+    assert report.verdict == ("FAIL" if wrong else "PASS"), report.notes
+    found = [(fault.path, fault.evidence) for fault in report.faults]
+    assert [path for path, _ in found] == ["two"] * bool(wrong), found
+    assert all("not known" not in text and "broke off" not in text for _, text in found)
+    assert all(fault.lines for fault in report.faults)
+
+
 # --------------------------------------------------------------------------------- checkpointed
 
 
