@@ -172,12 +172,17 @@ class _Investigation:
 
     def _several(self, kept: KeptRun) -> list[_Local]:
         """The change of operations between the lines that explains each mistake best; one in a
-        line that was explained before is not looked into.
+        line that was explained before, where this change may be made, is not looked into.
         """
         found: list[_Local] = []
         for mistake in kept.aligned.mistakes:
-            lines = lines_at(mistake)
-            again = (one for one in found if one.sure and same_line(one.lines, lines, both=True))
+            lines, like = lines_at(mistake), kept.tape.like(mistake.parting.near)
+            again = (
+                one
+                for one in found
+                if one.sure and same_line(one.lines, lines, both=True)
+                if one.changes is None or like.issuperset(one.changes)
+            )
             known = next(again, None)
             own = replace(known, mistake=mistake) if known else self._local(mistake, lines, kept)
             found.append(own)
@@ -343,15 +348,17 @@ class _Investigation:
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
-    """A finding for each cause. In doubt, what has none is the work of the first that has one."""
+    """A finding for each change. In doubt, what has none is the work of the first that has one."""
     unknown = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
-    by_cause: dict[str, Finding] = {}
-    for finding in (finding for one, finding in groups if one.shown[0] <= EXPLAINED):
-        same = by_cause.get(finding.diagnosis.cause)
-        by_cause[finding.diagnosis.cause] = finding if same is None else _joined(same, finding)
-    if not by_cause:
+    by_change: dict[tuple[str, str], Finding] = {}
+    for one, finding in groups:
+        if one.shown[0] <= EXPLAINED:
+            _, *change = one.shown
+            same = by_change.get(key := (change[0], change[1]))
+            by_change[key] = finding if same is None else _joined(same, finding)
+    if not by_change:
         return unknown
-    first, *others = by_cause.values()
+    first, *others = by_change.values()
     return [reduce(_joined, unknown, first), *others]
 
 
