@@ -1,6 +1,7 @@
 """Counts the mistakes whose line is found: the table of docs/how-it-works.md.
 
-python -m tools.measure_lines
+python -m tools.measure_lines           by the lines alone
+python -m tools.measure_lines causes    two mistakes in one forward, compared
 """
 
 import tempfile
@@ -17,10 +18,12 @@ from parity.core.lines import SourceLine
 from parity.lines.pair import Alignment, align
 from tests.faultzoo.zoo import CASES, nets
 from tests.lines import attention, drawn
+from tests.reports import compare
 from tools.tables import publish
 
 HEAD = ("programs", "mistakes", "line found", "line first", "right programs", "alarms")
-HEADS = (HEAD,)
+CAUSES_HEAD = ("programs", "pairs of mistakes", "both with cause and line")
+HEADS = (HEAD, CAUSES_HEAD)
 DRAWN = 60
 PAIRS = 20
 
@@ -57,13 +60,38 @@ def _attention(fused: bool) -> tuple[object, ...]:
     return _row(title, wrong, iter([_aligned(attention.nets(fused))]))
 
 
+def _drawn_pairs() -> Iterator[tuple[str, str]]:
+    both = [pair for pair in combinations(attention.MISTAKES, 2) if pair not in attention.ONE]
+    yield from (both[i] for i in np.random.default_rng(1).permutation(len(both))[:PAIRS])
+
+
+def _named(fused: bool, pair: tuple[str, str]) -> bool:
+    """True if two faults have the causes of two mistakes, each with its line."""
+    reference, port, x = attention.nets(fused, *pair)
+    faults = [one for one in compare(reference, port, (x,)).faults if one.lines]
+    first, second = (
+        {
+            at
+            for at, one in enumerate(faults)
+            if one.cause == attention.CAUSES[name]
+            and _near(one.lines.port, attention.marked(attention.__file__, name))
+        }
+        for name in pair
+    )
+    return bool(first and second) and len(first | second) > 1
+
+
+def _causes(fused: bool) -> tuple[object, ...]:
+    found = [_named(fused, pair) for pair in _drawn_pairs()]
+    form = "fused" if fused else "written out"
+    return f"attention, the reference's {form}", len(found), sum(found)
+
+
 def _pairs() -> tuple[object, ...]:
     """A row of each mistake of two in one forward."""
-    both = [pair for pair in combinations(attention.MISTAKES, 2) if pair not in attention.ONE]
-    chosen = np.random.default_rng(1).permutation(len(both))[:PAIRS]
 
     def wrong() -> Iterator[tuple[Alignment, Sequence[int]]]:
-        for pair in (both[i] for i in chosen):
+        for pair in _drawn_pairs():
             made = _aligned(attention.nets(False, *pair))
             yield from ((made, attention.marked(attention.__file__, name)) for name in pair)
 
@@ -91,8 +119,12 @@ def _zoo() -> tuple[object, ...]:
 
 
 @click.command()
-def main() -> None:
+@click.argument("what", type=click.Choice(["lines", "causes"]), default="lines")
+def main(what: str) -> None:
     """Measure, and write the table."""
+    if what == "causes":
+        publish(CAUSES_HEAD, map(_causes, (False, True)))
+        return
     rows: list[Callable[[], tuple[object, ...]]] = [
         lambda: _attention(False),
         lambda: _attention(True),

@@ -33,7 +33,7 @@ from parity.force.float64 import TorchModules
 from parity.force.torch import to_array
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
-from parity.lines.lines import Aligned, Parted, lines_at, lines_of, same_line
+from parity.lines.lines import Aligned, Parted, beside_line, lines_at, lines_of, same_line
 from parity.lines.partings import Mistake
 from parity.lines.source import runs_in
 from parity.lines.torch_operations import Watched
@@ -119,6 +119,8 @@ class _Local:
     changes: Mapping[int, Change] | None = None
     keys: tuple[Key, ...] = ()
     place: str = ""
+    more: tuple["_Local", ...] = ()
+    """What else is wrong there, in no place of its own."""
 
     @property
     def sure(self) -> bool:
@@ -196,25 +198,42 @@ class _Investigation:
 
     def _several(self, kept: KeptRun) -> list[_Local]:
         """The change of operations between the lines that explains each mistake best; one in a
-        line that was explained before is not looked into.
+        line that was explained before, where this change may be made, is not looked into.
         """
         found: list[_Local] = []
-        for mistake in kept.aligned.mistakes:
-            lines = lines_at(mistake)
-            again = (one for one in found if one.sure and same_line(one.lines, lines, both=True))
+        mistakes = kept.aligned.mistakes
+        for mistake, lines in zip(mistakes, lines_at(mistakes), strict=True):
+            like = kept.tape.like(mistake.parting.near)
+            again = (
+                one
+                for one in found
+                if one.sure and same_line(one.lines, lines, both=True)
+                if one.changes is None or like.issuperset(one.changes)
+            )
             known = next(again, None)
-            own = replace(known, mistake=mistake) if known else self._local(mistake, lines, kept)
-            found.append(own)
+            own = replace(known, mistake=mistake) if known else None
+            found.append(own or self._local(mistake, lines, kept, found))
         return found
 
-    def _local(self, mistake: Mistake, lines: Lines, kept: KeptRun) -> _Local:
+    def _local(
+        self, mistake: Mistake, lines: Lines, kept: KeptRun, others: Sequence[_Local]
+    ) -> _Local:
         targets, parting = self._mended(mistake, kept), mistake.parting
         search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
         if not np.isfinite(search.error) or search.error == 0.0:
             return _Local(mistake, lines)
         keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
         place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
-        return _Local(mistake, lines, search.best(), search.changes, keys, place)
+        for one in {one.shown: one for one in others if one.sure and one.changes}.values():
+            ways = [(*one.shown[1:], partial(search.changed, one.changes or {}))]
+            if search.best_of(ways)[0][0] <= search.enough:
+                return replace(one, mistake=mistake, lines=lines, keys=keys)
+        own = _Local(mistake, lines, search.best(), search.changes, keys, place)
+        if own.changes is None:
+            at = targets[0].slot.place
+            same = (one for one in others if one.sure and at in (one.changes or ()))
+            own = replace(next(same, own), mistake=mistake, keys=keys)
+        return own if own.shown[0] <= search.enough else _with_second(own, search, others)
 
     def _grouped(self, several: Sequence[_Local], kept: KeptRun) -> list[tuple[_Local, Finding]]:
         """The best explained of the mistakes that are one, by their lines and causes."""
@@ -226,7 +245,8 @@ class _Investigation:
             if not sure or not own.sure:
                 return bool(sure) != own.sure
             # what an array alone shows is no other cause beside one of an operation
-            return own.changes is not None and sure[0].shown[1] != own.shown[1]
+            beside = own.changes is None and any(beside_line(x.lines, own.lines) for x in sure)
+            return sure[0].shown[1] != own.shown[1] and not beside
 
         found = []
         for parted in kept.aligned.parted(differ) if several else ():
@@ -239,6 +259,10 @@ class _Investigation:
             diagnosis = Diagnosis(cause, evidence, HINTS[cause])
             keys = tuple(key for one in ones for key in one.keys)
             found.append((best, Finding(diagnosis, parted.lines, keys)))
+            for one in best.more:
+                evidence = f"{_words(one.shown)}; {one.place}"
+                diagnosis = Diagnosis(one.shown[1], evidence, HINTS[one.shown[1]])
+                found.append((one, Finding(diagnosis, parted.lines, keys)))
         return found
 
     def _leaving(self, kept: KeptRun) -> list[Target]:
@@ -367,15 +391,17 @@ class _Investigation:
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
-    """A finding for each cause. In doubt, what has none is the work of the first that has one."""
+    """A finding for each change. In doubt, what has none is the work of the first that has one."""
     unknown = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
-    by_cause: dict[str, Finding] = {}
-    for finding in (finding for one, finding in groups if one.shown[0] <= EXPLAINED):
-        same = by_cause.get(finding.diagnosis.cause)
-        by_cause[finding.diagnosis.cause] = finding if same is None else _joined(same, finding)
-    if not by_cause:
+    by_change: dict[tuple[str, str], Finding] = {}
+    for one, finding in groups:
+        if one.shown[0] <= EXPLAINED:
+            _, *change = one.shown
+            same = by_change.get(key := (change[0], change[1]))
+            by_change[key] = finding if same is None else _joined(same, finding)
+    if not by_change:
         return unknown
-    first, *others = by_cause.values()
+    first, *others = by_change.values()
     return [reduce(_joined, unknown, first), *others]
 
 
@@ -390,6 +416,30 @@ SURE = 0.01
 
 def _words(shown: Shown) -> str:
     return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
+
+
+def _with_second(own: _Local, search: Search, others: Sequence[_Local]) -> _Local:
+    """A mistake of which one change explains not all, with a second on top, if that does.
+
+    The first is the best there is, a factor, or what explains another mistake.
+    """
+    best = [own] if own.changes is not None and own.shown[0] <= EXPLAINED else []
+    factors = [
+        replace(own, shown=(1.0, cause, text), changes=change)
+        for cause, text, change in (() if best else search.factors())
+    ]
+    known = {one.shown[1:]: one for one in others if one.sure and one.changes is not None}
+    for one in (*best, *factors, *known.values()):
+        left, cause, text = search.on_top(one.changes or {})
+        if left > SURE or left > own.shown[0] / 10:
+            continue
+        shown = left, cause, f"{text}, besides {one.shown[2]},"
+        second = replace(own, shown=shown, changes=search.changes)
+        if one in others:
+            return second
+        first = replace(one, shown=(left, one.shown[1], f"{one.shown[2]}, besides {text},"))
+        return replace(first, more=(second,))
+    return own
 
 
 def _alone(one: _Local, whole: Search) -> Shown:

@@ -1,7 +1,7 @@
 """One change of a call after another, to find the one that makes it do what the port does."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -133,6 +133,7 @@ class Search:
         self.changes: Mapping[int, Change] | None = None
         """The best change of operations, by their place."""
         self._last: Mapping[int, Change] | None = None
+        self._base: Mapping[int, Change] = {}
 
     def best(self) -> Shown:
         """The change that leaves least of the error, of operations and then of the result alone.
@@ -140,13 +141,23 @@ class Search:
         What leaves least of what the port has wrong, and may spoil what is right, is the last
         resort.
         """
-        best, careless = self.best_of(self._changes())
+        self.changes = None
+        best, careless = changed = self.best_of(self._changes())
         if best[0] > EXPLAINED:
             best = min(best, self._variance(), key=lambda shown: shown[0])
         if best[0] > EXPLAINED:
             first = self._targets[0]
             best = min(best, array_probes.best(first.limited(first.ref), first.limited(first.port)))
+        if best is not changed[0]:
+            self.changes = None
         return best if best[0] <= EXPLAINED else min(best, careless)
+
+    def on_top(self, base: Mapping[int, Change]) -> Shown:
+        """The change of other operations that leaves least together with these."""
+        self._base = base
+        best, _ = self.best_of(self._changes())
+        self._base = {}
+        return best
 
     def best_of(self, ways: Iterable[Way]) -> tuple[Shown, Shown]:
         """The best way by all arrays, and by those alone that the port has wrong."""
@@ -170,12 +181,8 @@ class Search:
     def _changes(self) -> Iterator[Way]:
         everything = [step.operation for step in self._tape.steps]
         named, attention = names(Flow(everything))
-        for number, factor in self._factors:
-            place = self._tape.numbers.get(number, NOWHERE).place
-            if place >= 0 and factor != 1.0:
-                text = f"a factor {factor:.6g} on {self._tape.steps[place].operation.name}"
-                change = {place: partial(_times, factor=factor)}
-                yield named("scale_or_offset", change), text, partial(self.changed, change)
+        for cause, text, change in self.factors():
+            yield cause, text, partial(self.changed, change)
         operations = [step.operation for step in self._steps]
         apart = bool(attention) and attention.isdisjoint(one.place for one in operations)
         for probe in PROBES:
@@ -189,6 +196,16 @@ class Search:
             for trial in trials:
                 cause = named(trial.cause, trial.changes)
                 yield cause, trial.text, partial(self.changed, trial.changes)
+
+    def factors(self) -> Iterator[tuple[str, str, Mapping[int, Change]]]:
+        """The cause, words and change for each value that the port has so many times as large."""
+        named, _ = names(Flow([step.operation for step in self._tape.steps]))
+        for number, factor in self._factors:
+            place = self._tape.numbers.get(number, NOWHERE).place
+            if place >= 0 and factor != 1.0:
+                text = f"a factor {factor:.6g} on {self._tape.steps[place].operation.name}"
+                change = {place: partial(_times, factor=factor)}
+                yield named("scale_or_offset", change), text, change
 
     def alike(self, changes: Mapping[int, Change]) -> Iterator[Mapping[int, Change]]:
         """The changes, and one in all that its line makes, and in all operations of its name."""
@@ -204,6 +221,9 @@ class Search:
     def changed(self, changes: Mapping[int, Change]) -> Errors:
         """Errors with operations changed."""
         self._last, first = changes, self._targets[0]
+        both = self._base.keys() & changes.keys()
+        on_top = {place: partial(_both, self._base[place], changes[place]) for place in both}
+        changes = {**self._base, **changes, **on_top}
         if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
             return float("inf"), float("inf")  # what depends on it is no better
         return self._summed(self._with(changes, self._targets))
@@ -240,6 +260,15 @@ class Search:
                 )
                 return found[0], "norm_variance", text
         return NOTHING
+
+
+def _both(first: Change, second: Change, operation: Operation) -> Any:
+    """The second change of an operation that does what the first makes of it."""
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        return first(replace(operation, args=args, kwargs=kwargs))
+
+    return second(replace(operation, function=function))
 
 
 def _times(operation: Operation, factor: float) -> Any:

@@ -146,6 +146,14 @@ class Tape(Mode):
         )
         return [number for number, slot in self.numbers.items() if slot.place >= first]
 
+    def like(self, parts: Collection[int]) -> frozenset[int]:
+        """The places of the operations of these parts, and of others that their lines make, as in
+        a loop.
+        """
+        made = [(x.operation.line, x.operation.name) for x in self.steps]
+        own = {made[x.operation.place] for x in self.steps if not set(x.parts).isdisjoint(parts)}
+        return frozenset(place for place, one in enumerate(made) if one in own)
+
     def reached(self, places: Collection[int]) -> list[Step]:
         """The operations that depend on those at some places, and these.
 

@@ -106,9 +106,11 @@ def _aligned(ref: Traced, port: Traced, leaves: Mapping[Key, LeafMatch], limit: 
     return Aligned(ref, port, leaves, (), False)
 
 
-def lines_at(mistake: Mistake) -> Lines:
-    """The lines of both sides, the likeliest first."""
-    return Lines(source_lines(mistake.parting.port), source_lines(mistake.parting.ref))
+def lines_at(found: Sequence[Mistake]) -> list[Lines]:
+    """The lines of each mistake, the likeliest first, without those that a later one has too."""
+    made = [Lines(source_lines(one.parting.port), source_lines(one.parting.ref)) for one in found]
+    later = [_places(made[at:]) for at in range(1, len(made) + 1)]
+    return [lines.without(at) for lines, at in zip(made, later, strict=True)]
 
 
 def distinct(
@@ -119,8 +121,8 @@ def distinct(
     Partings beside each other in the source are one, and so are those of one line, as in a loop.
     """
     kept: list[Parted] = []
-    for mistake in found:
-        own, all_ = lines_at(mistake), [other.lines for other in kept]
+    for mistake, own in zip(found, lines_at(found), strict=True):
+        all_ = [other.lines for other in kept]
         one = Parted(own, (mistake,))
         again = [at for at, other in enumerate(all_) if same_line(own, other)]
         near = kept and (_places([own]) <= _places(all_) or _beside(all_[-1].port, own.port))
@@ -141,6 +143,12 @@ def same_line(one: Lines, other: Lines, *, both: bool = False) -> bool:
     sides = (one.port, other.port), (one.reference, other.reference)
     same = [bool(x and y) and x[0].place == y[0].place for x, y in sides]
     return all(same) if both else any(same)
+
+
+def beside_line(one: Lines, other: Lines) -> bool:
+    """True if a likeliest line of the other is one of these, or the port's are in one excerpt."""
+    likeliest = _places([Lines(other.port[:1], other.reference[:1])])
+    return not likeliest.isdisjoint(_places([one])) or _beside(one.port, other.port)
 
 
 def _beside(one: tuple[SourceLine, ...], other: tuple[SourceLine, ...]) -> bool:

@@ -59,7 +59,7 @@ class Mistake:
             )
             tried = [] if now is before else list(islice(orders(own.shape, now.shape), ORDERS))
             if tried and own.dtype.kind == "f":
-                order = min(tried, key=lambda one: _nearness(one.of(own), now)[0])
+                order = min(tried, key=lambda one: _apart(one.of(own), now))
                 yield number, order, before
 
 
@@ -202,6 +202,14 @@ def _places(
             _, gap, _, order = min(like, key=lambda one: one[:2])
             found.append((number not in sure, gap, number, order.of(array)))
     return [(number, lying) for _, _, number, lying in sorted(found, key=lambda one: one[:3])]
+
+
+def _apart(one: Array, other: Array) -> tuple[int, float]:
+    """How many entries are finite in one alone, as of a mask that lies otherwise, and how far the
+    others are off.
+    """
+    alone = np.count_nonzero(np.isfinite(one) != np.isfinite(other))
+    return int(alone), _nearness(one, other)[0]
 
 
 def _nearness(one: Array, other: Array) -> tuple[float, float]:

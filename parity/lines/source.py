@@ -24,6 +24,9 @@ LIBRARIES = frozenset(
 
 OWN = Path(__file__).parents[1]
 
+MISTAKES = OWN / "selftest/mistakes.py"
+"""What stands there is tried in the place of a user's code."""
+
 AROUND = 2
 """Lines shown before and after one."""
 
@@ -53,7 +56,7 @@ def of_library(file: str) -> bool:
             package = parts[len(parts) - parts[::-1].index(folder)]
             return package.removesuffix(".py") in LIBRARIES
     if OWN in path.parents:
-        return True
+        return path != MISTAKES
     return Path(sysconfig.get_paths()["stdlib"]) in path.parents
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from parity.capture.nnx import submodules
@@ -133,18 +134,24 @@ class _Bench:
     def _try(self, drawn: Sequence[tuple[Mistake, str]], ran: _Ran) -> Trial | None:
         """Return a trial; none if only rounding changes the outputs, or two are in one module."""
         expected: dict[str, tuple[str, ...]] = {}
+        files: dict[str, str] = {}
         with ExitStack() as planted:
             for mistake, path in drawn:
                 plant = mistake.plant(ran.modules, path, self._draw)
                 for wrong in planted.enter_context(plant):
-                    if self._reference_path[wrong] in expected:
+                    its = self._reference_path[wrong]
+                    if its in expected:
                         return None
-                    expected[self._reference_path[wrong]] = mistake.causes
+                    expected[its] = mistake.causes
+                    files |= {its: mistake.file} if mistake.file else {}
             report = self._compare(ran.case)
         errors = zip(_at_the_output(report), ran.errors, strict=True)
         if report.verdict != "FAIL" and all(error <= 2 * own for error, own in errors):
             return None
-        return self._trial(tuple(mistake.name for mistake, _ in drawn), ran.case, expected, report)
+        trial = self._trial(tuple(one.name for one, _ in drawn), ran.case, expected, report)
+        inlined = report.coverage.inlined
+        own = [_shown(_answerable(path, inlined), file, report) for path, file in files.items()]
+        return replace(trial, lines=all(own) if own else None)
 
     @one_at_a_time
     def _compare(self, case: Case) -> Report:
@@ -171,6 +178,12 @@ class _Bench:
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)
 
 
+def _shown(path: str, file: str, report: Report) -> bool:
+    """Return true if a fault of the module shows a line of this file."""
+    lines = [fault.lines for fault in report.faults if fault.path == path and fault.lines]
+    return any(Path(line.file).resolve() == Path(file).resolve() for x in lines for line in x.port)
+
+
 def _charged(
     expected: Mapping[str, tuple[str, ...]], inlined: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
@@ -180,11 +193,16 @@ def _charged(
     """
     charged: dict[str, tuple[str, ...]] = {}
     for path, causes in expected.items():
-        while path in inlined:
-            path = path.rpartition(".")[0]
+        path = _answerable(path, inlined)
         both = (*charged[path], *causes, "glue", "unknown") if path in charged else causes
         charged[path] = both
     return charged
+
+
+def _answerable(path: str, inlined: Mapping[str, str]) -> str:
+    while path in inlined:
+        path = path.rpartition(".")[0]
+    return path
 
 
 def _sites(mistake: Mistake, ran: _Ran) -> Sequence[str]:

@@ -4,6 +4,7 @@ A pair adds those of its own kinds of module (`Pair.mistakes`).
 """
 
 import functools
+import inspect
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,7 +62,7 @@ def behaviour(
         finally:
             object.__setattr__(modules[path], "__class__", right)
 
-    return Mistake(name, tuple(causes), sites, plant, cases)
+    return Mistake(name, tuple(causes), sites, plant, cases, inspect.getfile(wrong))
 
 
 Change = Callable[[Array, random.Random], Array]

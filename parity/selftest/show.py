@@ -1,5 +1,6 @@
 """Outcome of a self-test, for people and as CSV."""
 
+from math import isnan
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -23,7 +24,7 @@ def write(result: SelfTest, folder: Path) -> Path:
 
 def show(result: SelfTest, console: Console) -> None:
     """Print a line for each mistake, then the totals, then what went wrong."""
-    answers = ("killed", "place", "cause")
+    answers = ("killed", "place", "cause", "lines")
     numbers = (Column(head, justify="right", no_wrap=True) for head in ("tried", *answers))
     table = Table(Column("mistake", no_wrap=True), *numbers, box=SIMPLE_HEAD, pad_edge=False)
     groups: dict[str, list[Trial]] = {}
@@ -35,7 +36,7 @@ def show(result: SelfTest, console: Console) -> None:
             table.add_section()
         if trials:
             parts = (share(getattr(trial, answer) for trial in trials) for answer in answers)
-            table.add_row(name, str(len(trials)), *(f"{100 * part:.3g} %" for part in parts))
+            table.add_row(name, str(len(trials)), *map(_percent, parts))
     console.print(table)
     alarms, runs = len(result.alarms), len(result.healthy)
     console.print(f"the port without a mistake: {alarms} alarms in {runs} runs")
@@ -45,11 +46,15 @@ def show(result: SelfTest, console: Console) -> None:
 def show_verdict(result: SelfTest, console: Console) -> None:
     """Print what went wrong, and the verdict."""
     for trial in (*result.singles, *result.triples):
-        if not (trial.place and trial.cause):
+        if not (trial.place and trial.cause) or trial.lines is False:
             console.print(line(_story(trial), "yellow"), soft_wrap=True)
     for trial in result.alarms:
         console.print(line(f"alarm: {_story(trial)}", "red"), soft_wrap=True)
     console.print(line(f"selftest: {result.verdict}", COLOURS[result.verdict]))
+
+
+def _percent(part: float) -> str:
+    return "" if isnan(part) else f"{100 * part:.3g} %"
 
 
 def to_json(result: SelfTest) -> str:
@@ -81,5 +86,6 @@ def _record(trial: Trial) -> dict[str, object]:
         "killed": trial.killed,
         "place": trial.place,
         "cause": trial.cause,
+        "lines": "" if trial.lines is None else trial.lines,
         "evidence": trial.evidence,
     }

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-PLACE, CAUSE = 0.97, 0.9
-"""Parts of the mistakes that must be found where they are, and for what they are."""
+PLACE, CAUSE, LINES = 0.97, 0.9, 0.95
+"""Parts of the mistakes that must be found where they are, for what they are, with their line."""
 
 
 @dataclass(frozen=True)
@@ -12,7 +12,8 @@ class Trial:
     """Verdict and faults that `compare` gave of the port with some mistakes in it, or with none.
 
     `expected` maps the modules that are wrong to the causes that name it rightly, `found` those
-    that were named to the cause given.
+    that were named to the cause given. `lines` is true if a line of each mistake in code is shown,
+    `None` if there is none.
     """
 
     mistakes: tuple[str, ...]
@@ -22,6 +23,7 @@ class Trial:
     found: Mapping[str, str]
     verdict: str
     evidence: str = ""
+    lines: bool | None = None
 
     @property
     def killed(self) -> bool:
@@ -65,12 +67,13 @@ class SelfTest:
             bool(self.singles)
             and share(trial.place for trial in self.singles) >= PLACE
             and share(trial.cause for trial in self.singles) >= CAUSE
+            and not share(trial.lines for trial in self.singles) < LINES
             and all(trial.place for trial in self.triples)
             and not self.alarms
         )
 
 
-def share(answers: Iterable[bool]) -> float:
-    """Return the part that is true; NaN of none."""
-    values = list(answers)
+def share(answers: Iterable[bool | None]) -> float:
+    """Return the part that is true of what is true or false; NaN of none."""
+    values = [answer for answer in answers if answer is not None]
     return sum(values) / len(values) if values else float("nan")

@@ -20,6 +20,16 @@ MISTAKES = (
     *("bfloat16", "value bias"),
 )
 
+CAUSES = {
+    **dict.fromkeys(("exchanged", "groups"), "attention_heads"),
+    **dict.fromkeys(("causal", "diagonal"), "attention_mask"),
+    **dict.fromkeys(("off by one", "pairs"), "rotary"),
+    "scale": "attention_scale",
+    "axis": "norm_axes",
+    "bfloat16": "dtype",
+    "value bias": "scale_or_offset",
+}
+
 ONE = (("exchanged", "bfloat16"), ("causal", "diagonal"))
 """Pairs of which one hides the other: without the mask its diagonal does not show."""
 

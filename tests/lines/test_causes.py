@@ -23,6 +23,10 @@ X = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
         {"value bias": "scale_or_offset", "axis": "norm_axes"},
         {"bfloat16": "dtype", "scale": "attention_scale"},
         {"pairs": "rotary", "exchanged": "attention_heads"},
+        {"groups": "attention_heads", "exchanged": "attention_heads"},
+        {"exchanged": "attention_heads", "diagonal": "attention_mask"},
+        {"bfloat16": "dtype", "diagonal": "attention_mask"},
+        {"groups": "attention_heads", "value bias": "scale_or_offset"},
     ],
     ids=" and ".join,
 )
@@ -35,6 +39,25 @@ def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
         assert any(abs(fault.lines.port[0].line - line) <= 1 for line in marked)
         assert fault.cause == cause
         assert "off by" in fault.evidence
+
+
+@pytest.mark.parametrize(
+    "mistakes",
+    [
+        {"scale": "attention_scale", "causal": "attention_mask"},
+        {"groups": "attention_heads", "bfloat16": "dtype"},
+    ],
+    ids=" and ".join,
+)
+def test_two_mistakes_that_part_in_one_place_have_both_causes(mistakes):
+    reference, port, x = attention.nets(False, *mistakes)
+    found = compare(reference, port, (x,)).faults
+    assert [fault.cause for fault in found] == [*mistakes.values()]
+    lines = {line.line for fault in found for line in fault.lines.port}
+    for name in mistakes:
+        marked = attention.marked(attention.__file__, name)
+        assert any(abs(one - line) <= 1 for one in lines for line in marked)
+    assert all("besides" in fault.evidence for fault in found)
 
 
 def levels(wrong):
