@@ -15,8 +15,9 @@ from parity.core.tensors import Weight
 from parity.force.common import NotMeasured, Recording, Sides
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
-from parity.gradients.records import Backward, Gradients
+from parity.gradients.records import Gradients
 from parity.gradients.subjects import Subjects
+from parity.gradients.torch import TorchBackward
 from parity.host.progress import Progress
 
 
@@ -24,7 +25,7 @@ def measure_gradients(
     matches: Sequence[Match],
     calls: tuple[Sequence[Call], Sequence[Call]],
     sides: Sides,
-    backward: Backward,
+    backward: TorchBackward,
     weights: Sequence[Weight],
     store: Store,
     progress: Progress,

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from parity.capture.recorder import join
-from parity.capture.torch import Method, invoke, target
+from parity.capture.torch import Method, invoke, target, to_numpy
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, by_ref_leaf
-from parity.force.torch import Calls, Forward, Replaced, Widened, to_array, widen
+from parity.force.torch import Calls, Forward, Replaced, Widened, widen
 from parity.gradients.records import Gradients, Key, Side
 
 NO_GRADIENT = "not measured: the reference has no gradient"
@@ -58,7 +58,7 @@ class Natural(Calls):
                 roots.append((one, start))
             else:  # what the reference detaches the port has to stop
                 key = _key(self.match, "output", name)
-                self._found[key] = self.store.put(to_array(start, moved[name]))
+                self._found[key] = self.store.put(to_numpy(start, moved[name]))
         if not roots:
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
         return Gradients(self.backward(roots) | self._found, self._shared, self._flows)
@@ -71,7 +71,7 @@ class Natural(Calls):
         values = torch.autograd.grad(outputs, ends, given, allow_unused=True) if roots else ()
         for (key, moved, _), value in zip(self._ends, values, strict=False):
             if value is not None:
-                sums[key] = sums[key] + to_array(value, moved)
+                sums[key] = sums[key] + to_numpy(value, moved)
         return {key: self.store.put(value) for key, value in sums.items()}
 
     def run(self, tensor: Callable[[Array, bool], torch.Tensor]) -> Flat:
@@ -128,7 +128,7 @@ class Natural(Calls):
             self._flows[before][match.ref.order] = None
         # a constant of the code around it has a gradient too
         copy = (own if own.requires_grad else self.end(key, moved, own)).clone()
-        copy.register_hook(lambda one: self._found.update({key: put(to_array(one, moved))}))
+        copy.register_hook(lambda one: self._found.update({key: put(to_numpy(one, moved))}))
         self._boundaries[copy.grad_fn] = key
         return copy
 

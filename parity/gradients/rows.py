@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import compare_arrays
 from parity.core.pair import Case
@@ -18,7 +19,7 @@ from parity.gradients.records import differentiable
 from parity.gradients.subjects import Subjects
 from parity.judge.faults import Found, find_faults
 from parity.judge.rows import row_of
-from parity.judge.verdict import Errors, fail_limit, judge
+from parity.judge.verdict import Errors, judge
 
 PassedBack = Sequence[tuple[ChildInput, Subject]]
 """Gradients that a call passes back to calls inside it and that are out of their limit."""

@@ -368,41 +368,6 @@ def test_what_has_no_gradient_is_unknown(theirs, ours, text):
     assert any(text in row.reason for row in report.doubts)
 
 
-def callback(y):
-    return jax.pure_callback(np.tanh, jax.ShapeDtypeStruct(y.shape, y.dtype), y)
-
-
-def part(function, framework):
-    return framework(lambda self, y: function(y))
-
-
-@pytest.mark.parametrize("without", [loop, callback])
-@pytest.mark.parametrize("wrong", [False, True])
-def test_what_has_no_gradient_hides_those_of_no_other_call(without, wrong):
-    """Two of the calls have none, and those beside them are judged."""
-    theirs = torch.tanh if without is callback else same
-    modules = {name: part(theirs, torch_of) for name in ("one", "two")}
-    layers = {name: torch.nn.Linear(6, 6) for name in ("first", "second", "third")}
-
-    def forward(self, x):
-        return self.third(self.two(self.second(self.one(self.first(x)))))
-
-    reference = torch_of(forward, **layers, **modules)
-    port = port_of(reference, forward, **{name: part(without, nnx_of) for name in modules})
-    if wrong:
-        port.second = nnx_of(lambda self, x: times(1.5, self.fc(x)), fc=port.second)
-    report = compare(reference, port, (X,), rename={"second": "second.fc"} if wrong else {})
-    unknown = {row.path for row in report.doubts if row.verdict == "UNKNOWN"}
-    assert unknown == {"one", "two"}
-    assert report.verdict == ("FAIL" if wrong else "UNKNOWN")
-    assert [fault.path for fault in report.faults] == ([""] if wrong else [])
-
-
-def test_code_around_calls_that_has_no_gradient_hides_those_of_none_of_them():
-    report = compare(*small(torch.tanh, callback), (X,))
-    assert {row.path for row in report.doubts} == {""}
-
-
 def trained_otherwise(change):
     reference, port = small()
     change(reference, port)
