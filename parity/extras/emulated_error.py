@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parity.core.calls import LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import Emulation, Loss
 from parity.core.metrics import distance
 from parity.core.store import Buffer, Store
@@ -18,7 +19,6 @@ from parity.extras.emulation import emulated
 from parity.force.common import Arrays, Recording, Sides, by_port_leaf, reference, unforced
 from parity.force.nnx import force_port, repeat
 from parity.host.progress import Progress
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free
 from parity.measure.masks import unmasked

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from parity.capture.restore_torch import kept_reference
-from parity.capture.torch import Method, invoke, target
+from parity.capture.torch import Method, invoke, target, to_numpy
 from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
@@ -22,7 +22,6 @@ from parity.force.torch import (
     arguments64,
     force_reference,
     tensors_of,
-    to_array,
     widened_modules,
 )
 
@@ -83,4 +82,4 @@ class TorchModules:
 def _in_layout(tensors: Tensors, leaves: Sequence[Leaf]) -> Arrays:
     moved = {leaf.name: leaf.moved for leaf in leaves}
     # a copy: it is measured later, and the model may write to its own in the meantime
-    return LazyArrays(tensors, lambda x: to_array(tensors[x].clone(), moved.get(x, False)))
+    return LazyArrays(tensors, lambda x: to_numpy(tensors[x].clone(), moved.get(x, False)))

@@ -5,7 +5,7 @@ outputs, so a mistake before them does not show in what the container returns.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -13,6 +13,7 @@ import numpy as np
 
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import zero_signs
 from parity.core.problems import not_measured
@@ -25,8 +26,6 @@ from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
-
-Limit = Callable[[str], float]
 
 SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
@@ -52,9 +51,9 @@ class Exclusives:
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
 
-    def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
+    def failing(self, matches: Sequence[Match]) -> frozenset[int]:
         """The calls out of their limit, by what they return or pass to their children."""
-        limits = {match.ref.order: limit(match.ref.kind) for match in matches}
+        limits = {match.ref.order: fail_limit(match.ref.kind) for match in matches}
         errors = [(order, error) for (order, _), error in self.errors.items()]
         errors += [(n, one.error) for n, found in self.child_inputs.items() for one in found]
         return frozenset(order for order, error in errors if error.fails(limits[order]))
@@ -65,18 +64,19 @@ def measure_exclusive(
     calls: tuple[Sequence[Call], Sequence[Call]],
     sides: Sides,
     store: Store,
-    limit: Limit | None,
     progress: Progress,
+    *,
+    floor: bool = False,
 ) -> Exclusives:
     """Measure every call, in one run of each side.
 
-    `calls` are all that the reference and the port made. With a `limit` on R by module kind, calls
-    of the reference run in float64 only where the relative error of some leaf does not bound its R
-    under `SLACK` times that limit; without, all do.
+    `calls` are all that the reference and the port made. Those of the reference run in float64
+    where the relative error of a leaf does not bound its R under `SLACK` times its limit; with
+    `floor` all do.
     """
     if not matches or matches[-1].ref.parent != -1:
         return Exclusives({}, {}, {}, {})
-    work = _Work(matches, store, limit, progress)
+    work = _Work(matches, store, floor, progress)
     progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
         problems = _run_port(matches, calls[1], sides, store, work, background)
@@ -120,7 +120,7 @@ class _Work:
 
     matches: Sequence[Match]
     store: Store
-    limit: Limit | None
+    floor: bool
     progress: Progress
     errors: dict[Key, Error] = field(default_factory=dict)
     child_inputs: dict[Key, ChildInput] = field(default_factory=dict)
@@ -148,8 +148,8 @@ class _Work:
     def _without_float64(self, match: Match, leaf: LeafMatch, port: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         error, near = score(ref, port), False
-        if self.limit is not None:
-            enough = SLACK * self.limit(match.ref.kind)
+        if not self.floor:
+            enough = SLACK * fail_limit(match.ref.kind)
             near = error.mae == 0 or (
                 bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
             )
@@ -244,7 +244,7 @@ class _Work:
         self.child_inputs[key] = child
 
     def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
-        limit = self.limit(match.ref.kind) if self.limit else 1.0
+        limit = 1.0 if self.floor else fail_limit(match.ref.kind)
         return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
     @cached_property

@@ -10,8 +10,8 @@ from dataclasses import replace
 from parity.align.calls import Alignment
 from parity.align.readings import NEAR
 from parity.core.calls import above
+from parity.core.limits import fail_limit
 from parity.judge.faults import Found
-from parity.judge.verdict import fail_limit
 
 MOVED = "code moved between it and the call around it, which returns the same all the same"
 

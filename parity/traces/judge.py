@@ -16,6 +16,7 @@ import numpy as np
 from parity.align.leaves import same_value
 from parity.core.arrays import Array, comparable
 from parity.core.calls import Call, LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.pair import Case
@@ -24,7 +25,6 @@ from parity.core.store import Buffer, Store
 from parity.force.common import Arrays, Float64, NotMeasured
 from parity.judge.faults import Found
 from parity.judge.rows import rows_of
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
 from parity.measure.noise import score
@@ -65,7 +65,7 @@ def judge_apart(
     equal = {key: SAME for key, error in free.errors.items() if error.mae == 0}
     containers = {match.parent for match in matches}
     inclusive = {key: x.of_subtree() for key, x in work.errors.items() if key[0] not in containers}
-    around = containers & exclusives.failing(matches, fail_limit)
+    around = containers & exclusives.failing(matches)
     for match in (match for match in matches if match.ref.order in around):
         inclusive |= work.whole(match, float64)
     return rows_of(case, matches, (), free, inclusive | equal, exclusives, ()), exclusives
