@@ -15,9 +15,8 @@ from parity.core.tensors import Weight
 from parity.force.common import NotMeasured, Recording, Sides
 from parity.gradients.float64 import Float64
 from parity.gradients.nnx import differentiate_port
-from parity.gradients.records import Gradients
+from parity.gradients.records import Backward, Gradients
 from parity.gradients.subjects import Subjects
-from parity.gradients.torch import TorchBackward
 from parity.host.progress import Progress
 
 
@@ -25,7 +24,7 @@ def measure_gradients(
     matches: Sequence[Match],
     calls: tuple[Sequence[Call], Sequence[Call]],
     sides: Sides,
-    backward: TorchBackward,
+    backward: Backward,
     weights: Sequence[Weight],
     store: Store,
     progress: Progress,

@@ -1,12 +1,13 @@
-"""Records of a backward pass."""
+"""Records of a backward pass, and the protocol of what runs it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from parity.core.arrays import comparable
 from parity.core.calls import Leaf, LeafMatch
 from parity.core.store import Buffer
+from parity.force.common import Recording
 
 Side = Literal["input", "output", "tensor"]
 
@@ -28,6 +29,18 @@ class Gradients:
     of: Mapping[Key, Buffer] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
     flows: Mapping[Key, Collection[int]] = field(default_factory=dict)
+
+
+class Backward(Protocol):
+    """The backward pass of a reference, which a check without torch does not import."""
+
+    def record(self, recording: Recording) -> Gradients:
+        """Gradients of one run, in the reference's own type (see `TorchBackward`)."""
+        ...
+
+    def in_float64(self, recording: Recording, recorded: Gradients, sample: int = 0) -> Gradients:
+        """Gradients in float64 on recorded values, of a `sample` with a few roundings more."""
+        ...
 
 
 def owner(name: str, paths: Collection[str]) -> str:
