@@ -6,7 +6,7 @@ gradients are read, and in float64 what comes in from either side is replaced by
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -42,8 +42,6 @@ class Natural(Calls):
         self._held = [(first[id(one.own)], one) for one in held if id(one.own) in first]
         self._ends: list[tuple[Key, bool, torch.Tensor]] = []
         self._found: dict[Key, Buffer] = {}
-        self._boundaries: dict[Any, Key] = {}
-        self._flows: defaultdict[Key, dict[int, None]] = defaultdict(dict)
 
     def gradients(self, seed: int) -> Gradients:
         """Those of all boundaries and parameters, from ones at the outputs that the seed gives."""
@@ -61,7 +59,7 @@ class Natural(Calls):
                 self._found[key] = self.store.put(to_numpy(start, moved[name]))
         if not roots:
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
-        return Gradients(self.backward(roots) | self._found, self._shared, self._flows)
+        return Gradients(self.backward(roots) | self._found, self._shared)
 
     def backward(self, roots: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[Key, Buffer]:
         """Gradients at the ends, from outputs with theirs."""
@@ -124,25 +122,10 @@ class Natural(Calls):
         if leaf is None or last or not _has_gradient(own) or not torch.is_grad_enabled():
             return own
         key, put, moved = _key(match, side, name), self.store.put, leaf.moved
-        for before in self._before(own):
-            self._flows[before][match.ref.order] = None
         # a constant of the code around it has a gradient too
         copy = (own if own.requires_grad else self.end(key, moved, own)).clone()
         copy.register_hook(lambda one: self._found.update({key: put(to_numpy(one, moved))}))
-        self._boundaries[copy.grad_fn] = key
         return copy
-
-    def _before(self, own: torch.Tensor) -> Iterator[Key]:
-        """The boundaries from which an array is computed in the code of one call."""
-        rest: list[Any] = [own.grad_fn]
-        seen = set()
-        while rest:
-            node = rest.pop()
-            if node in self._boundaries:
-                yield self._boundaries[node]
-            elif node is not None and node not in seen:
-                seen.add(node)
-                rest.extend(after for after, _ in node.next_functions)
 
 
 class Forced(Natural):

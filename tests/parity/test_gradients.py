@@ -236,7 +236,7 @@ def test_both_models_are_left_as_they_were():
 
 
 STATISTICS = {"mean": stop, "variance": stop}
-BETWEEN = "between `norm` and the input of `fc`"
+BETWEEN = "after `norm`"
 
 
 MISTAKES = [
@@ -249,7 +249,7 @@ MISTAKES = [
     {
         "last.act": ({"where": None}, "", "nonfinite"),
         "block.norm": (STATISTICS, "", "unknown"),
-        "": ({"embedded": stop}, "between `emb` and the input of `block`", "scale_or_offset"),
+        "": ({"embedded": stop}, "after `emb`", "scale_or_offset"),
     },
     {
         "": ({"head": partial(times, 3.0)}, "after `head`", "scale_or_offset"),
@@ -340,7 +340,7 @@ def test_an_output_that_the_reference_detaches_the_port_must_stop():
         return small(forward=forward, call=call)
 
     assert compare(*returning(stop), (X,)).verdict == "PASS"
-    between = "between `first` and the input of `second`"
+    between = "after `first`"
     assert places(compare(*returning(same), (X,))) == [("", between, "glue")]
 
 
@@ -596,7 +596,7 @@ def test_a_port_that_compiles_or_computes_again():
         assert set(rows(report).verdict) == {"PASS"}
         assert report.table.leaf.str.contains("weight").sum() == 2
     report = compare(*small(ours=stop, call=compiled), (X,))
-    assert places(report)[0][:2] == ("", "between `first` and the input of `second`")
+    assert places(report)[0][:2] == ("", "after `first`")
     report = compare(*small(ours=stop, call=checkpointed), (X,))
     assert [path for path, *_ in places(report)] == [""]  # what is inside counts with the root
 
