@@ -4,6 +4,7 @@ The port runs again as on such hardware. What it makes of the same inputs then i
 what it makes of them in float32, not against the reference: the difference is the hardware's.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,8 @@ def measure_emulated(
     `recording` holds the calls of the port. A call loses precision if it differs from itself in
     float32 by more than the limit on R of its kind of module leaves to rounding.
     """
-    root, matches, store = recording.root, recording.matches, recording.store
-    progress.stage(f"emulating {mode}", len(matches))
+    root, store = recording.root, recording.store
+    progress.stage(f"emulating {mode}", len(recording.matches))
     work = _Work(recording, exclusives, progress)
     with emulated(mode):
         given = [store.get(leaf.buffer) for leaf in root.port.inputs if leaf.buffer]
@@ -52,14 +53,8 @@ def measure_emulated(
         # where nothing changes at the end, nothing was rounded
         if any(added for added, _ in outputs.values()):
             with Background() as background:
-                force_port(
-                    sides.nnx_modules,
-                    sides.nnx_method,
-                    matches,
-                    recording.calls,
-                    store,
-                    lambda *heard: background.submit(work.measure, *heard),
-                )
+                submit = partial(background.submit, work.measure)
+                force_port(sides, recording, submit)
     losses = sorted(work.losses, key=lambda loss: -loss.rel_l2)
     return Emulation(
         mode, case, root.ref.path, outputs, tuple(losses[:WORST]), len(work.lossy), len(work.calls)

@@ -38,13 +38,7 @@ class TorchModules:
         return self.modules[call.path], self.method if call.parent == -1 else "__call__"
 
     def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        listener: Listener,
-        wanted: Collection[int],
-        sample: int = 0,
+        self, recording: Recording, listener: Listener, wanted: Collection[int], sample: int = 0
     ) -> Mapping[int, str]:
         """Run the whole once in float64, every call on its recorded inputs."""
 
@@ -52,7 +46,6 @@ class TorchModules:
             received = _in_layout(inputs, match.ref.inputs)
             listener(match, received, _in_layout(outputs, match.ref.outputs))
 
-        recording = Recording(matches, calls, store)
         module = self.modules[recording.root.ref.path]
         run = partial(force_reference, module, self.method, recording, listen, wanted)
         if sample:  # kept out here: what is put back inside has the roundings
@@ -60,7 +53,7 @@ class TorchModules:
                 problem = run()
         else:
             problem = run()
-        return {match.ref.order: problem for match in matches} if problem else {}
+        return {match.ref.order: problem for match in recording.matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:
         """Run one module by itself, all of it in float64 for the time of the call."""

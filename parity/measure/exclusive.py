@@ -19,7 +19,7 @@ from parity.core.metrics import zero_signs
 from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
-from parity.force.common import Arrays, Sides, reference, same, unforced
+from parity.force.common import Arrays, Recording, Sides, reference, same, unforced
 from parity.force.nnx import force_port
 from parity.host.progress import Progress
 from parity.measure import whole
@@ -79,30 +79,27 @@ def measure_exclusive(
     work = _Work(matches, store, floor, progress)
     progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
-        problems = _run_port(matches, calls[1], sides, store, work, background)
+        problems = _run_port(Recording(matches, calls[1], store), sides, work, background)
     unknown: Mapping[int, str] = {}
+    of_ref = Recording(matches, calls[0], store)
     if work.wanted:
         progress.stage("exclusive error: the reference in float64", len(matches))
         with Background(threads=2) as background:
             listener = partial(work.reference, background)
-            unknown = sides.reference.own(matches, calls[0], store, listener, work.wanted)
+            unknown = sides.reference.own(of_ref, listener, work.wanted)
     if work.seen and not unknown:
         progress.stage("exclusive error: where rounding decides whole numbers", whole.SAMPLES)
         for sample in range(1, whole.SAMPLES + 1):
-            sides.reference.own(matches, calls[0], store, work.note, work.wanted, sample)
+            sides.reference.own(of_ref, work.note, work.wanted, sample)
             progress.advance()
         work.without_decided()
     return work.result(problems, unknown)
 
 
 def _run_port(
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    sides: Sides,
-    store: Store,
-    work: "_Work",
-    background: Background,
+    recording: Recording, sides: Sides, work: "_Work", background: Background
 ) -> Mapping[int, str]:
+    matches, store = recording.matches, recording.store
     if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
         # a single call on the reference's inputs: nothing to replace
         outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
@@ -110,8 +107,7 @@ def _run_port(
         return {}
     if matches[-1].port.arguments is None:
         return {match.ref.order: NOT_REPEATABLE for match in matches}
-    listener = partial(work.port, background)
-    return force_port(sides.nnx_modules, sides.nnx_method, matches, calls, store, listener)
+    return force_port(sides, recording, partial(work.port, background))
 
 
 @dataclass

@@ -6,7 +6,7 @@ from dataclasses import replace
 from parity.core.calls import Trace
 from parity.core.tensors import Tensor, Transform, Weight
 from parity.diagnose.case_record import CaseRecord
-from parity.force.common import Sides
+from parity.force.common import Recording, Sides
 from parity.options.options import Options
 from parity.options.scope import Scope
 from parity.run.protocols import Arguments, Context, Reference
@@ -53,9 +53,8 @@ class SecondTrace:
         matches, calls = compared.alignment.matches, compared.calls
         float64 = context.reference.float64(context.case)
         store, sides = context.store, Sides(float64, {}, "__call__")
-        found, exclusives = judge_apart(
-            context.case, matches, calls[0], float64, compared.free, store
-        )
+        recording = Recording(matches, calls[0], store)
+        found, exclusives = judge_apart(context.case, recording, float64, compared.free)
         weights = context.weights
         return [CaseRecord(matches, calls[0], sides, exclusives, weights, store, found)]
 
