@@ -31,12 +31,12 @@ def rows_of(
     calls: Sequence[Call],
     free: Free,
     inclusive: Mapping[Key, Error],
-    exclusives: Exclusives | None,
+    exclusives: Exclusives,
     rungs: Sequence[Rung],
 ) -> list[Found]:
     """A judged row for each output leaf that can be, by what was measured of it."""
     found: list[Found] = []
-    own, passed = ({}, {}) if exclusives is None else (exclusives.errors, exclusives.child_inputs)
+    own, passed = exclusives.errors, exclusives.child_inputs
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
     segments = tap_segments(matches, calls)

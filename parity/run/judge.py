@@ -64,7 +64,7 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     weights = context.weights
     judged = exclusives, weights, store, found, calls[1], context.options.diagnosis
     record = CaseRecord(matches, calls[0], sides, *judged)
-    return resolved(record, context.reference.diagnose, progress)
+    return resolved(record, context.reference, progress)
 
 
 def extents(matches: Sequence[Match], calls: Calls) -> tuple[Extent, ...]:

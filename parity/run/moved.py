@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from parity.align.calls import Alignment
 from parity.align.readings import NEAR
-from parity.core.calls import above
+from parity.core.calls import without
 from parity.core.limits import fail_limit
 from parity.judge.faults import Found
 
@@ -35,16 +35,10 @@ def moved(found: Sequence[Found]) -> frozenset[str]:
     )
 
 
-def without(alignment: Alignment, paths: Collection[str]) -> Alignment:
+def inlined(alignment: Alignment, paths: Collection[str]) -> Alignment:
     """The alignment with the calls of these modules inlined."""
-    parents = {match.ref.order: match.parent for match in alignment.matches}
-    kept = [match for match in alignment.matches if match.ref.path not in paths]
-    orders = {match.ref.order for match in kept}
-    matches = tuple(
-        replace(match, parent=next(filter(orders.__contains__, above(match.parent, parents)), -1))
-        for match in kept
-    )
-    coverage = alignment.coverage
+    orders = {match.ref.order for match in alignment.matches if match.ref.path in paths}
+    matches, coverage = without(alignment.matches, orders), alignment.coverage
     coverage = replace(
         coverage,
         matched=tuple(path for path in coverage.matched if path not in paths),
