@@ -38,7 +38,11 @@ class Recorded:
         """This machine's environment, with PyTorch's side as it was where this was recorded."""
         recorded = dict(self._golden.index.environment)
         of_torch = {key: value for key, value in recorded.items() if key.startswith("torch_")}
-        return {**environment.describe_port(recorded["seed"]), **of_torch, "recorded": recorded}
+        return {
+            **environment.describe(recorded["seed"], ("jax",)),
+            **of_torch,
+            "recorded": recorded,
+        }
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the model, recorded or not."""

@@ -123,7 +123,7 @@ def test_an_interrupt_leaves_no_process_that_nobody_waits_for(tmp_path, monkeypa
     git.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     with pytest.raises(KeyboardInterrupt):
-        environment.describe_port(0)
+        environment.describe(0, ("jax",))
     with pytest.raises(ChildProcessError):  # no such child: it has ended and was waited for
         os.waitpid(int(started.read_text()), os.WNOHANG)
 
