@@ -12,7 +12,6 @@ from parity.options.scope import Scope
 from parity.run.protocols import Arguments, Context, Reference
 from parity.run.records import Compared, Pairing
 from parity.traces.judge import judge_apart
-from parity.traces.recorded import in_one_layout
 from parity.traces.trace import Golden
 from parity.weights.module_map import fold
 from parity.weights.weight_map import make_weight_map
@@ -46,7 +45,7 @@ class SecondTrace:
     def record(self, context: Context, scope: Scope, ref: Trace, given: Arguments) -> Trace:
         """The recorded calls, of whatever arguments they were made."""
         context.store.adopt(self._golden.arrays.find)
-        return in_one_layout(self._cases[context.case.name, context.case.path].trace)
+        return self._cases[context.case.name, context.case.path].trace
 
     def judge(self, context: Context, compared: Compared) -> Sequence[CaseRecord]:
         """Judged rows by what each call was given and returned in both recordings."""
