@@ -84,14 +84,14 @@ def _turns(table: torch.Tensor) -> Iterator[tuple[str, str, Function]]:
     yield "rotary", "sine and cosine exchanged in the rotation", lambda t: 1j * t.conj()
     for text, sizes in (("of a pair", (2, -1)), ("of a half", (-1, 2))):
         text = f"the angles {text} beside each other in the rotation"
-        yield "rotary", text, lambda t, to=sizes: t.reshape(*t.shape[:-1], *to).mT.flatten(-2)
+        relaid = partial(lambda t, to: t.unflatten(-1, to).mT.flatten(-2), to=sizes)
+        yield "rotary", text, relaid
     for kind in ("bfloat16", "float16"):
         text = f"sine and cosine in {kind} in the rotation"
-        yield "dtype", text, lambda t, to=kind: torch.complex(short(t.real, to), short(t.imag, to))
-    step = _step(table)
-    if step is not None:
-        yield "rotary", "positions one later in the rotation", lambda t: t * step
-        yield "rotary", "positions one earlier in the rotation", lambda t: t / step
+        low = partial(short, kind=kind)
+        yield "dtype", text, partial(lambda t, f: torch.complex(f(t.real), f(t.imag)), f=low)
+    for text, by in (("later", 1), ("earlier", -1)) if _step(table) is not None else ():
+        yield "rotary", f"positions one {text} in the rotation", partial(_later, by=by)
 
 
 def _step(table: torch.Tensor) -> torch.Tensor | None:
@@ -105,6 +105,11 @@ def _step(table: torch.Tensor) -> torch.Tensor | None:
     return None
 
 
+def _later(table: torch.Tensor, by: int) -> torch.Tensor:
+    step = _step(table)
+    return table if step is None else table * step**by
+
+
 def _stacked(op: Operation, axis: int) -> torch.Tensor:
     first, second = op.args[0]
     return torch.stack((first, second), axis)
@@ -112,8 +117,8 @@ def _stacked(op: Operation, axis: int) -> torch.Tensor:
 
 PICKED: Sequence[tuple[Change, Change]] = [
     (
-        lambda op, at=at: op.subject.chunk(2, -1)[at].clone(),
-        lambda op, at=at: op.subject[..., at::2].clone(),
+        partial(lambda op, at: op.subject.chunk(2, -1)[at].clone(), at=at),
+        partial(lambda op, at: op.subject[..., at::2].clone(), at=at),
     )
     for at in (0, 1)
 ]

@@ -175,8 +175,11 @@ def softmax_axis(op: Operation) -> Ways:
     for n in range(2, len(op.subject) if op.subject.ndim > 2 else 0):  # heads beside items
         if len(op.subject) % n == 0:
             text = f"{op.name} over each {n} of axis 0"
-            parts = partial(lambda op, n: op.subject.unflatten(0, (-1, n)).softmax(1), n=n)
-            yield "norm_axes", text, lambda op, parts=parts: parts(op).flatten(0, 1)
+            yield "norm_axes", text, partial(_softmax_of_parts, n=n)
+
+
+def _softmax_of_parts(op: Operation, n: int) -> Any:
+    return op.subject.unflatten(0, (-1, n)).softmax(1).flatten(0, 1)
 
 
 def _softmax_over(op: Operation, axis: int) -> Any:

@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
 from parity.capture.recorder import join
-from parity.capture.torch import Method, invoke, target, to_numpy
+from parity.capture.torch import Method, invoke, target, tensor_of, to_numpy
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.store import Buffer
@@ -157,10 +156,7 @@ def _key(match: Match, side: Side, name: str) -> Key:
 
 def as_tensor(array: Array, moved: bool) -> torch.Tensor:
     """A recorded array as a tensor of its own type in PyTorch's layout."""
-    if array.dtype == ml_dtypes.bfloat16:
-        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(array)
+    tensor = tensor_of(array)
     # in memory as users have it: the backward kernel of a group norm loses digits channels last
     return tensor.movedim(-1, 1).contiguous() if moved else tensor
 

@@ -62,14 +62,8 @@ def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
 def _of_torch() -> Mapping[str, Any]:
     import torch
 
-    cuda = torch.cuda
-    names = [cuda.get_device_name(i) for i in range(cuda.device_count())]
-    return {
-        "torch_device": "cpu",  # a reference that is elsewhere is refused
-        "torch_threads": torch.get_num_threads(),
-        "torch_devices": ", ".join(["cpu", *names]),
-        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
-    }
+    # a reference that is elsewhere is refused
+    return {"torch_device": "cpu", "torch_threads": torch.get_num_threads()}
 
 
 def _of_jax() -> Mapping[str, Any]:
