@@ -179,7 +179,7 @@ def softmax_axis(op: Operation) -> Ways:
 
 
 def _softmax_of_parts(op: Operation, n: int) -> Any:
-    return op.subject.unflatten(0, (-1, n)).softmax(1).flatten(0, 1)
+    return op.subject.reshape(-1, n, *op.subject.shape[1:]).softmax(1).flatten(0, 1)
 
 
 def _softmax_over(op: Operation, axis: int) -> Any:
