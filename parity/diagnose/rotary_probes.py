@@ -61,7 +61,7 @@ def turns(operations: Sequence[Operation]) -> Iterator[Trial]:
     found, flow = tables(operations), Flow(operations)
     sides = {"": set(found)} if found else {}
     for one in attentions(flow) if found else ():
-        makers = flow.makers[one.scores.op.place][one.scores.left :]
+        makers = flow.makers[one.scores.op.place]
         q, k = (set() if maker is None else flow.above(maker) for maker in makers)
         sides |= {" of queries": (q - k) & set(found), " of keys": (k - q) & set(found)}
     for side, places in sides.items():
