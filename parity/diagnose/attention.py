@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from parity.diagnose.replay import Change, Operation, tensors
+from parity.diagnose.replay import Change, Operation
 
 HIDDEN = -9e3
 """Scores from here down are those of a mask."""
@@ -63,6 +63,11 @@ def names(flow: Flow) -> tuple[Callable[[str, Mapping[int, Change]], str], set[i
         return cause
 
     return named, moves | scores
+
+
+def tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested arguments."""
+    return [x for x in tree_flatten(value)[0] if isinstance(x, torch.Tensor)]
 
 
 def tensors_of(op: Operation) -> list[torch.Tensor]:

@@ -136,7 +136,7 @@ class _Investigation:
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
         ways = self._weights(whole), self._arguments(whole), self._not_called(whole)
-        shown = whole.best_of(chain(*ways))
+        shown, _ = whole.best_of(chain(*ways))
         several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
             several = self._several(self._kept)
@@ -374,6 +374,7 @@ def _alone(one: _Local, whole: Search) -> Shown:
     """
     if not one.sure or one.changes is None:
         return NOTHING
-    return whole.best_of(
+    left, _ = whole.best_of(
         (*one.shown[1:], partial(whole.changed, changes)) for changes in whole.alike(one.changes)
     )
+    return left

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.overrides
-from torch.utils._pytree import tree_leaves
 
 from parity.capture.torch import to_numpy
 from parity.core.arrays import Array, as_read, comparable
@@ -147,11 +146,6 @@ class Replayer:
         if problem:
             raise RuntimeError(problem)
         return found
-
-
-def tensors(value: Any) -> list[torch.Tensor]:
-    """The tensors in nested arguments."""
-    return [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
 
 
 def _returned(module: torch.nn.Module, forward: Any, called: bool, args: Any, kwargs: Any) -> Any:

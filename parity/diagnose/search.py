@@ -34,8 +34,11 @@ MOST = 60
 UNFIT = (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError)
 """What a change raises that does not fit what the operation was given."""
 
-Way = tuple[str, str, Callable[[], float]]
-"""A cause, what is changed in words, and the error with that change."""
+Errors = tuple[float, float]
+"""Distance of the port from a changed reference, in all its arrays and in those it has wrong."""
+
+Way = tuple[str, str, Callable[[], Errors]]
+"""A cause, what is changed in words, and the errors with that change."""
 
 
 @dataclass(frozen=True)
@@ -132,18 +135,22 @@ class Search:
         self._last: Mapping[int, Change] | None = None
 
     def best(self) -> Shown:
-        """The change that leaves least of the error, of operations and then of the result alone."""
-        best = self.best_of(self._changes())
+        """The change that leaves least of the error, of operations and then of the result alone.
+
+        What leaves least of what the port has wrong, and may spoil what is right, is the last
+        resort.
+        """
+        best, careless = self.best_of(self._changes())
         if best[0] > EXPLAINED:
             best = min(best, self._variance(), key=lambda shown: shown[0])
         if best[0] > EXPLAINED:
             first = self._targets[0]
             best = min(best, array_probes.best(first.limited(first.ref), first.limited(first.port)))
-        return best
+        return best if best[0] <= EXPLAINED else min(best, careless)
 
-    def best_of(self, ways: Iterable[Way]) -> Shown:
-        """The way that leaves least of the error."""
-        best = NOTHING
+    def best_of(self, ways: Iterable[Way]) -> tuple[Shown, Shown]:
+        """The best way by all arrays, and by those alone that the port has wrong."""
+        best = careless = NOTHING
         for cause, text, run in ways:
             if best[0] <= min(self.enough, EXPLAINED) and cause != best[1]:
                 break  # of one cause the value that explains most counts, not the first
@@ -152,12 +159,13 @@ class Search:
                 continue
             self._attempts.tried += 1
             try:
-                left = run() / self.error
+                left, wrong = (one / self.error for one in run())
             except UNFIT:
                 continue
             if left < best[0] * 0.5:
                 best, self.changes = (left, cause, text), self._last
-        return best
+            careless = (wrong, cause, text) if wrong < careless[0] * 0.5 else careless
+        return best, careless
 
     def _changes(self) -> Iterator[Way]:
         everything = [step.operation for step in self._tape.steps]
@@ -193,12 +201,12 @@ class Search:
                 if len(same) > 1:
                     yield dict.fromkeys((one.place for one in same), change)
 
-    def changed(self, changes: Mapping[int, Change]) -> float:
-        """The error with operations changed."""
+    def changed(self, changes: Mapping[int, Change]) -> Errors:
+        """Errors with operations changed."""
         self._last, first = changes, self._targets[0]
         if first.key is None and self._with(changes, [first])[0] > EXPLAINED * first.error:
-            return float("inf")  # what depends on it is no better
-        return _length(self._with(changes, self._targets))
+            return float("inf"), float("inf")  # what depends on it is no better
+        return self._summed(self._with(changes, self._targets))
 
     def _with(self, changes: Mapping[int, Change], targets: Sequence[Target]) -> list[float]:
         found = self._tape.run(changes, {one.slot for one in targets})
@@ -207,11 +215,17 @@ class Search:
             for one in targets
         ]
 
-    def run(self, *args: Any, **kwargs: Any) -> float:
-        """The error of a run of the call, in what leaves it."""
+    def run(self, *args: Any, **kwargs: Any) -> Errors:
+        """Errors of a run of the call, in what leaves it."""
         self._attempts.runs += 1
         result = self._attempts.replayer.run(*args, **kwargs)
-        return _length(x.distance(result.get(x.key)) for x in self._targets if x.key is not None)
+        return self._summed(
+            [0.0 if one.key is None else one.distance(result.get(one.key)) for one in self._targets]
+        )
+
+    def _summed(self, errors: Sequence[float]) -> Errors:
+        pairs = zip(self._targets, errors, strict=True)
+        return _length(errors), _length(error for one, error in pairs if one.wrong)
 
     def _variance(self) -> Shown:
         """The part of the error that a variance in one pass does not explain."""

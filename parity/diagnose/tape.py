@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from parity.diagnose.parts import PARTS
-from parity.diagnose.replay import Change, Operation, named, tensors
+from parity.diagnose.replay import Change, Operation, named
 from parity.force.torch import Mode
 from parity.lines.source import of_library
 from parity.lines.torch_operations import Watched
@@ -36,6 +36,7 @@ class Step:
     """
 
     operation: Operation
+    result: Any
     given: frozenset[int]
     made: tuple[int, ...]
     storages: frozenset[int]
@@ -92,7 +93,7 @@ class Tape(Mode):
                 return PARTS[func](*args, **kwargs)
             finally:
                 super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        given = tensors((args, kwargs))
+        given = _tensors((args, kwargs))
         for tensor in given:
             self._look(tensor)
         if self._watched is not None:
@@ -103,7 +104,7 @@ class Tape(Mode):
         result = func(*args, **kwargs)
         now = zip(given, before, strict=True)
         written = [tensor for tensor, version in now if _version(tensor) != version]
-        made, storages = [*tensors(result), *written], {_storage(x) for x in given}
+        made, storages = [*_tensors(result), *written], {_storage(x) for x in given}
         self._written |= {_storage(tensor) for tensor in written}
         for tensor in made:
             self._places[id(tensor)] = operation.place
@@ -113,6 +114,7 @@ class Tape(Mode):
         self.steps.append(
             Step(
                 replace(operation, made=result),
+                result,
                 frozenset(map(id, given)),
                 tuple(map(id, made)),
                 frozenset(storages | {_storage(tensor) for tensor in made}),
@@ -204,11 +206,15 @@ def _made(
     )
     operation = replace(operation, args=args, kwargs=kwargs)
     result = operation.result() if change is None else change(operation)
-    for own, new in zip(tree_leaves(step.operation.made), tree_leaves(result), strict=True):
+    for own, new in zip(tree_leaves(step.result), tree_leaves(result), strict=True):
         if isinstance(own, torch.Tensor) and isinstance(new, torch.Tensor):
             yield id(own), new
         elif isinstance(own, torch.Tensor):
             raise TypeError("no tensor in the place of one")
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, torch.Tensor)]
 
 
 def _line(frame: FrameType | None) -> tuple[str, int]:
