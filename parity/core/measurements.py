@@ -123,17 +123,37 @@ class ChildInput:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """Cost of rounded products to one call of the port that is given the reference's inputs.
+
+    `rel_l2` is the relative distance from what the same code makes of them without emulation: of
+    output `leaf`, or, where `to` is the path of a call inside, of that argument of it.
+    """
+
+    path: str
+    kind: str
+    call: int
+    leaf: str
+    to: str
+    rel_l2: float
+
+
+@dataclass(frozen=True)
 class Emulation:
     """One case on emulated hardware (see `emulate`).
 
     `outputs` maps each output leaf to the relative L2 distance that the emulation adds, and to
-    that of the port itself from the reference, both free-running.
+    that of the port itself from the reference, both free-running. `lossy` of the `calls` that were
+    repeated differ from float32 by more than its rounding; `losses` are of those, the worst first.
     """
 
     mode: str
     case: str
     path: str
     outputs: Mapping[str, tuple[float, float]]
+    losses: tuple[Loss, ...]
+    lossy: int
+    calls: int
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from parity.report.sections import (
     kind_cells,
     ladder_cells,
     number,
+    place,
     plain,
     sections,
 )
@@ -45,6 +46,8 @@ def as_markdown(report: Contents) -> str:
     ]
     for section in reversed(sections(report)):
         parts += [f"## {section.title}", _items(section.lines)]
+        if section.title == "Precision":
+            parts.append(_table(_losses(report)))
     parts += ["## Worst inclusive errors", _table(_worst(report))]
     parts += ["## Environment", _items(_texts(report.environment))]
     return "\n\n".join(filter(None, parts)) + "\n"
@@ -84,6 +87,15 @@ def _table(lines: Sequence[Mapping[str, str]]) -> str:
     rows = [list(lines[0]), ["---"] * len(lines[0])] if lines else []
     rows += [[_safe(x).replace("|", "\\|") for x in line.values()] for line in lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _losses(report: Contents) -> list[dict[str, str]]:
+    losses = [(one.case, loss) for one in report.emulations for loss in one.losses]
+    losses.sort(key=lambda pair: -pair[1].rel_l2)
+    return [
+        {"case": case, "call": place(x), "kind": x.kind, "added, relative": number(x.rel_l2)}
+        for case, x in losses[:LISTED]
+    ]
 
 
 def _worst(report: Contents) -> list[dict[str, str]]:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from parity.core.globs import path_name
-from parity.core.measurements import Emulation, NonFinite
+from parity.core.measurements import Emulation, Loss, NonFinite
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.contents import Contents
 from parity.report.table import KindSummary, RungSummary, by_kind, cut, grouped, summarise
 from parity.report.weights import weight_lines
+
+MOST = 3
+"""How many of the modules that lose most are named in a sentence."""
 
 MORE = "and {} more"
 
@@ -151,7 +154,7 @@ def _wording(reason: str) -> str:
 
 
 def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
-    """Error that emulated hardware adds at each output, if a case calls the whole."""
+    """Error that emulated hardware adds at each output, and where, if a case calls the whole."""
     for one in emulations:
         if one.path:
             continue
@@ -165,6 +168,21 @@ def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:
                 f"{name} adds rel_l2 {added:.1e} at {where} of {one.case}; "
                 f"the port itself {own:.1e}"
             )
+        if one.calls > 1:
+            most = {loss.path: loss for loss in reversed(one.losses)}  # the worst of each module
+            worst = sorted(most.values(), key=lambda loss: -loss.rel_l2)[:MOST]
+            names = ", ".join(f"{place(loss)} {loss.rel_l2:.1e}" for loss in worst)
+            yield (
+                f"{name} alone, no fault of the port, takes {one.lossy} of {one.calls} calls of "
+                f"{one.case} out of the rounding of float32{f'; most {names}' if names else ''}"
+            )
+
+
+def place(loss: Loss) -> str:
+    """The call, and which of its values."""
+    leaf = f" `{loss.leaf}`" if loss.leaf else ""
+    what = f"{leaf} passed to `{loss.to}`" if loss.to else leaf
+    return f"`{path_name(loss.path)}` call {loss.call}{what}"
 
 
 def nonfinite_lines(found: Sequence[NonFinite]) -> Iterator[str]:

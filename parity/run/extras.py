@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from parity.core.measurements import Emulation, NonFinite
 from parity.core.verdicts import Fault, Row
 from parity.diagnose.case_record import CaseRecord
+from parity.force.common import Recording
 from parity.run.inputs import root_outputs
 from parity.run.protocols import Context
 from parity.run.records import Compared, Extras
@@ -91,9 +92,11 @@ def _emulation(
         return None
     from parity.extras.emulated_error import measure_emulated
 
-    context.progress.stage(f"emulating {mode}")
-    sides, store = records[-1].sides, context.store
-    return measure_emulated(mode, name, compared.root, sides, compared.free, store)
+    record, free = records[-1], compared.free
+    calls = Recording(compared.alignment.matches, compared.port.calls, context.store)
+    return measure_emulated(
+        mode, name, calls, record.sides, free, record.exclusives, context.progress
+    )
 
 
 def _nonfinite(context: Context, compared: Compared) -> tuple[NonFinite, ...]:

@@ -224,6 +224,10 @@ def test_what_the_hardware_adds_is_no_fault_of_the_port(mix, emulated):
     added, own = one.outputs[""]
     assert 1e-4 < added < 5e-2
     assert own < added / 10
+    assert (one.lossy, one.calls) == (3, 4)  # the activation loses nothing
+    lost = {(loss.path, loss.to): loss.rel_l2 for loss in one.losses}
+    assert set(lost) == {("first", ""), ("last", ""), ("", "act")}
+    assert all(1e-4 < loss < 5e-2 for loss in lost.values())
 
 
 def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
@@ -232,13 +236,14 @@ def test_a_fault_remains_one_and_what_is_added_does_not_count_it(mix, emulated):
     (one,), (right,) = wrong.emulations, emulated.emulations
     assert one.outputs[""][1] == pytest.approx(0.5, rel=1e-3)
     assert one.outputs[""][0] == pytest.approx(right.outputs[""][0], rel=1e-3)
+    assert max(loss.rel_l2 for loss in one.losses) < 5e-2
 
 
 def test_a_port_that_asks_for_more_is_left_alone(mix):
     port = make_mix(mix, precision="highest")
     report = compare(mix, port, (LHS,), emulate="tpu-default")
     (one,) = report.emulations
-    assert one.outputs[""][0] == 0.0
+    assert (one.outputs[""][0], one.losses, one.lossy) == (0.0, (), 0)
     assert "precision tpu-default changes nothing in __call__: " in as_markdown(report)
 
 
@@ -248,6 +253,8 @@ def test_the_report_says_it(emulated):
     assert "## Precision" in text
     assert "- precision tpu-default adds rel_l2 " in text
     assert "at the output of __call__; the port itself " in text
+    assert "takes 3 of 4 calls of __call__ out of the rounding of float32" in text
+    assert "`<root>` call 0 `input` passed to `act`" in text
     assert emulated.environment["jax_effective_precision"] == "float32"
 
 

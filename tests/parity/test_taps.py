@@ -105,7 +105,7 @@ def make_block(attention=Attention, **mistakes):
 
 @pytest.fixture(scope="module")
 def healthy():
-    return compare(*make_block(), (X,))
+    return compare(*make_block(), (X,), emulate="bf16")
 
 
 def test_a_tap_returns_its_value_and_leaves_nothing_in_a_program():
@@ -423,6 +423,12 @@ def test_a_part_has_the_taps_of_its_modules_only():
     shallow = compare(*make_block(), (X,), depth=1)  # whose code a tap is in is not known
     assert [row.path for row in shallow.rows] == ["norm", "attn", ""]
     assert len(shallow.notes) == 1  # that of the depth
+
+
+def test_coarser_products_are_seen_at_taps(healthy):
+    assert {(loss.path, loss.kind) for loss in healthy.emulations[0].losses} >= {
+        ("attn.scores", "tap"), ("attn.qkv", "Linear"),
+    }  # fmt: skip
 
 
 def make_torch(options, seed):
