@@ -202,12 +202,8 @@ def run_pair(
     live = Live(reference, seed)
     port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")
-    wanted = Options(
-        rungs=pair.rungs,
-        declared=pair.declared,
-        rename=pair.rename,
-        layout=pair.layout,
-        fused=pair.fused,
+    wanted = Options.of(
+        pair,
         emulate=emulate,
         eager=eager,
         only=tuple(only),

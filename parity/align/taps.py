@@ -73,22 +73,5 @@ def tap_segments(matches: Sequence[Match], calls: Sequence[Call]) -> dict[int, s
     return found
 
 
-def of_modules(matches: Sequence[Match], calls: Sequence[Call]) -> tuple[Match, ...]:
-    """The matches of calls that both sides make of modules; `calls` are all of the reference's."""
-    around = _around(matches, calls)
-    own = (match for match in matches if around[match.ref.order] == match.ref.order)
-    return tuple(replace(match, parent=around[match.parent]) for match in own)
-
-
-def _around(matches: Sequence[Match], calls: Sequence[Call]) -> Mapping[int, int]:
-    """By the `order` of each call, that of the call of a module on both sides that it is in."""
-    kept = {match.ref.order for match in matches if not (match.ref.tapped or match.port.tapped)}
-    parents = {call.order: call.parent for call in calls}
-    found = {-1: -1}
-    for order in sorted(parents, reverse=True):  # a call comes after those inside it
-        found[order] = order if order in kept else found[parents[order]]
-    return found
-
-
 def _tapped(calls: Iterable[Call]) -> frozenset[str]:
     return frozenset(call.path for call in calls if call.tapped)

@@ -19,8 +19,7 @@ from flax import linen, nnx
 from parity.capture import taps
 from parity.capture.checkpoints import no_checkpoints
 from parity.capture.linen import Part, below, path_of
-from parity.capture.recorder import bind, join
-from parity.core.tree import Flat, flatten
+from parity.capture.recorder import join
 from parity.core.undo import undone
 
 STAMP = "to_nnx__parity_stamp"
@@ -33,10 +32,7 @@ _runs = itertools.count()
 
 
 class Observer:
-    """Wraps each call; `begin` and `end` get the arguments by name, and the output.
-
-    `root` is the path of the module whose own call is not observed.
-    """
+    """Stands around each call; `root` is the path of the module whose own call is not observed."""
 
     def __init__(self, root: str = "") -> None:
         self._root = root
@@ -47,25 +43,6 @@ class Observer:
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> Any:
         """Make the call of the module at `path`, of class `kind`, and return its output."""
-        self.begin(path, flatten(bind(function, args, kwargs)))
-        try:
-            output = function(*args, **kwargs)
-        except BaseException:
-            self.abort()
-            raise
-        self.end(kind, "__call__", flatten(output))
-        return output
-
-    def begin(self, path: str, given: Flat) -> None:
-        """The module at `path` is called."""
-        raise NotImplementedError
-
-    def end(self, kind: str, method: str, output: Flat) -> None:
-        """The call that began last, of those that have not ended, returns."""
-        raise NotImplementedError
-
-    def abort(self) -> None:
-        """The call that began last raises."""
         raise NotImplementedError
 
     def tap(self, name: str, value: Any) -> Any:

@@ -214,7 +214,14 @@ class _RecordingObserver(Observer):
         if _transformed():
             self.hidden.add(path)
             return function(*args, **kwargs)
-        return super().around(path, kind, function, args, kwargs)
+        self.begin(path, flatten(bind(function, args, kwargs)))
+        try:
+            output = function(*args, **kwargs)
+        except BaseException:
+            self._emit(self.recorder.abort, flatten(()))
+            raise
+        self.end(kind, "__call__", flatten(output))
+        return output
 
     def begin(self, path: str, given: Flat) -> None:
         # Objects passed along under jit (a module, random streams, a key) are or hold tracers: not
@@ -237,9 +244,6 @@ class _RecordingObserver(Observer):
             self.recorder.end(kind, method, self._leaves(output, values), traced=traced)
 
         self._emit(event, output)
-
-    def abort(self) -> None:
-        self._emit(self.recorder.abort, flatten(()))
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         if running in self._without_taps:

@@ -1,7 +1,7 @@
 """Records of a recorded run: calls with their leaves, modules, and which correspond."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parity.core.codec import stored_as
@@ -151,3 +151,13 @@ def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:
     while order != -1:
         yield order
         order = parents.get(order, -1)
+
+
+def without(matches: Sequence[Match], orders: Collection[int]) -> tuple[Match, ...]:
+    """The other matches, each in the nearest around it that is left."""
+    parents = {match.ref.order: match.parent for match in matches}
+
+    def left(order: int) -> int:
+        return next((one for one in above(order, parents) if one not in orders), -1)
+
+    return tuple(replace(m, parent=left(m.parent)) for m in matches if m.ref.order not in orders)

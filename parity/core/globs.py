@@ -1,7 +1,6 @@
 """Globs over dotted names: what they match, and what they make of a name."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -101,29 +100,6 @@ def most_specific(
 def matches(name: str, pattern: str) -> bool:
     """True if `renamed` would replace the name."""
     return captured(pattern, name) is not None
-
-
-@dataclass(frozen=True)
-class Pending:
-    """Globs of an option that match none of the `names`: they may be of taps, which only a run
-    shows.
-    """
-
-    option: str
-    globs: tuple[str, ...]
-    names: tuple[str, ...]
-    what: str
-    match: Callable[[str, str], bool] = matches
-
-    def check(self, taps: Iterable[str]) -> None:
-        """Refuse those that match none of the taps either.
-
-        Raises:
-            InputError: with the name that is most like it.
-        """
-        found = list(taps)
-        what = f"{self.what}, nor a tap" if found else self.what
-        check_used(self.option, self.globs, [*self.names, *found], what, self.match)
 
 
 def check_used(

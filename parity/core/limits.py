@@ -48,6 +48,11 @@ TABLE = (
 """The first line that fits a class name holds; the last one fits all."""
 
 
+def fail_limit(kind: str) -> float:
+    """R above this fails."""
+    return r_limit(kind).fail
+
+
 def r_limit(kind: str) -> RLimit:
     """The limits that hold for a module class."""
     name = kind.lower().rstrip("0123456789d")  # BatchNorm2d, SpatialNorm3D

@@ -2,11 +2,11 @@
 
 Knows no framework: anything with `shape` and `dtype` is an array. Leaf names are dotted keys
 (`1.conv1`); a bare array has the name `""`. Of two leaves that would have one name, of the keys
-`0` and `"0"`, each is named by what its keys are written as.
+`0` and `"0"`, the later one has its number behind the name.
 """
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -66,18 +66,7 @@ def flatten(value: Any) -> Flat:
     """Flatten dicts, lists, tuples, named tuples and dataclasses, keeping `None` as a leaf."""
     arrays: list[tuple[str, Any]] = []
     statics: list[tuple[str, Any]] = []
-    skeleton = _taken_apart(value, "", str, arrays, statics)
-    plain = Counter(name for name, _ in (*arrays, *statics))
-    if len(plain) < len(arrays) + len(statics):
-        written: tuple[list[tuple[str, Any]], list[tuple[str, Any]]] = [], []
-        _taken_apart(value, "", _written, *written)
-        taken = {name for name, count in plain.items() if count == 1}
-        for leaves, explicit in zip((arrays, statics), written, strict=True):
-            for at, ((name, leaf), (full, _)) in enumerate(zip(leaves, explicit, strict=True)):
-                if plain[name] > 1:
-                    own = full if full not in taken else f"{full}#{at}"
-                    leaves[at] = own, leaf
-                    taken.add(own)
+    skeleton = _taken_apart(value, "", arrays, statics, set())
     return Flat(skeleton, tuple(arrays), tuple(statics))
 
 
@@ -146,27 +135,24 @@ def mapped(change: Callable[[Any], Any], value: Any) -> Any:
 def _taken_apart(
     item: Any,
     name: str,
-    text: Callable[[Any], str],
     arrays: list[tuple[str, Any]],
     statics: list[tuple[str, Any]],
+    taken: set[str],
 ) -> Skeleton:
-    if is_array(item):
-        arrays.append((name, item))
-        return Slot(len(arrays) - 1)
-    children = tuple(_children(item))
+    children = () if is_array(item) else tuple(_children(item))
     if not children and not isinstance(item, (Mapping, list, tuple)):
-        statics.append((name, item))
-        return Static(item)
+        own = f"{name}#{len(taken)}" if name in taken else name
+        taken.add(own)
+        if not is_array(item):
+            statics.append((own, item))
+            return Static(item)
+        arrays.append((own, item))
+        return Slot(len(arrays) - 1)
     inner = tuple(
-        _taken_apart(child, f"{name}.{text(key)}" if name else text(key), text, arrays, statics)
+        _taken_apart(child, f"{name}.{key}" if name else str(key), arrays, statics, taken)
         for key, child in children
     )
     return Node(type(item), tuple(key for key, _ in children), inner)
-
-
-def _written(key: Any) -> str:
-    """A key as it is written, which tells `"0"` from 0 and a dot in a key from one between two."""
-    return repr(str(key)) if isinstance(key, str) else str(key)
 
 
 def _children(item: Any) -> Iterator[tuple[Any, Any]]:

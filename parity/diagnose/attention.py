@@ -12,7 +12,7 @@ from parity.diagnose.replay import Change, Operation
 HIDDEN = -9e3
 """Scores from here down are those of a mask."""
 
-PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum")
+PRODUCTS = ("matmul", "bmm", "einsum")
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,7 +48,7 @@ def names(flow: Flow) -> tuple[Callable[[str, Mapping[int, Change]], str], set[i
     moves, scores, ends = set[int](), set[int](), (*PRODUCTS, "linear")
     for one in attentions(flow):
         first, last = one.scores.op.place, one.values.op.place
-        given = (*flow.makers[first][one.scores.left :], flow.makers[last][one.values.left + 1])
+        given = (*flow.makers[first], flow.makers[last][1])
         moves |= {first, last}
         moves |= flow.above(*(maker for maker in given if maker is not None), stop=ends)
         later = (place for place in flow.operations if place > last)
@@ -100,14 +100,13 @@ def short(x: torch.Tensor, kind: str) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of two arrays, the operation's tensors `left` and `left + 1`.
+    """A product of two arrays.
 
     `axes` put the axes of both, and of the result, in the order of matmul: heads first, then
     (rows, columns). In an einsum they may lie anywhere.
     """
 
     op: Operation
-    left: int
     axes: tuple[Sequence[int], Sequence[int], Sequence[int]]
 
     def change(self, left: Function | None, right: Function | None, out: Function | None) -> Change:
@@ -116,7 +115,7 @@ class Product:
         def changed(op: Operation) -> Any:
             given = tensors_of(op)
             ways = enumerate((left, right))
-            new = {self.left + i: self.seen(given[self.left + i], i, f) for i, f in ways if f}
+            new = {i: self.seen(given[i], i, f) for i, f in ways if f}
             made = with_tensors(op, new)
             return self.seen(made, 2, out) if out else made
 
@@ -129,18 +128,18 @@ class Product:
 
     def factor(self, which: int) -> torch.Tensor:
         """A factor, as matmul would be given it."""
-        return tensors_of(self.op)[self.left + which].permute(*self.axes[which])
+        return tensors_of(self.op)[which].permute(*self.axes[which])
 
 
 def product(op: Operation) -> Product | None:
     """What an operation multiplies, if it is a product of two arrays."""
-    given, left = tensors_of(op), int(op.name == "baddbmm")
-    if op.name not in PRODUCTS or len(given) != 2 + left:
+    given = tensors_of(op)
+    if op.name not in PRODUCTS or len(given) != 2:
         return None
     if op.name != "einsum":
-        ndims = given[left].ndim, given[left + 1].ndim, op.made.ndim
+        ndims = given[0].ndim, given[1].ndim, op.made.ndim
         a, b, c = (range(n) for n in ndims)
-        return Product(op, left, (a, b, c)) if min(ndims) > 1 else None
+        return Product(op, (a, b, c)) if min(ndims) > 1 else None
     equation = op.args[0].replace(" ", "")
     if equation.count("->") != 1 or equation.count(",") != 1:
         return None
@@ -162,7 +161,7 @@ def product(op: Operation) -> Product | None:
     except ValueError:
         return None
     whole = all(len(x) == len(y) for x, y in zip(axes, (a, b, c), strict=True))
-    return Product(op, 0, axes) if whole and len(inner) == len(columns) == 1 else None
+    return Product(op, axes) if whole and len(inner) == len(columns) == 1 else None
 
 
 @dataclass(frozen=True)

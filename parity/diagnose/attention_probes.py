@@ -47,14 +47,8 @@ def scale(attention: Attention) -> Ways:
     for power in (0.5, -0.5, 1.0, -1.0):
         factor = attention.factors[0].shape[-1] ** power
         text = f"scores times {factor:g}, the size of a head to the power {power:g},"
-        change = partial(_scaled, factor=factor)
+        change = partial(lambda op, by: op.result() * by, by=factor)
         yield "attention_scale", text, {attention.scores.op.place: change}
-
-
-def _scaled(op: Operation, factor: float) -> Any:
-    if op.name == "baddbmm":  # what is added is not what is scaled
-        return op.again(alpha=op.given.get("alpha", 1) * factor)
-    return op.result() * factor
 
 
 @attention_probe
@@ -82,8 +76,6 @@ def _masking(attention: Attention) -> tuple[Operation, int]:
 
 def _masked(op: Operation, at: int, hidden: torch.Tensor, fill: float) -> Any:
     """The scores masked so instead."""
-    if op.name == "baddbmm":
-        return op.again(beta=0).masked_fill(hidden, fill)
     scores = tensors_of(op)[at].masked_fill(hidden, fill)
     return op.again(**{next(iter(op.given)): scores}) if op.name == "softmax" else put(op, scores)
 

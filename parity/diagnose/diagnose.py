@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.capture.torch import to_numpy
 from parity.core.arrays import Array, comparable
 from parity.core.calls import LeafMatch, Match
 from parity.core.lines import Lines
@@ -30,7 +31,6 @@ from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, inside, suspected
 from parity.force.common import Sides
 from parity.force.float64 import TorchModules
-from parity.force.torch import to_array
 from parity.judge.faults import Found
 from parity.lines.call import Scene, placed
 from parity.lines.lines import Aligned, Parted, beside_line, lines_at, lines_of, same_line
@@ -318,7 +318,7 @@ class _Investigation:
         if first is not None:
             number, order, array = first
             ref = order.of(aligned.ref.program.values[number].array)
-            lies = lambda tensor: order.of(to_array(tensor, False))  # noqa: E731
+            lies = lambda tensor: order.of(to_numpy(tensor, False))  # noqa: E731
             found.insert(0, Target(None, tape.numbers[number], ref, array, lies))
         return found
 

@@ -160,12 +160,9 @@ def slices(op: Operation) -> Ways:
             (f"the first entry of axis {axis} repeated", [0] * count),
             (f"the last entry of axis {axis} repeated", [-1] * count),
         ):
-            text = f"{text} instead of the last {count}"
-            yield cause, text, partial(_entries, axis=axis, entries=entries)
-
-
-def _entries(op: Operation, axis: int, entries: Iterable[int]) -> Any:
-    return op.subject.index_select(axis, torch.tensor([*entries]) % op.subject.shape[axis])
+            at = torch.tensor([*entries]) % op.subject.shape[axis]
+            change = partial(lambda op, **at: op.subject.index_select(**at), dim=axis, index=at)
+            yield cause, f"{text} instead of the last {count}", change
 
 
 MOVES = ("permute", "transpose", "swapaxes", "movedim", "moveaxis")

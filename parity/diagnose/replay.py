@@ -27,7 +27,6 @@ from parity.force.torch import (
     Tensors,
     force_reference,
     replaced_forwards,
-    to_array,
 )
 from parity.weights.weight_map import in_order_of_ref
 
@@ -208,4 +207,4 @@ def port_values(
 
 def laid(tensor: torch.Tensor, leaf: LeafMatch) -> Array:
     """A tensor of the reference as the port's array lies."""
-    return as_read(to_array(tensor, leaf.ref.moved), leaf.reading)
+    return as_read(to_numpy(tensor, leaf.ref.moved), leaf.reading)

@@ -61,7 +61,7 @@ def turns(operations: Sequence[Operation]) -> Iterator[Trial]:
     found, flow = tables(operations), Flow(operations)
     sides = {"": set(found)} if found else {}
     for one in attentions(flow) if found else ():
-        makers = flow.makers[one.scores.op.place][one.scores.left :]
+        makers = flow.makers[one.scores.op.place]
         q, k = (set() if maker is None else flow.above(maker) for maker in makers)
         sides |= {" of queries": (q - k) & set(found), " of keys": (k - q) & set(found)}
     for side, places in sides.items():
@@ -83,46 +83,31 @@ def _turns(table: torch.Tensor) -> Iterator[tuple[str, str, Function]]:
     yield "rotary", "the other direction of the rotation", torch.conj
     yield "rotary", "sine and cosine exchanged in the rotation", lambda t: 1j * t.conj()
     for text, sizes in (("of a pair", (2, -1)), ("of a half", (-1, 2))):
-        change = partial(_relaid, sizes=sizes)
-        yield "rotary", f"the angles {text} beside each other in the rotation", change
+        text = f"the angles {text} beside each other in the rotation"
+        relaid = partial(lambda t, to: t.unflatten(-1, to).mT.flatten(-2), to=sizes)
+        yield "rotary", text, relaid
     for kind in ("bfloat16", "float16"):
-        change = partial(_apart, function=partial(short, kind=kind))
-        yield "dtype", f"sine and cosine in {kind} in the rotation", change
-    if _step(table)[0] < 0:
-        return
-    for text, by in (("later", 1), ("earlier", -1)):
+        text = f"sine and cosine in {kind} in the rotation"
+        low = partial(short, kind=kind)
+        yield "dtype", text, partial(lambda t, f: torch.complex(f(t.real), f(t.imag)), f=low)
+    for text, by in (("later", 1), ("earlier", -1)) if _step(table) is not None else ():
         yield "rotary", f"positions one {text} in the rotation", partial(_later, by=by)
 
 
-def _relaid(table: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
-    return table.reshape(*table.shape[:-1], *sizes).mT.flatten(-2)
-
-
-def _apart(table: torch.Tensor, function: Function) -> torch.Tensor:
-    return torch.complex(function(table.real), function(table.imag))
-
-
-def _step(table: torch.Tensor) -> tuple[int, torch.Tensor]:
-    """The axis of positions that are one apart, and what turns from one to the next; -1 if none."""
+def _step(table: torch.Tensor) -> torch.Tensor | None:
+    """What turns from one position to the next, if those along an axis are one apart."""
     for axis in range(table.ndim - 1):
         n = table.shape[axis] - 1
         ratio = table.narrow(axis, min(1, n), n) / table.narrow(axis, 0, n)
         first = ratio.narrow(axis, 0, min(1, n))
         if n and torch.allclose(ratio, first) and not torch.allclose(first, torch.ones_like(first)):
-            return axis, first
-    return -1, table
+            return first
+    return None
 
 
 def _later(table: torch.Tensor, by: int) -> torch.Tensor:
-    return table * _step(table)[1] ** by
-
-
-def _half_of(which: int) -> Change:
-    return lambda op: op.subject.chunk(2, -1)[which].clone()
-
-
-def _every_other(first: int) -> Change:
-    return lambda op: op.subject[..., first::2].clone()
+    step = _step(table)
+    return table if step is None else table * step**by
 
 
 def _stacked(op: Operation, axis: int) -> torch.Tensor:
@@ -130,7 +115,13 @@ def _stacked(op: Operation, axis: int) -> torch.Tensor:
     return torch.stack((first, second), axis)
 
 
-PICKED = [(_half_of(which), _every_other(which)) for which in (0, 1)]
+PICKED: Sequence[tuple[Change, Change]] = [
+    (
+        partial(lambda op, at: op.subject.chunk(2, -1)[at].clone(), at=at),
+        partial(lambda op, at: op.subject[..., at::2].clone(), at=at),
+    )
+    for at in (0, 1)
+]
 APART = (lambda op: op.subject.chunk(2, -1), lambda op: tuple(new(op) for _, new in PICKED))
 TOGETHER = (lambda op: _stacked(op, -2).flatten(-2), lambda op: _stacked(op, -1).flatten(-2))
 STACKED = (lambda op: _stacked(op, -1), lambda op: _stacked(op, -2))

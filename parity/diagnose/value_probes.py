@@ -178,15 +178,14 @@ def softmax_axis(op: Operation) -> Ways:
             yield "norm_axes", text, partial(_softmax_of_parts, n=n)
 
 
+def _softmax_of_parts(op: Operation, n: int) -> Any:
+    return op.subject.reshape(-1, n, *op.subject.shape[1:]).softmax(1).flatten(0, 1)
+
+
 def _softmax_over(op: Operation, axis: int) -> Any:
     # along another axis all entries may be masked: that is NaN only where the mask is infinite
     scores = op.subject.clamp(min=torch.finfo(torch.float32).min)
     return op.again(**{next(iter(op.given)): scores, "dim": axis})
-
-
-def _softmax_of_parts(op: Operation, n: int) -> Any:
-    x = op.subject
-    return x.reshape(-1, n, *x.shape[1:]).softmax(1).reshape(x.shape)
 
 
 @probe("sum", "mean", "amax", "amin", "var", "std", "norm", "logsumexp")
@@ -325,17 +324,11 @@ def left_out(op: Operation) -> Ways:
     cause = "glue" if all(arrays) and op.name in TERMS else "scale_or_offset"
     for at, other in ((0, "second"), (1, "first")):
         if arrays[at]:
-            yield cause, f"without the {other} operand of {op.name}", partial(_only, at=at)
+            only = partial(lambda op, at: op.args[at].expand(op.result().shape).clone(), at=at)
+            yield cause, f"without the {other} operand of {op.name}", only
     if op.name in TERMS:
-        yield cause, f"the other sign in {op.name}", _other_sign
-
-
-def _only(op: Operation, at: int) -> Any:
-    return op.args[at].expand(op.result().shape).clone()
-
-
-def _other_sign(op: Operation) -> Any:
-    return op.args[0] - op.args[1] if "add" in op.name else op.args[0] + op.args[1]
+        sign = -1 if "add" in op.name else 1
+        yield cause, f"the other sign in {op.name}", lambda op: op.args[0] + sign * op.args[1]
 
 
 @probe(*PRODUCTS)

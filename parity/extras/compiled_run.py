@@ -67,27 +67,16 @@ class CompiledRun:
 
     def failed(self, row: Row, matches: Sequence[Match]) -> tuple[Row, Fault]:
         """The row that fails, made from that of the root, and the fault at the first call."""
-        case, places = row.case + COMPILED, [(m.port.path, m.port.number) for m in matches]
+        case = row.case + COMPILED
         row = replace(
             row, case=case, verdict="FAIL", reason=self.failure, metrics=None, inclusive=None,
             exclusive=None, gain=math.nan, grade="", child_inputs=0.0,
         )  # fmt: skip
-        first = matches[-1].ref
-        if self.first and (self.first.path, self.first.number) in places:
-            first = matches[places.index((self.first.path, self.first.number))].ref
-        inner = any(match.parent == first.order for match in matches)
-        cause = "glue" if inner else "unknown"
-        fault = Fault(
-            first.path,
-            first.number,
-            row.leaf,
-            case,
-            first.kind,
-            self.failure,
-            cause=cause,
-            hint=HINT,
-        )
-        return row, fault
+        order = self.first.order if self.first else -1
+        first = next((m.ref for m in matches if m.port.order == order), matches[-1].ref)
+        cause = "glue" if any(match.parent == first.order for match in matches) else "unknown"
+        place = first.path, first.number, row.leaf, case, first.kind
+        return row, Fault(*place, self.failure, cause=cause, hint=HINT)
 
 
 HINT = "look for code that does something else inside a program: what it asks of values and types"

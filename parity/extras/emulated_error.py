@@ -4,11 +4,13 @@ The port runs again as on such hardware. What it makes of the same inputs then i
 what it makes of them in float32, not against the reference: the difference is the hardware's.
 """
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from parity.core.calls import LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import Emulation, Loss
 from parity.core.metrics import distance
 from parity.core.store import Buffer, Store
@@ -18,7 +20,6 @@ from parity.extras.emulation import emulated
 from parity.force.common import Arrays, Recording, Sides, by_port_leaf, reference, unforced
 from parity.force.nnx import force_port, repeat
 from parity.host.progress import Progress
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free
 from parity.measure.masks import unmasked
@@ -42,8 +43,8 @@ def measure_emulated(
     `recording` holds the calls of the port. A call loses precision if it differs from itself in
     float32 by more than the limit on R of its kind of module leaves to rounding.
     """
-    root, matches, store = recording.root, recording.matches, recording.store
-    progress.stage(f"emulating {mode}", len(matches))
+    root, store = recording.root, recording.store
+    progress.stage(f"emulating {mode}", len(recording.matches))
     work = _Work(recording, exclusives, progress)
     with emulated(mode):
         given = [store.get(leaf.buffer) for leaf in root.port.inputs if leaf.buffer]
@@ -52,14 +53,8 @@ def measure_emulated(
         # where nothing changes at the end, nothing was rounded
         if any(added for added, _ in outputs.values()):
             with Background() as background:
-                force_port(
-                    sides.nnx_modules,
-                    sides.nnx_method,
-                    matches,
-                    recording.calls,
-                    store,
-                    lambda *heard: background.submit(work.measure, *heard),
-                )
+                submit = partial(background.submit, work.measure)
+                force_port(sides, recording, submit)
     losses = sorted(work.losses, key=lambda loss: -loss.rel_l2)
     return Emulation(
         mode, case, root.ref.path, outputs, tuple(losses[:WORST]), len(work.lossy), len(work.calls)

@@ -27,6 +27,23 @@ class NotMeasured(Exception):
     """The reference gives no float64 values; the message says why, as reports do."""
 
 
+@dataclass(frozen=True)
+class Recording:
+    """The calls to make again: the last of `matches`, and those inside it.
+
+    `calls` are all that one side made in it.
+    """
+
+    matches: Sequence[Match]
+    calls: Sequence[Call]
+    store: Store
+
+    @property
+    def root(self) -> Match:
+        """The match of the outermost call."""
+        return self.matches[-1]
+
+
 class Float64(Protocol):
     """The reference of one case in float64, on the inputs that were recorded.
 
@@ -34,19 +51,13 @@ class Float64(Protocol):
     """
 
     def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        listener: Listener,
-        wanted: Collection[int],
-        sample: int = 0,
+        self, recording: Recording, listener: Listener, wanted: Collection[int], sample: int = 0
     ) -> Mapping[int, str]:
         """Pass to `listener` what calls do while those inside them return what was recorded.
 
-        `calls` are all that the reference made. Of those whose `order` is not `wanted` it gets
-        only the inputs. With a number for `sample` all results of operations are changed by a few
-        roundings, if that can be. Returns why others are not known, by their `order`.
+        Of those whose `order` is not `wanted` it gets only the inputs. With a number for `sample`
+        all results of operations are changed by a few roundings, if that can be. Returns why others
+        are not known, by their `order`.
         """
         ...
 
@@ -78,23 +89,6 @@ class Sides:
         module = self.nnx_modules.get(path)
         held = None if module is None else capture_nnx.own_variables(module).get(own)
         return None if held is None else np.asarray(held[...])
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The calls to make again: the last of `matches`, and those inside it.
-
-    `calls` are all that one side made in it.
-    """
-
-    matches: Sequence[Match]
-    calls: Sequence[Call]
-    store: Store
-
-    @property
-    def root(self) -> Match:
-        """The match of the outermost call."""
-        return self.matches[-1]
 
 
 class Turns:

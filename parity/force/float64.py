@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from parity.capture.restore_torch import kept_reference
-from parity.capture.torch import Method, invoke, target
+from parity.capture.torch import Method, invoke, target, to_numpy
 from parity.core.arrays import LazyArrays
 from parity.core.calls import Call, Leaf, Match
 from parity.core.exceptions import first_line
@@ -22,7 +22,6 @@ from parity.force.torch import (
     arguments64,
     force_reference,
     tensors_of,
-    to_array,
     widened_modules,
 )
 
@@ -39,13 +38,7 @@ class TorchModules:
         return self.modules[call.path], self.method if call.parent == -1 else "__call__"
 
     def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        listener: Listener,
-        wanted: Collection[int],
-        sample: int = 0,
+        self, recording: Recording, listener: Listener, wanted: Collection[int], sample: int = 0
     ) -> Mapping[int, str]:
         """Run the whole once in float64, every call on its recorded inputs."""
 
@@ -53,7 +46,6 @@ class TorchModules:
             received = _in_layout(inputs, match.ref.inputs)
             listener(match, received, _in_layout(outputs, match.ref.outputs))
 
-        recording = Recording(matches, calls, store)
         module = self.modules[recording.root.ref.path]
         run = partial(force_reference, module, self.method, recording, listen, wanted)
         if sample:  # kept out here: what is put back inside has the roundings
@@ -61,7 +53,7 @@ class TorchModules:
                 problem = run()
         else:
             problem = run()
-        return {match.ref.order: problem for match in matches} if problem else {}
+        return {match.ref.order: problem for match in recording.matches} if problem else {}
 
     def whole(self, call: Call, store: Store) -> Arrays:
         """Run one module by itself, all of it in float64 for the time of the call."""
@@ -83,4 +75,4 @@ class TorchModules:
 def _in_layout(tensors: Tensors, leaves: Sequence[Leaf]) -> Arrays:
     moved = {leaf.name: leaf.moved for leaf in leaves}
     # a copy: it is measured later, and the model may write to its own in the meantime
-    return LazyArrays(tensors, lambda x: to_array(tensors[x].clone(), moved.get(x, False)))
+    return LazyArrays(tensors, lambda x: to_numpy(tensors[x].clone(), moved.get(x, False)))

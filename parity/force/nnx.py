@@ -19,12 +19,14 @@ from parity.capture.nnx import Method, aliased, target
 from parity.capture.recorder import bind, unbind
 from parity.capture.restore_nnx import kept_port
 from parity.core.arrays import Array
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import Call, LeafMatch
 from parity.core.metrics import unit_roundoff
 from parity.core.store import Store
 from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
 from parity.force.common import (
     Listener,
+    Recording,
+    Sides,
     Turns,
     by_port_leaf,
     forced_leaves,
@@ -35,30 +37,24 @@ from parity.force.common import (
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
 
 
-def force_port(
-    modules: Mapping[str, nnx.Module],
-    method: Method,
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    store: Store,
-    listener: Listener,
-) -> Mapping[int, str]:
-    """Run the root of `matches` so and pass each call to `listener`.
+def force_port(sides: Sides, recording: Recording, listener: Listener) -> Mapping[int, str]:
+    """Run the root of the matches so and pass each call to `listener`.
 
-    `calls` are all that the port made when it was recorded. What it compiles by itself runs
-    operation by operation here: values are replaced between its modules. Returns why calls could
-    not be seen, by the `order` of the reference's.
+    The calls of `recording` are the port's. What it compiles by itself runs operation by operation
+    here: values are replaced between its modules. Returns why calls could not be seen, by the
+    `order` of the reference's.
     """
-    root = matches[-1]
-    inner = {match.port.path for match in matches if match is not root}
+    root, calls, modules = recording.root, recording.calls, sides.nnx_modules
+    inner = {match.port.path for match in recording.matches[:-1]}
     taps = any(call.tapped for call in calls)
     if taps:  # their paths begin with those of whatever ran around them
         inner |= {call.path for call in calls if call.parent != -1}
     watched = {path: module for path, module in modules.items() if path in inner}
-    forcing = _Forcing(matches, calls, store, listener)
+    forcing = _Forcing(recording, listener)
     eager = taps or any(call.traced for call in calls)
     with jax.disable_jit() if eager else nullcontext(), observed(watched, forcing):
-        output = flatten(repeat(modules[root.port.path], method, root.port, values(root, store)))
+        given = values(root, recording.store)
+        output = flatten(repeat(modules[root.port.path], sides.nnx_method, root.port, given))
     listener(root, {}, _arrays(output))
     return forcing.problems
 
@@ -87,12 +83,11 @@ def repeat(
 class _Forcing(Observer):
     """Replaces what goes into each matched call and what comes out of it."""
 
-    def __init__(
-        self, matches: Sequence[Match], calls: Sequence[Call], store: Store, listener: Listener
-    ) -> None:
-        super().__init__(matches[-1].port.path)
-        self._turns = Turns({match.port.order: match for match in matches}, calls)
-        self._store, self._listener = store, listener
+    def __init__(self, recording: Recording, listener: Listener) -> None:
+        super().__init__(recording.root.port.path)
+        matches = {match.port.order: match for match in recording.matches}
+        self._turns = Turns(matches, recording.calls)
+        self._store, self._listener = recording.store, listener
         self.problems: dict[int, str] = {}
 
     def around(

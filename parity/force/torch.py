@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from parity.capture import taps
 from parity.capture.recorder import bind, join, unbind
 from parity.capture.restore_torch import kept_reference, with_tensors
-from parity.capture.torch import Method, invoke, target, to_numpy, unhook
+from parity.capture.torch import Method, invoke, target, unhook
 from parity.core.arrays import Array
 from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
@@ -419,11 +419,6 @@ def widen(array: Array, moved: bool) -> torch.Tensor:
         array = array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
     tensor = torch.from_numpy(array)
     return tensor.movedim(-1, 1) if moved else tensor
-
-
-def to_array(tensor: torch.Tensor, moved: bool) -> Array:
-    """A tensor as an array in the port's layout."""
-    return to_numpy(tensor, moved)
 
 
 def tensors_of(flat: Flat) -> Tensors:

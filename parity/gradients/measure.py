@@ -5,11 +5,11 @@ the gradients of its inputs and tensors, and those that it passes back to the ca
 the work of its local backward code alone.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from parity.capture.linen import Part
-from parity.core.calls import Call, Match, above
+from parity.core.calls import Call, Match, without
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.force.common import NotMeasured, Recording, Sides
@@ -31,11 +31,15 @@ def measure_gradients(
 ) -> Subjects:
     """Gradients of both sides, which are run backward.
 
-    `calls` are all that the reference and the port made. Calls of Linen modules, and those under a
-    JAX transformation, count with the call around them.
+    `calls` are all that the reference and the port made. Taps, calls of Linen modules, and those
+    under a JAX transformation count with the call around them.
     """
-    linen = {m.ref.order for m in matches if isinstance(sides.nnx_modules[m.port.path], Part)}
-    recording = Recording(_without(matches, linen), calls[0], store)
+    apart = {
+        m.ref.order
+        for m in matches
+        if m.ref.tapped or m.port.tapped or isinstance(sides.nnx_modules[m.port.path], Part)
+    }
+    recording = Recording(without(matches, apart), calls[0], store)
     try:
         progress.stage("gradients: the reference")
         recorded = backward.record(recording)
@@ -44,7 +48,7 @@ def measure_gradients(
             sides.nnx_modules, sides.nnx_method, replace(recording, calls=calls[1]), recorded
         )
         if port.hidden:
-            recording = replace(recording, matches=_without(recording.matches, port.hidden))
+            recording = replace(recording, matches=without(recording.matches, port.hidden))
             recorded = backward.record(recording)
 
         def run(sample: int) -> Gradients:
@@ -56,13 +60,3 @@ def measure_gradients(
     except NotMeasured as error:
         none = Float64(lambda _: Gradients(), store)
         return Subjects(recording, weights, none, problem=str(error))
-
-
-def _without(matches: Sequence[Match], orders: Collection[int]) -> Sequence[Match]:
-    """The others, each in the nearest that is left."""
-    parents = {match.ref.order: match.parent for match in matches}
-
-    def left(order: int) -> int:
-        return next((one for one in above(order, parents) if one not in orders), -1)
-
-    return [replace(m, parent=left(m.parent)) for m in matches if m.ref.order not in orders]

@@ -5,10 +5,9 @@ argument of the function that is differentiated, and what the port passes there 
 gradient that one call stops or spoils is none in another.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
@@ -25,7 +24,7 @@ from parity.core.arrays import Array, read
 from parity.core.calls import Match
 from parity.core.exceptions import first_line
 from parity.core.store import Buffer
-from parity.core.tree import Flat, flatten, mapped, rebuild
+from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, Turns, by_port_leaf, reference, values
 from parity.force.nnx import given_as, replaced
 from parity.gradients.records import Gradients, Key, Side, paired
@@ -42,14 +41,12 @@ class PortRun:
     have the port's names, tensors their full name, and are those of each call. Calls that are
     `hidden` are made under a JAX transformation: their code counts with that of the call around
     them. `aliases` maps all names of a variable, which modules may share, to the one used here.
-    `stopped` says of calls why their local code has no gradient; then none is known as it runs.
     """
 
     local: Mapping[Key, Buffer] = field(default_factory=dict)
     free: Mapping[Key, Buffer] = field(default_factory=dict)
     hidden: frozenset[int] = frozenset()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    stopped: Mapping[int, str] = field(default_factory=dict)
 
 
 def differentiate_port(
@@ -71,45 +68,16 @@ def differentiate_port(
     objects = [value for _, value in free.given.statics]
     eager = jax.disable_jit() if any(call.traced for call in recording.calls) else nullcontext()
 
-    def gradients(run: _Backward, stopped: Collection[int]) -> dict[Key, Buffer]:
-        run.stopped = stopped
+    def gradients(run: _Backward) -> dict[Key, Buffer]:
         with kept_port(modules[root.port.path], *objects), observed(watched, run):
             return run.gradients(method)
 
-    with eager:
-        orders = [match.ref.order for match in matches]
-        local, stopped = _stopped_where_needed(orders, partial(gradients, forced))
-        as_it_runs = {} if stopped else gradients(free, ())
-    return PortRun(local, as_it_runs, frozenset(forced.hidden), forced.aliases, stopped)
-
-
-def _stopped_where_needed(
-    orders: Sequence[int], run: Callable[[Collection[int]], dict[Key, Buffer]]
-) -> tuple[dict[Key, Buffer], dict[int, str]]:
-    """The gradients, and the calls that had to be stopped for the others to have any, with why.
-
-    Raises:
-        NotMeasured: with all calls stopped it fails still.
-    """
-
-    def tried(stopped: Collection[int]) -> dict[Key, Buffer] | str:
-        try:
-            return run(stopped)
-        except Exception as error:  # code without a gradient fails in ways of its own
-            return f"{NO_GRADIENT}: {first_line(error)}"
-
-    found: dict[int, str] = {}
-    while isinstance(problem := tried(found), str):
-        left = [order for order in orders if order not in found]
-        if not left or isinstance(tried(orders), str):
-            raise NotMeasured(problem)
-        few, many = 0, len(left)  # stopping so many of them is not enough, and is
-        while many - few > 1:
-            half = (few + many) // 2
-            works = not isinstance(tried([*found, *left[:half]]), str)
-            few, many = (few, half) if works else (half, many)
-        found[left[many - 1]] = problem
-    return problem, found
+    try:
+        with eager:
+            local, as_it_runs = gradients(forced), gradients(free)
+    except Exception as error:  # code without a gradient fails in ways of its own
+        raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
+    return PortRun(local, as_it_runs, frozenset(forced.hidden), forced.aliases)
 
 
 class _Backward(Observer):
@@ -129,7 +97,6 @@ class _Backward(Observer):
         assert self.root.port.arguments is not None
         self.given = flatten(rebuild(self.root.port.arguments, list(map(aliased, array))))
         self.hidden: set[int] = set()
-        self.stopped: Collection[int] = ()
         self._by_order = {match.ref.order: match for match in recording.matches}
 
     def gradients(self, method: Method) -> dict[Key, Buffer]:
@@ -193,8 +160,6 @@ class _Backward(Observer):
         self, match: Match, module: nnx.Module, made: Callable[[], Callable[..., Any]], own: Flat
     ) -> Any:
         arguments = self.behind(match, "input", own)
-        if match.ref.order in self.stopped:
-            arguments = mapped(jax.lax.stop_gradient, arguments)
         with self._of_call(match, module):
             function = made()  # that of a plain function has the parameters in it
             args, kwargs = unbind(function, arguments)
@@ -208,8 +173,6 @@ class _Backward(Observer):
         held = self._tensors(match, module)
         before = {key: variable.get_value() for key, variable in held.items()}
         own = {key: self._weights[key] for key in held}
-        if match.ref.order in self.stopped:
-            own = {key: jax.lax.stop_gradient(value) for key, value in own.items()}
         for key, variable in held.items():
             variable.set_value(own[key])
         try:
@@ -262,8 +225,6 @@ class _Forced(_Backward):
             self.leaves.get((order, side, name), jax.lax.stop_gradient(one))
             for name, one in forced.arrays
         ]
-        if side == "output" and match.parent in self.stopped:
-            arrays = [jax.lax.stop_gradient(one) for one in arrays]
         return rebuild(forced.skeleton, arrays)
 
 

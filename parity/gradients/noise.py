@@ -19,6 +19,7 @@ from parity.core.measurements import Error
 from parity.core.metrics import rms, unit_roundoff
 from parity.core.problems import not_measured
 from parity.force.common import STEP, NotMeasured
+from parity.measure.exclusive import NO_CALL
 from parity.measure.noise import of_sum, score
 
 SAMPLES = 4
@@ -36,8 +37,6 @@ AS_FAR = 2.0
 
 RARE = 100.0
 """What is moved so many times as far as most entries are is a jump, and no size of rounding."""
-
-NOT_AGAIN = "not measured: the port did not make this call again on the reference's inputs"
 
 
 def nothing() -> None:
@@ -72,7 +71,7 @@ class Subject:
     def own(self) -> Error:
         """The local error of the call."""
         if self.port is None or self.problem:
-            return Error.unknown(self.problem or NOT_AGAIN)
+            return Error.unknown(self.problem or NO_CALL)
         return self.scored(self.port)
 
     def scored(self, port: Array) -> Error:

@@ -6,21 +6,20 @@ gradients are read, and in float64 what comes in from either side is replaced by
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 
 from parity.capture.recorder import join
-from parity.capture.torch import Method, invoke, target
+from parity.capture.torch import Method, invoke, target, tensor_of, to_numpy
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.store import Buffer
 from parity.core.tree import Flat, flatten, rebuild
 from parity.force.common import NotMeasured, Recording, by_ref_leaf
-from parity.force.torch import Calls, Forward, Replaced, Widened, to_array, widen
+from parity.force.torch import Calls, Forward, Replaced, Widened, widen
 from parity.gradients.records import Gradients, Key, Side
 
 NO_GRADIENT = "not measured: the reference has no gradient"
@@ -42,8 +41,6 @@ class Natural(Calls):
         self._held = [(first[id(one.own)], one) for one in held if id(one.own) in first]
         self._ends: list[tuple[Key, bool, torch.Tensor]] = []
         self._found: dict[Key, Buffer] = {}
-        self._boundaries: dict[Any, Key] = {}
-        self._flows: defaultdict[Key, dict[int, None]] = defaultdict(dict)
 
     def gradients(self, seed: int) -> Gradients:
         """Those of all boundaries and parameters, from ones at the outputs that the seed gives."""
@@ -58,10 +55,10 @@ class Natural(Calls):
                 roots.append((one, start))
             else:  # what the reference detaches the port has to stop
                 key = _key(self.match, "output", name)
-                self._found[key] = self.store.put(to_array(start, moved[name]))
+                self._found[key] = self.store.put(to_numpy(start, moved[name]))
         if not roots:
             raise NotMeasured(f"{NO_GRADIENT}: none of its outputs depends on anything by autograd")
-        return Gradients(self.backward(roots) | self._found, self._shared, self._flows)
+        return Gradients(self.backward(roots) | self._found, self._shared)
 
     def backward(self, roots: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> dict[Key, Buffer]:
         """Gradients at the ends, from outputs with theirs."""
@@ -71,7 +68,7 @@ class Natural(Calls):
         values = torch.autograd.grad(outputs, ends, given, allow_unused=True) if roots else ()
         for (key, moved, _), value in zip(self._ends, values, strict=False):
             if value is not None:
-                sums[key] = sums[key] + to_array(value, moved)
+                sums[key] = sums[key] + to_numpy(value, moved)
         return {key: self.store.put(value) for key, value in sums.items()}
 
     def run(self, tensor: Callable[[Array, bool], torch.Tensor]) -> Flat:
@@ -124,25 +121,10 @@ class Natural(Calls):
         if leaf is None or last or not _has_gradient(own) or not torch.is_grad_enabled():
             return own
         key, put, moved = _key(match, side, name), self.store.put, leaf.moved
-        for before in self._before(own):
-            self._flows[before][match.ref.order] = None
         # a constant of the code around it has a gradient too
         copy = (own if own.requires_grad else self.end(key, moved, own)).clone()
-        copy.register_hook(lambda one: self._found.update({key: put(to_array(one, moved))}))
-        self._boundaries[copy.grad_fn] = key
+        copy.register_hook(lambda one: self._found.update({key: put(to_numpy(one, moved))}))
         return copy
-
-    def _before(self, own: torch.Tensor) -> Iterator[Key]:
-        """The boundaries from which an array is computed in the code of one call."""
-        rest: list[Any] = [own.grad_fn]
-        seen = set()
-        while rest:
-            node = rest.pop()
-            if node in self._boundaries:
-                yield self._boundaries[node]
-            elif node is not None and node not in seen:
-                seen.add(node)
-                rest.extend(after for after, _ in node.next_functions)
 
 
 class Forced(Natural):
@@ -174,10 +156,7 @@ def _key(match: Match, side: Side, name: str) -> Key:
 
 def as_tensor(array: Array, moved: bool) -> torch.Tensor:
     """A recorded array as a tensor of its own type in PyTorch's layout."""
-    if array.dtype == ml_dtypes.bfloat16:
-        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    else:
-        tensor = torch.from_numpy(array)
+    tensor = tensor_of(array)
     # in memory as users have it: the backward kernel of a group norm loses digits channels last
     return tensor.movedim(-1, 1).contiguous() if moved else tensor
 

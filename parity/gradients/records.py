@@ -22,17 +22,15 @@ class Gradients:
     At an input of a call, and of a tensor: the contribution of this call alone. At an output: the
     sum over all that use it, or in float64 what the local code of the parent passes back. Tensors
     have their full name; `shared` maps further names of one that modules share to the one used
-    here. `flows` are the calls that use an input or output in the local code around it, by `order`;
-    that of the parent if it is returned. A missing gradient is zero.
+    here. A missing gradient is zero.
     """
 
     of: Mapping[Key, Buffer] = field(default_factory=dict)
     shared: Mapping[str, str] = field(default_factory=dict)
-    flows: Mapping[Key, Collection[int]] = field(default_factory=dict)
 
 
 class Backward(Protocol):
-    """The backward pass of a reference, from gradients at its outputs that a seed gives."""
+    """The backward pass of a reference, which a check without torch does not import."""
 
     def record(self, recording: Recording) -> Gradients:
         """Gradients of one run, in the reference's own type (see `TorchBackward`)."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from parity.core.calls import Leaf, LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import compare_arrays
 from parity.core.pair import Case
@@ -18,7 +19,7 @@ from parity.gradients.records import differentiable
 from parity.gradients.subjects import Subjects
 from parity.judge.faults import Found, find_faults
 from parity.judge.rows import row_of
-from parity.judge.verdict import Errors, fail_limit, judge
+from parity.judge.verdict import Errors, judge
 
 PassedBack = Sequence[tuple[ChildInput, Subject]]
 """Gradients that a call passes back to calls inside it and that are out of their limit."""
@@ -149,13 +150,8 @@ def _explained(
     own = bool(subject.name) and subject.own.fails(fail_limit(match.ref.kind))
     if passed and not own:
         first, subject = passed[-1]
-        to = subjects.recorded.flows.get((first.child, "output", subject.name), ())
-        after = next((one for one in inside if [one.ref.order] == list(to)), None)
-        path = _short(first.path, match)
-        segment = f"after `{path}`"
-        if after is not None:  # it goes nowhere else
-            segment = f"between `{path}` and the input of `{_short(after.ref.path, match)}`"
-        what = f"what it passes back to `{path}`"
+        path = first.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
+        segment, what = f"after `{path}`", f"what it passes back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))
     evidence = f"{what} is off by {subject.own.rel_l2:.1e} ({found.judged.reason})"
     if text:
@@ -171,7 +167,3 @@ def _after_forward(fault: Fault, faulty: Collection[str]) -> Fault:
         return fault
     text = f"{fault.evidence}; `{path}` is at fault in the forward pass: look at that first"
     return replace(fault, evidence=text)
-
-
-def _short(path: str, match: Match) -> str:
-    return path.removeprefix(f"{match.ref.path}." if match.ref.path else "")

@@ -50,9 +50,8 @@ class Subjects:
 
     def why(self, *calls: Match) -> str:
         """The reason why calls have no gradients to compare, `""` if they have."""
-        stopped = [self.port.stopped.get(call.ref.order, "") for call in calls]
         random = [RANDOM.format(call.ref.random) for call in calls if call.ref.random]
-        return self.problem or next(filter(None, (*random, *stopped, *map(unforced, calls))), "")
+        return self.problem or next(filter(None, (*random, *map(unforced, calls))), "")
 
     def inputs(self, match: Match) -> Iterator[Subject]:
         """The gradient of each input of a call."""

@@ -2,7 +2,6 @@
 
 import functools
 import importlib.metadata
-import itertools
 import os
 import platform
 import shlex
@@ -12,12 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from parity.host import precision as probe
-
-if TYPE_CHECKING:
-    import torch
 
 PACKAGES = ("nnx-parity", "jax", "jaxlib", "flax", "torch", "diffusers", "numpy", "safetensors")
 
@@ -34,29 +30,10 @@ VARIABLES = (
 """Settings outside the program that change figures; other settings show in what follows."""
 
 
-def describe(seed: int, reference: "torch.nn.Module") -> Mapping[str, Any]:
-    """Command, commit, versions, devices, precision and seed, as plain values.
-
-    PyTorch's device is the one that holds `reference`.
-    """
-    import torch
-
-    held = next(itertools.chain(reference.parameters(), reference.buffers()), torch.zeros(()))
-    return {
-        "command": _command(),
-        **here(),
-        "torch_device": str(held.device),
-        "seed": seed,
-    }
-
-
-def describe_port(seed: int) -> Mapping[str, Any]:
-    """The same of a run without PyTorch."""
-    return {"command": _command(), **here(("jax",)), "seed": seed}
-
-
-def _command() -> str:
-    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+def describe(seed: int, frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
+    """Command, commit, versions, devices, precision and seed, as plain values."""
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {"command": command, **here(frameworks), "seed": seed}
 
 
 def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
@@ -85,13 +62,8 @@ def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
 def _of_torch() -> Mapping[str, Any]:
     import torch
 
-    cuda = torch.cuda
-    names = [cuda.get_device_name(i) for i in range(cuda.device_count())]
-    return {
-        "torch_threads": torch.get_num_threads(),
-        "torch_devices": ", ".join(["cpu", *names]),
-        "torch_allow_tf32": bool(torch.backends.cuda.matmul.allow_tf32),
-    }
+    # a reference that is elsewhere is refused
+    return {"torch_device": "cpu", "torch_threads": torch.get_num_threads()}
 
 
 def _of_jax() -> Mapping[str, Any]:

@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 from parity.align.ignored import WITHOUT, around
 from parity.align.taps import tap_segments
 from parity.core.calls import Call, LeafMatch, Match, above
+from parity.core.limits import fail_limit
 from parity.core.measurements import Error
 from parity.core.pair import Case, Rung
 from parity.core.problems import DIFFERENT, not_measured
 from parity.core.verdicts import Row
 from parity.judge.faults import Found
-from parity.judge.verdict import Errors, Judgement, downgraded, fail_limit, grade, judge
+from parity.judge.verdict import Errors, Judgement, downgraded, grade, judge
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
 
@@ -30,12 +31,12 @@ def rows_of(
     calls: Sequence[Call],
     free: Free,
     inclusive: Mapping[Key, Error],
-    exclusives: Exclusives | None,
+    exclusives: Exclusives,
     rungs: Sequence[Rung],
 ) -> list[Found]:
     """A judged row for each output leaf that can be, by what was measured of it."""
     found: list[Found] = []
-    own, passed = ({}, {}) if exclusives is None else (exclusives.errors, exclusives.child_inputs)
+    own, passed = exclusives.errors, exclusives.child_inputs
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
     segments = tap_segments(matches, calls)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from parity.core.calls import LeafMatch
+from parity.core.limits import fail_limit
 from parity.core.limits import r_limit as limit_of
 from parity.core.measurements import UNSTEADY, ChildInput, Error, Metrics
 from parity.core.pair import Rung
@@ -81,11 +82,6 @@ def graded_mae(errors: Sequence[Error | Metrics | None]) -> float:
     failed = any(isinstance(one, Error) and one.problem for one in found)
     measured = (one.mae for one in found if not math.isnan(one.mae))
     return next(measured, math.inf if failed else math.nan)
-
-
-def fail_limit(kind: str) -> float:
-    """R above this fails."""
-    return limit_of(kind).fail
 
 
 def judge(

@@ -5,7 +5,7 @@ outputs, so a mistake before them does not show in what the container returns.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -13,20 +13,19 @@ import numpy as np
 
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import zero_signs
 from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
-from parity.force.common import Arrays, Sides, reference, same, unforced
+from parity.force.common import Arrays, Recording, Sides, reference, same, unforced
 from parity.force.nnx import force_port
 from parity.host.progress import Progress
 from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
-
-Limit = Callable[[str], float]
 
 SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
@@ -54,9 +53,9 @@ class Exclusives:
     received: Mapping[Key, Buffer]
     handed_on: Mapping[Key, int] = field(default_factory=dict)
 
-    def failing(self, matches: Sequence[Match], limit: Limit) -> frozenset[int]:
+    def failing(self, matches: Sequence[Match]) -> frozenset[int]:
         """The calls out of their limit, by what they return or pass to their children."""
-        limits = {match.ref.order: limit(match.ref.kind) for match in matches}
+        limits = {match.ref.order: fail_limit(match.ref.kind) for match in matches}
         errors = [(order, error) for (order, _), error in self.errors.items()]
         errors += [(n, one.error) for n, found in self.child_inputs.items() for one in found]
         return frozenset(order for order, error in errors if error.fails(limits[order]))
@@ -67,44 +66,42 @@ def measure_exclusive(
     calls: tuple[Sequence[Call], Sequence[Call]],
     sides: Sides,
     store: Store,
-    limit: Limit | None,
     progress: Progress,
+    *,
+    floor: bool = False,
 ) -> Exclusives:
     """Measure every call, in one run of each side.
 
-    `calls` are all that the reference and the port made. With a `limit` on R by module kind, calls
-    of the reference run in float64 only where the relative error of some leaf does not bound its R
-    under `SLACK` times that limit; without, all do.
+    `calls` are all that the reference and the port made. Those of the reference run in float64
+    where the relative error of a leaf does not bound its R under `SLACK` times its limit; with
+    `floor` all do.
     """
     if not matches or matches[-1].ref.parent != -1:
         return Exclusives({}, {}, {}, {})
-    work = _Work(matches, store, limit, progress)
+    work = _Work(matches, store, floor, progress)
     progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
-        problems = _run_port(matches, calls[1], sides, store, work, background)
+        problems = _run_port(Recording(matches, calls[1], store), sides, work, background)
     unknown: Mapping[int, str] = {}
+    of_ref = Recording(matches, calls[0], store)
     if work.wanted:
         progress.stage("exclusive error: the reference in float64", len(matches))
         with Background(threads=2) as background:
             listener = partial(work.reference, background)
-            unknown = sides.reference.own(matches, calls[0], store, listener, work.wanted)
+            unknown = sides.reference.own(of_ref, listener, work.wanted)
     if work.seen and not unknown:
         progress.stage("exclusive error: where rounding decides whole numbers", whole.SAMPLES)
         for sample in range(1, whole.SAMPLES + 1):
-            sides.reference.own(matches, calls[0], store, work.note, work.wanted, sample)
+            sides.reference.own(of_ref, work.note, work.wanted, sample)
             progress.advance()
         work.without_decided()
     return work.result(problems, unknown)
 
 
 def _run_port(
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    sides: Sides,
-    store: Store,
-    work: "_Work",
-    background: Background,
+    recording: Recording, sides: Sides, work: "_Work", background: Background
 ) -> Mapping[int, str]:
+    matches, store = recording.matches, recording.store
     if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
         # a single call on the reference's inputs: nothing to replace
         outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
@@ -112,8 +109,7 @@ def _run_port(
         return {}
     if matches[-1].port.arguments is None:
         return {match.ref.order: NOT_REPEATABLE for match in matches}
-    listener = partial(work.port, background)
-    return force_port(sides.nnx_modules, sides.nnx_method, matches, calls, store, listener)
+    return force_port(sides, recording, partial(work.port, background))
 
 
 @dataclass
@@ -122,7 +118,7 @@ class _Work:
 
     matches: Sequence[Match]
     store: Store
-    limit: Limit | None
+    floor: bool
     progress: Progress
     errors: dict[Key, Error] = field(default_factory=dict)
     child_inputs: dict[Key, ChildInput] = field(default_factory=dict)
@@ -158,8 +154,8 @@ class _Work:
     def _without_float64(self, match: Match, leaf: LeafMatch, port: Array) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         error, near = score(ref, port), False
-        if self.limit is not None:
-            enough = SLACK * self.limit(match.ref.kind)
+        if not self.floor:
+            enough = SLACK * fail_limit(match.ref.kind)
             near = error.mae == 0 or (
                 bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
             )
@@ -254,7 +250,7 @@ class _Work:
         self.child_inputs[key] = child
 
     def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
-        limit = self.limit(match.ref.kind) if self.limit else 1.0
+        limit = 1.0 if self.floor else fail_limit(match.ref.kind)
         return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
     @cached_property
@@ -309,8 +305,8 @@ class _Work:
         by_parent: dict[int, tuple[ChildInput, ...]] = defaultdict(tuple)
         for _, found in sorted(self.child_inputs.items()):
             by_parent[found.parent] += (found,)
-        found = self.errors, dict(by_parent), self.outputs, self.received
-        return Exclusives(*found, self.handed_on)
+        arrays = self.outputs, self.received
+        return Exclusives(self.errors, dict(by_parent), *arrays, self.handed_on)
 
     def _unmeasured(self, key: Key, why: str) -> Error:
         return replace(self.errors[key], problem=not_measured(why))

@@ -15,6 +15,7 @@ from parity.align.leaves import PLAIN, same_value
 from parity.capture.nnx import target
 from parity.core.arrays import comparable
 from parity.core.calls import Leaf, Match, above
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.problems import Problem, ProblemKind
 from parity.core.store import Store
@@ -25,8 +26,6 @@ from parity.measure.exclusive import Exclusives
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
 
-Limit = Callable[[str], float]
-
 SLACK = 4
 """How far above its limit R of a call with all that is inside it may be, at worst, to be right."""
 
@@ -34,7 +33,7 @@ ABSENT = object()
 
 
 def charged_to_callers(
-    matches: Sequence[Match], exclusives: Exclusives, sides: Sides, store: Store, limit: Limit
+    matches: Sequence[Match], exclusives: Exclusives, sides: Sides, store: Store
 ) -> tuple[Exclusives, Mapping[Key, Error]]:
     """The exclusive errors with those of callers in place of those of what they call wrongly, and
     the errors of these calls on the arguments of the reference.
@@ -42,7 +41,7 @@ def charged_to_callers(
     What a wrong call returns beside what the reference's does, as a cache, is no error of the call
     that hands it on.
     """
-    failing = exclusives.failing(matches, limit)
+    failing = exclusives.failing(matches)
     parents = {match.ref.order: match.parent for match in matches}
     around = {outer for order in failing for outer in above(order, parents)}
     errors = dict(exclusives.errors)
@@ -57,7 +56,7 @@ def charged_to_callers(
         handed = match.port.arguments is not None and not (match.ref.tapped or match.port.tapped)
         doubtful = any(one.error.problem or one.error.unsteady for one in passed.get(order, ()))
         if parent != -1 and handed and (order in failing or doubtful):
-            found, texts = _on_the_references(match, sides, store, limit(match.ref.kind))
+            found, texts = _on_the_references(match, sides, store)
             if found:
                 right |= found
                 passed.pop(order, None)
@@ -74,7 +73,7 @@ def _other(text: str) -> Error:
 
 
 def _on_the_references(
-    match: Match, sides: Sides, store: Store, limit: float
+    match: Match, sides: Sides, store: Store
 ) -> tuple[dict[Key, Error], Mapping[str, str]]:
     """The errors of a call on the reference's arguments, if it is right then, and what these are
     instead of; nothing if it is not, or if its arguments are the reference's.
@@ -91,13 +90,13 @@ def _on_the_references(
     except Exception:  # a port that takes no such arguments: they are not what it lacks
         return {}, {}
     arrays = dict(flatten(output).arrays)
-    found = {}
+    found, limit = {}, SLACK * fail_limit(match.ref.kind)
     for leaf in filter(comparable, match.outputs):
         ref, array = reference(leaf, store), arrays.get(leaf.port.name if leaf.port else "")
         if array is None or np.shape(array) != ref.shape:
             return {}, {}
         error = score(ref, np.asarray(array))
-        if error.nonfinite or not bounded(error.rel_l2, SLACK * limit, ref.dtype):
+        if error.nonfinite or not bounded(error.rel_l2, limit, ref.dtype):
             return {}, {}
         found[match.ref.order, leaf.ref.name] = replace(error, bounded=True)
     return found, texts

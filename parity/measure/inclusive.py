@@ -4,7 +4,7 @@ A call that has no other inside it has been measured already: its inclusive erro
 one. A container is run again, unless it got the very inputs of the reference in the port's own run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Match, above
 from parity.core.exceptions import first_line
+from parity.core.limits import fail_limit
 from parity.core.measurements import Error
 from parity.core.problems import Problem, not_measured
 from parity.core.store import Store
@@ -33,8 +34,6 @@ from parity.measure.exclusive import NOT_REPEATABLE, Exclusives
 from parity.measure.free import Key
 from parity.measure.noise import bounded, score
 
-Limit = Callable[[str], float]
-
 SLACK = 4
 """How far above its limit R of a whole subtree may be, at worst, where the float64 run is left out.
 Each call inside was judged by its own R: this is for code that no call inside shows."""
@@ -45,7 +44,6 @@ def measure_inclusive(
     exclusives: Exclusives,
     sides: Sides,
     store: Store,
-    limit: Limit,
     progress: Progress,
 ) -> Mapping[Key, Error]:
     """Run each container on the reference's inputs and measure its outputs.
@@ -64,12 +62,12 @@ def measure_inclusive(
         if not measured:
             waiting.append(match)
     progress.stage("inclusive error", len(waiting))
-    failing = exclusives.failing(matches, limit)
+    failing = exclusives.failing(matches)
     # the output of the code around a tap shows if that code makes up for it
     failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
     parents = {match.ref.order: match.parent for match in matches}
     explained = frozenset(x for order in failing for x in above(parents[order], parents))
-    run = _Run(sides, store, limit, failing, explained, progress, found)
+    run = _Run(sides, store, failing, explained, progress, found)
     with Background() as background:
         for match in waiting:
             run.measure(match, background)
@@ -94,7 +92,6 @@ class _Run:
 
     sides: Sides
     store: Store
-    limit: Limit
     failing: frozenset[int]
     explained: frozenset[int]
     progress: Progress
@@ -150,7 +147,7 @@ class _Run:
 
     def _decided(self, match: Match, error: Error, ref: Array) -> bool:
         """True if the verdict needs no run of the reference in float64."""
-        order, limit = match.ref.order, SLACK * self.limit(match.ref.kind)
+        order, limit = match.ref.order, SLACK * fail_limit(match.ref.kind)
         if ref.dtype.kind not in "fcV" or error.nonfinite or error.problem or np.isnan(error.mae):
             return True
         close = bounded(error.rel_l2, limit, ref.dtype) or order in self.explained

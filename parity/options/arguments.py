@@ -10,7 +10,7 @@ from flax import nnx
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError, shown
-from parity.core.globs import Pending, check_used, matches
+from parity.core.globs import check_used, matches
 from parity.core.tensors import Fused, Stacked
 from parity.options.emulate import check_emulate
 from parity.options.options import Options
@@ -97,28 +97,32 @@ def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: 
     port_names = [*capture_nnx.submodules(nnx_module), *leaves]
     what = "module or tensor"
     plain = [glob for glob in options.declared or () if glob not in options.leaves]
-    found = (
-        _pending(
-            "rename", options.rename or (), [*ref_paths, *tensors], f"{what} of the reference"
-        ),
-        _pending("layout", options.layout or (), ref_paths, "module of the reference", _of_path),
-        _pending("ignore", plain, [*ref_paths, *tensors, *port_names], what, fnmatchcase),
-    )
+    of_ref, modules = [*ref_paths, *tensors], "module of the reference"
+    pending = {
+        "rename": _pending("rename", options.rename, of_ref, f"{what} of the reference"),
+        "layout": _pending("layout", options.layout, ref_paths, modules, _of_path),
+        "ignore": _pending("ignore", plain, [*of_ref, *port_names], what, fnmatchcase),
+    }
     names = [glob for rule in options.fused for glob in rule.globs]
     check_used("fused", names, tensors, "tensor of the reference")
     check_choice(ref_paths, options)
-    return replace(options, pending=tuple(one for one in found if one.globs))
+    return replace(options, pending=pending)
 
 
 def _pending(
     option: str,
-    globs: Iterable[str],
+    globs: Iterable[str] | None,
     names: Sequence[str],
     what: str,
     match: Callable[[str, str], bool] = matches,
-) -> Pending:
-    left = tuple(glob for glob in globs if not any(match(name, glob) for name in names))
-    return Pending(option, left, tuple(names), what, match)
+) -> Callable[[Sequence[str]], None]:
+    """A check that refuses the globs that match neither a name nor one of the taps it is given."""
+
+    def check(taps: Sequence[str]) -> None:
+        text = f"{what}, nor a tap" if taps else what
+        check_used(option, globs or (), [*names, *taps], text, match)
+
+    return check
 
 
 def check_choice(paths: Collection[str], options: Options) -> None:

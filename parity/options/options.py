@@ -1,10 +1,11 @@
 """Options of a run, as every stage reads them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from parity.core.globs import Pending, rooted
-from parity.core.pair import Rung
+from parity.core.globs import rooted
+from parity.core.pair import Pair, Rung
 from parity.core.tensors import Fused, Stacked
 from parity.core.time_limit import TimeLimit
 
@@ -23,8 +24,8 @@ class Options:
     fused: tuple[Fused | Stacked, ...] = ()
     leaves: tuple[str, ...] = ()
     """Globs of `path#leaf` that must match an output."""
-    pending: tuple[Pending, ...] = ()
-    """Globs that must match a tap."""
+    pending: Mapping[str, Callable[[Sequence[str]], None]] = field(default_factory=dict)
+    """By option, a check of its globs that match no name: with the taps, which only a run shows."""
     emulate: str | None = None
     eager: bool = False
     """The port runs operation by operation, not in the programs that it compiles."""
@@ -37,6 +38,12 @@ class Options:
     """Seconds in which causes are looked for."""
     making: Callable[[], str] | None = None
     """Source that makes the port, for a script of the first fault; `None` if none is kept."""
+
+    @classmethod
+    def of(cls, pair: Pair, **more: Any) -> "Options":
+        """What a pair says, and more."""
+        said = ("rungs", "declared", "rename", "layout", "fused")
+        return cls(**{**{name: getattr(pair, name) for name in said}, **more})
 
     def __post_init__(self) -> None:
         """Take the root by the name that reports give it."""

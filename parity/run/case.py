@@ -17,7 +17,7 @@ from parity.run.compared import agree, compared_calls
 from parity.run.explain import faults_of
 from parity.run.extras import extras_of
 from parity.run.inputs import root_outputs, weak_inputs
-from parity.run.moved import moved, without
+from parity.run.moved import inlined, moved
 from parity.run.proposal import tried
 from parity.run.protocols import Context, Port, Reference
 from parity.run.records import Compared, Outcome
@@ -46,9 +46,9 @@ def _judged(context: Context, compared: Compared) -> Outcome:
     case, reference, store = context.case, context.reference, context.store
     records = context.port.judge(context, compared)
     if paths := moved(records, reference.keep):
-        compared = replace(compared, alignment=without(compared.alignment, paths))
+        compared = replace(compared, alignment=inlined(compared.alignment, paths))
         records = context.port.judge(context, compared)
-    faults = faults_of(records, reference.diagnose, reference.keep, context.progress)
+    faults = faults_of(records, reference, context.progress)
     extras = extras_of(context, compared, records, faults)
     notes = (*compared.alignment.notes, *context.port.notes(compared.port), *extras.notes)
     return Outcome(

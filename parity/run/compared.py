@@ -9,12 +9,13 @@ import numpy as np
 from parity.align.calls import Alignment, align
 from parity.capture import layout as layout_rules
 from parity.core.calls import Call, Match, Trace, above
-from parity.core.globs import Pending, check_used, renamed
+from parity.core.globs import check_used, renamed
+from parity.core.limits import fail_limit
 from parity.extras.input_coverage import coverage_of
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import SLACK
 from parity.measure.free import measure_free
 from parity.measure.noise import bounded
+from parity.options.options import Options
 from parity.options.scope import DEEPER, Scope, opened, scope_of
 from parity.run.protocols import Context
 from parity.run.records import Compared
@@ -30,12 +31,12 @@ def compared_calls(context: Context) -> Compared:
     port.prepare(context, given)
     progress.stage("reference")
     ref = reference.record(case, context.store, layout, scope.ref)
-    _check_pending(options.pending, ref, early=True)
+    _check_globs(options, ("rename", "layout"), ref)
     given = layout_rules.as_read_inside(given, ref.calls)
     done = coverage_of(ref.calls, reference.optional(case), context.store.get)
     progress.stage("port")
     trace = port.record(context, scope, ref, given)
-    _check_pending(options.pending, ref, trace, early=False)
+    _check_globs(options, ("ignore",), ref, trace)
     roots = ref.calls[-1], trace.calls[-1] if trace.calls else None
     if not scope.whole:
         ref, trace = opened(ref), opened(trace)
@@ -44,12 +45,11 @@ def compared_calls(context: Context) -> Compared:
     return Compared(scope, ref, trace, *roots, done, alignment, free)
 
 
-def _check_pending(pending: Sequence[Pending], *traces: Trace, early: bool) -> None:
-    """Refuse globs that match no tap: those for the reference alone before the port runs."""
-    found = [call.path for trace in traces for call in trace.calls if call.tapped]
-    for one in pending:
-        if early == (one.option != "ignore"):
-            one.check(found)
+def _check_globs(options: Options, names: Sequence[str], *traces: Trace) -> None:
+    """Refuse globs of these options that match no tap either."""
+    taps = [call.path for trace in traces for call in trace.calls if call.tapped]
+    for name in options.pending.keys() & {*names}:
+        options.pending[name](taps)
 
 
 def aligned(context: Context, scope: Scope, ref: Trace, port: Trace) -> Alignment:

@@ -1,6 +1,6 @@
 """Doubtful calls that are faults after all, and the cause of each fault."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from parity.core.exceptions import first_line
@@ -12,6 +12,7 @@ from parity.diagnose.findings import Finding, Kept
 from parity.host.progress import Progress
 from parity.judge.faults import Found, find_faults, segment_of
 from parity.judge.verdict import Judgement
+from parity.run.protocols import Reference
 
 SUSPECTS = 10
 """How many calls whose R is doubtful are looked into."""
@@ -22,14 +23,8 @@ ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 UNEXPLAINED = ("", "glue", "unknown")
 """Causes that say where the error is, and not what it is."""
 
-Diagnose = Callable[[Found, CaseRecord, Kept | None], Sequence[Finding]]
-"""Finds the cause of each mistake in one call."""
 
-Keep = Callable[[int, CaseRecord], Kept | None]
-"""Runs a call on each side and finds where in the source they part, by its `order`."""
-
-
-def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> CaseRecord:
+def resolved(record: CaseRecord, reference: Reference, progress: Progress) -> CaseRecord:
     """Rows in which a doubtful call fails if one change of the reference explains all its error.
 
     An epsilon of 1e-5 instead of 1e-6 is off by no more than a careless sum is.
@@ -44,7 +39,7 @@ def resolved(record: CaseRecord, diagnose: Diagnose, progress: Progress) -> Case
     guilty: set[int] = set()
     for one in suspects:
         with record.limit:
-            cause = _causes(one, record, diagnose, None)[0].diagnosis.cause
+            cause = _causes(one, record, reference, None)[0].diagnosis.cause
         if cause not in ROUNDING:
             guilty.add(one.row.order)
         progress.advance()
@@ -61,7 +56,7 @@ def _failed(one: Found) -> Found:
 
 
 def faults_of(
-    records: Sequence[CaseRecord], diagnose: Diagnose, keep: Keep, progress: Progress
+    records: Sequence[CaseRecord], reference: Reference, progress: Progress
 ) -> tuple[Fault, ...]:
     """Faults of all parts of a case, one for each mistake in a module, explained."""
     found = [one for record in records for one in record.found]
@@ -73,24 +68,24 @@ def faults_of(
     for fault in faults:
         record = record_of(fault.path, fault.call, records)
         with record.limit:
-            explained += _explained(fault, record, diagnose, keep)
+            explained += _explained(fault, record, reference)
         progress.advance()
     return tuple(explained)
 
 
-def _explained(fault: Fault, record: CaseRecord, diagnose: Diagnose, keep: Keep) -> Iterator[Fault]:
+def _explained(fault: Fault, record: CaseRecord, reference: Reference) -> Iterator[Fault]:
     """A fault for each mistake in the call: its cause, the evidence for it, what to do, and where
     it is in the arrays, between the calls inside, and in the source.
     """
     place = (fault.path, fault.call, fault.leaf)
     first = next(x for x in record.found if (x.row.path, x.row.call, x.row.leaf) == place)
-    kept, why = _kept(first, record, keep)
+    kept, why = _kept(first, record, reference)
     picture, lost = None, ""
     try:
         picture = error_map_of(first, record)
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
-    findings = _causes(first, record, diagnose, kept)
+    findings = _causes(first, record, reference, kept)
     size = fault.evidence if len(findings) == 1 else ""  # of several each says its own
     for number, one in enumerate(findings):
         evidence = (one.diagnosis.evidence, size, lost, why)
@@ -125,21 +120,21 @@ def _hint(finding: Finding) -> str:
     return finding.diagnosis.hint
 
 
-def _kept(found: Found, record: CaseRecord, keep: Keep) -> tuple[Kept | None, str]:
+def _kept(found: Found, record: CaseRecord, reference: Reference) -> tuple[Kept | None, str]:
     """One run of the call, or the reason why it is not known where in the source it goes wrong."""
     if record.limit.over:
         return None, "where in the source was not looked for: the time for the diagnosis is over"
     try:
-        return keep(found.row.order, record), ""
+        return reference.keep(found.row.order, record), ""
     except Exception as error:  # the report must not be lost for its lines
         return None, f"where in the source is not known: {first_line(error)}"
 
 
 def _causes(
-    found: Found, record: CaseRecord, diagnose: Diagnose, kept: Kept | None
+    found: Found, record: CaseRecord, reference: Reference, kept: Kept | None
 ) -> Sequence[Finding]:
     try:
-        return diagnose(found, record, kept)
+        return reference.diagnose(found, record, kept)
     except Exception as error:
         # the fault is known all the same: its report must not be lost
         container = any(match.parent == found.row.order for match in record.matches)

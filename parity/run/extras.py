@@ -45,7 +45,6 @@ def _gradients(
 ) -> tuple[tuple[Row, ...], tuple[Fault, ...], tuple[str, ...]]:
     if not context.options.gradients:
         return (), (), ()
-    from parity.align.taps import of_modules
     from parity.capture.nnx import named_tensors
     from parity.capture.recorder import join
     from parity.gradients.measure import measure_gradients
@@ -53,17 +52,17 @@ def _gradients(
     from parity.gradients.training import training_notes
 
     calls = compared.calls
-    smooth = of_modules(compared.alignment.matches, calls[0])
-    if not smooth or smooth[-1].ref.parent != -1:
+    if compared.root is None:
         return (), (), (NO_ROOT,)
     reference: Any = context.reference  # it runs: of no other are gradients asked for
     backward = reference.backward(context.case)
+    matches, sides = compared.alignment.matches, records[-1].sides
     subjects = measure_gradients(
-        smooth, calls, records[-1].sides, backward, context.weights, context.store, context.progress
+        matches, calls, sides, backward, context.weights, context.store, context.progress
     )
     rows, wrong = judge_gradients(context.case, subjects, {fault.path for fault in faults})
-    path, modules = smooth[-1].port.path, records[-1].sides.nnx_modules
-    port = {join(path, one.full_name): one for one in named_tensors(modules[path])}
+    path = compared.root.port.path
+    port = {join(path, one.full_name): one for one in named_tensors(sides.nnx_modules[path])}
     notes = training_notes(context.weights, context.reference.tensors(), port)
     return tuple(rows), tuple(wrong), notes
 

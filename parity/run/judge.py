@@ -12,7 +12,6 @@ from parity.core.calls import Call, Match
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Sides, within
 from parity.judge.rows import rows_of
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import measure_exclusive
 from parity.measure.handed import charged_to_callers
 from parity.measure.inclusive import measure_inclusive
@@ -56,17 +55,16 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     """Measure the exclusive and inclusive errors of an extent, and judge them."""
     case, store, progress = context.case, context.store, context.progress
     matches, calls = extent.matches, extent.calls
-    limit = None if case.floor else fail_limit
-    exclusives = measure_exclusive(matches, calls, sides, store, limit, progress)
-    exclusives, right = charged_to_callers(matches, exclusives, sides, store, fail_limit)
-    inclusive = measure_inclusive(matches, exclusives, sides, store, fail_limit, progress)
+    exclusives = measure_exclusive(matches, calls, sides, store, progress, floor=case.floor)
+    exclusives, right = charged_to_callers(matches, exclusives, sides, store)
+    inclusive = measure_inclusive(matches, exclusives, sides, store, progress)
     inclusive = {**inclusive, **right}
     rungs = context.options.rungs
     found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     weights = context.weights
     judged = exclusives, weights, store, found, calls[1], context.options.diagnosis
     record = CaseRecord(matches, calls[0], sides, *judged)
-    return resolved(record, context.reference.diagnose, progress)
+    return resolved(record, context.reference, progress)
 
 
 def extents(matches: Sequence[Match], calls: Calls) -> tuple[Extent, ...]:

@@ -37,7 +37,7 @@ class Live:
 
     def environment(self) -> Mapping[str, Any]:
         """This machine, with what PyTorch and JAX compute with."""
-        return environment.describe(self._seed, self._root)
+        return environment.describe(self._seed)
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the root by path."""

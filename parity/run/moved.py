@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from parity.align.calls import Alignment
 from parity.align.readings import NEAR
-from parity.core.calls import Match, above
+from parity.core.calls import without
+from parity.core.limits import fail_limit
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.findings import Kept
 from parity.judge.faults import Found
-from parity.judge.verdict import fail_limit
 
 MOVED = "code moved between it and the call around it, which returns the same all the same"
 
@@ -34,10 +34,10 @@ def moved(records: Sequence[CaseRecord], keep: Keep) -> frozenset[str]:
     return frozenset(paths)
 
 
-def without(alignment: Alignment, paths: Collection[str]) -> Alignment:
+def inlined(alignment: Alignment, paths: Collection[str]) -> Alignment:
     """The alignment with the calls of these modules inlined."""
-    matches = _opened(alignment.matches, paths)
-    coverage = alignment.coverage
+    orders = {match.ref.order for match in alignment.matches if match.ref.path in paths}
+    matches, coverage = without(alignment.matches, orders), alignment.coverage
     coverage = replace(
         coverage,
         matched=tuple(path for path in coverage.matched if path not in paths),
@@ -45,17 +45,6 @@ def without(alignment: Alignment, paths: Collection[str]) -> Alignment:
         matched_calls=len(matches),
     )
     return replace(alignment, matches=matches, coverage=coverage)
-
-
-def _opened(matches: Sequence[Match], paths: Collection[str]) -> tuple[Match, ...]:
-    """The matches without those of some modules; what is inside these is in the call around."""
-    parents = {match.ref.order: match.parent for match in matches}
-    kept = [match for match in matches if match.ref.path not in paths]
-    orders = {match.ref.order for match in kept}
-    return tuple(
-        replace(match, parent=next(filter(orders.__contains__, above(match.parent, parents)), -1))
-        for match in kept
-    )
 
 
 def _deviations(found: Sequence[Found]) -> Mapping[int, set[int]]:
@@ -102,13 +91,13 @@ def _part_on_one_side(order: int, paths: frozenset[str], record: CaseRecord, kee
     """True if the programs part only in the code of modules inside a call, or only in its own, seen
     with these modules laid open: then what both get wrong is one thing.
     """
-    matches = _opened(record.matches, paths)
+    own = [match for match in record.matches if match.ref.path in paths]
+    matches = without(record.matches, {match.ref.order for match in own})
     try:
         with record.limit:
             kept = None if record.limit.over else keep(order, replace(record, matches=matches))
     except Exception:  # such as code that does not run in float64: both are named then
         return False
-    own = [match for match in record.matches if match.ref.path in paths]
     return kept is not None and kept.on_one_side(own)
 
 

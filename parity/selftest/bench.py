@@ -156,10 +156,7 @@ class _Bench:
     @one_at_a_time
     def _compare(self, case: Case) -> Report:
         """Report of a case, as of `parity.run_pair`; R is measured only where it decides."""
-        pair = self._pair
-        options = Options(
-            declared=pair.declared, rename=pair.rename, layout=pair.layout, fused=pair.fused
-        )
+        options = Options.of(self._pair, rungs=())
         plain = Case(case.name, case.args, torch=case.torch, nnx=case.nnx, kwargs=case.kwargs)
         live, port = Live(self._reference), RunningPort(self._port)
         comparison = Comparison(case.name, live, port, options, {}, {})

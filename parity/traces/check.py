@@ -52,17 +52,7 @@ def check_trace(
     progress.stage("making the port")
     made = offline_of(pair).make_nnx(index.settings, golden.state)
     port = RunningPort(made, own_process=own_process)
-    options = Options(
-        rungs=pair.rungs,
-        declared=pair.declared,
-        rename=pair.rename,
-        layout=pair.layout,
-        fused=pair.fused,
-        emulate=emulate,
-        eager=eager,
-        only=index.only,
-        depth=index.depth,
-    )
+    options = Options.of(pair, emulate=emulate, eager=eager, only=index.only, depth=index.depth)
     facts, reference = {**index.facts, "trace": str(folder)}, Recorded(golden)
     comparison = Comparison(pair.name, reference, port, options, reference.environment(), facts)
     return run_cases(

@@ -52,7 +52,7 @@ def compare_traces(before: Path, after: Path, *, progress: Progress | None = Non
 
     comparison = Comparison(
         f"{before.name} against {after.name}",
-        Recorded(ref, LOOK, one_layout=True),
+        Recorded(ref, LOOK),
         SecondTrace(other),
         Options(only=ref.index.only, depth=ref.index.depth, layout=ref.index.layout),
         {**other.index.environment, "reference": dict(ref.index.environment)},

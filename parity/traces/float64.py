@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from parity.core.arrays import Array, LazyArrays
-from parity.core.calls import Call, Leaf, Match, above
+from parity.core.calls import Call, Leaf, above
 from parity.core.store import Store
-from parity.force.common import Arrays, Listener, NotMeasured
+from parity.force.common import Arrays, Listener, NotMeasured, Recording
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import StoredCase, Wide
 
@@ -28,13 +28,7 @@ class RecordedFloat64:
         self._case, self._arrays = case, arrays
 
     def own(
-        self,
-        matches: Sequence[Match],
-        calls: Sequence[Call],
-        store: Store,
-        listener: Listener,
-        wanted: Collection[int],
-        sample: int = 0,
+        self, recording: Recording, listener: Listener, wanted: Collection[int], sample: int = 0
     ) -> Mapping[int, str]:
         """Tell what was recorded, as far as the calls inside are those of the port.
 
@@ -42,6 +36,7 @@ class RecordedFloat64:
         all that is inside if it makes none. Of others the latter counts too, which is further from
         the reference than their local computation: R in units of that may fail them, and pass none.
         """
+        matches, calls = recording.matches, recording.calls
         if self._case.problem:
             return {match.ref.order: self._case.problem for match in matches}
         matched = {match.ref.order for match in matches}

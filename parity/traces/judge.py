@@ -15,16 +15,16 @@ import numpy as np
 
 from parity.align.leaves import same_value
 from parity.core.arrays import Array, comparable
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import LeafMatch, Match
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.pair import Case
 from parity.core.problems import not_measured, other_value
 from parity.core.store import Buffer, Store
-from parity.force.common import Arrays, Float64, NotMeasured
+from parity.force.common import Arrays, Float64, NotMeasured, Recording
 from parity.judge.faults import Found
 from parity.judge.rows import rows_of
-from parity.judge.verdict import fail_limit
 from parity.measure.exclusive import Exclusives
 from parity.measure.free import Free, Key
 from parity.measure.noise import score
@@ -37,25 +37,22 @@ SAME = Error(0.0, 0.0, 0, bounded=True)
 
 
 def judge_apart(
-    case: Case,
-    matches: Sequence[Match],
-    calls: Sequence[Call],
-    float64: Float64,
-    free: Free,
-    store: Store,
+    case: Case, recording: Recording, float64: Float64, free: Free
 ) -> tuple[Sequence[Found], Exclusives]:
-    """Judged rows of the matched calls of one case, and their errors; `calls` are the reference's.
+    """Judged rows of the matched calls of one case, and their errors.
+
+    The calls of `recording` are the reference's.
 
     What a container returns, with all that is inside it, is measured where its local error fails.
     """
-    wide: dict[int, tuple[Arrays, Arrays]] = {}
+    matches, wide = recording.matches, dict[int, tuple[Arrays, Arrays]]()
 
     def heard(match: Match, passed: Arrays, outputs: Arrays) -> None:
         wide[match.ref.order] = passed, outputs
 
     orders = {match.ref.order for match in matches}
-    unknown = float64.own(matches, calls, store, heard, orders)
-    work = _Work(matches, store)
+    unknown = float64.own(recording, heard, orders)
+    work = _Work(matches, recording.store)
     for match in matches:
         passed, outputs = wide.get(match.ref.order, ({}, {}))
         work.measure(match, outputs, unknown.get(match.ref.order, NO_FLOAT64))
@@ -65,7 +62,7 @@ def judge_apart(
     equal = {key: SAME for key, error in free.errors.items() if error.mae == 0}
     containers = {match.parent for match in matches}
     inclusive = {key: x.of_subtree() for key, x in work.errors.items() if key[0] not in containers}
-    around = containers & exclusives.failing(matches, fail_limit)
+    around = containers & exclusives.failing(matches)
     for match in (match for match in matches if match.ref.order in around):
         inclusive |= work.whole(match, float64)
     return rows_of(case, matches, (), free, inclusive | equal, exclusives, ()), exclusives

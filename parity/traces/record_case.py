@@ -13,7 +13,7 @@ from parity.core.pair import Case, Pair
 from parity.core.plain import encode
 from parity.core.store import Array, Store
 from parity.core.tree import flatten
-from parity.force.common import Arrays, NotMeasured
+from parity.force.common import Arrays, NotMeasured, Recording
 from parity.host.progress import Progress
 from parity.options.scope import Scope, opened
 from parity.run.inputs import root_outputs
@@ -112,7 +112,8 @@ def _in_float64(
     failed: dict[int, str] = {}
     for part in parts:
         orders = {match.ref.order for match in part.matches}
-        failed |= float64.own(part.matches, part.calls[0], store, heard, orders)
+        recording = Recording(part.matches, part.calls[0], store)
+        failed |= float64.own(recording, heard, orders)
     around = {call.parent for call in shown.calls}
     containers = [m.ref for part in parts for m in part.matches if m.ref.order in around]
     progress.stage("the reference in float64, call by call", len(containers))

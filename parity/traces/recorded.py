@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
-from parity.core.calls import Leaf, ModuleInfo, Trace
+from parity.core.calls import ModuleInfo, Trace
 from parity.core.pair import Case
 from parity.core.store import Store
 from parity.core.tensors import Tensor
@@ -26,19 +25,19 @@ BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
 class Recorded:
     """A golden trace as the reference of a comparison.
 
-    `advice` is the hint where neither arrays nor weights show a cause. `one_layout` says that the
-    port has the reference's layout.
+    `advice` is the hint where neither arrays nor weights show a cause.
     """
 
-    def __init__(self, golden: Golden, advice: str = BY_RUN, *, one_layout: bool = False) -> None:
-        self._golden, self._advice, self._one_layout = golden, advice, one_layout
+    def __init__(self, golden: Golden, advice: str = BY_RUN) -> None:
+        self._golden, self._advice = golden, advice
         self._cases = golden.cases
 
     def environment(self) -> Mapping[str, Any]:
         """This machine's environment, with PyTorch's side as it was where this was recorded."""
         recorded = dict(self._golden.index.environment)
         of_torch = {key: value for key, value in recorded.items() if key.startswith("torch_")}
-        return {**environment.describe_port(recorded["seed"]), **of_torch, "recorded": recorded}
+        here = environment.describe(recorded["seed"], ("jax",))
+        return {**here, **of_torch, "recorded": recorded}
 
     def modules(self) -> Mapping[str, ModuleInfo]:
         """All modules of the model, recorded or not."""
@@ -61,8 +60,7 @@ class Recorded:
     def record(self, case: Case, store: Store, layout: Layout, inside: Inside) -> Trace:
         """The recorded calls, in the scope that a check has too."""
         store.adopt(self._golden.arrays.find)
-        trace = self._of(case).trace
-        return in_one_layout(trace) if self._one_layout else trace
+        return self._of(case).trace
 
     def float64(self, case: Case) -> RecordedFloat64:
         """The recorded float64 runs."""
@@ -87,13 +85,3 @@ class Recorded:
 
     def _of(self, case: Case) -> StoredCase:
         return self._cases[case.name, case.path]
-
-
-def in_one_layout(trace: Trace) -> Trace:
-    """The trace, with the axes of every array known: the other side has the same layout."""
-
-    def sure(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
-        return tuple(replace(leaf, sure=True) for leaf in leaves)
-
-    calls = (replace(c, inputs=sure(c.inputs), outputs=sure(c.outputs)) for c in trace.calls)
-    return replace(trace, calls=tuple(calls))

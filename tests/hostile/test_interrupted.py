@@ -124,7 +124,7 @@ def test_an_interrupt_leaves_no_process_that_nobody_waits_for(tmp_path, monkeypa
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     environment._described.cache_clear()
     with pytest.raises(KeyboardInterrupt):
-        environment.describe_port(0)
+        environment.describe(0, ("jax",))
     environment._described.cache_clear()  # what this git said
     with pytest.raises(ChildProcessError):  # no such child: it has ended and was waited for
         os.waitpid(int(started.read_text()), os.WNOHANG)

@@ -96,7 +96,7 @@ def test_env_as_a_block():
     block = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert block["versions.torch"].startswith("2.")
     assert block["jax_default_matmul_precision"] == "None"
-    assert {"python", "platform", "cores", "jax_device", "torch_devices"} <= set(block)
+    assert {"python", "platform", "cores", "jax_device", "torch_device"} <= set(block)
 
 
 def test_history_over_commits(folders, tmp_path):
