@@ -1,8 +1,10 @@
 """A second recording of a reference in place of a port."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from parity.core.calls import Trace
+from parity.core.tensors import Tensor, Transform, Weight
 from parity.diagnose.case_record import CaseRecord
 from parity.force.common import Recording, Sides
 from parity.options.options import Options
@@ -33,7 +35,9 @@ class SecondTrace:
         modules, tensors, other = reference.modules(), reference.tensors(), self._golden
         found = make_weight_map(tensors, other.tensors)
         folding = fold(modules, other.modules, found, {})
-        return Pairing(len(modules), folding, found)
+        sides = ({one.full_name: one for one in side} for side in (tensors, other.tensors))
+        refs, ports = sides
+        return Pairing(len(modules), folding, tuple(_in_order(one, refs, ports) for one in found))
 
     def prepare(self, context: Context, given: Arguments) -> None:
         """Nothing: nothing runs."""
@@ -56,3 +60,15 @@ class SecondTrace:
     def notes(self, trace: Trace) -> tuple[str, ...]:
         """None: the recording has its own."""
         return ()
+
+
+def _in_order(line: Weight, refs: Mapping[str, Tensor], ports: Mapping[str, Tensor]) -> Weight:
+    """The line: of two models of one framework the axes have one order."""
+    usual = Transform(tuple(range(len(line.shape))))
+    if not line.transform or line.transform == usual:
+        return line
+    before, after = refs[line.name], ports[line.nnx_name]
+    if before.shape == after.shape and (before.read() == after.read()).all():
+        return replace(line, transform=usual)
+    text = f"its axes are in the order {line.transform}"
+    return replace(line, transform="", cause="weights_layout", finding=text)
