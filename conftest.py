@@ -19,10 +19,25 @@ os.environ.setdefault(
 import jax  # noqa: E402
 import pytest  # noqa: E402
 
+from parity.host.memory import give_back, resident_memory  # noqa: E402
+
 pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 
 # A port that broadcasts by accident is wrong at the first other batch size.
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+MEMORY = 2 << 30
+"""Bytes from which on a process of the tests forgets what it has compiled."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forgotten_programs():
+    """Keep a process of the tests small: JAX keeps every program that it compiles."""
+    yield
+    if resident_memory() > MEMORY:
+        jax.clear_caches()
+        give_back()
 
 
 @pytest.fixture(scope="session")
