@@ -103,13 +103,13 @@ def _part_on_one_side(order: int, paths: frozenset[str], record: CaseRecord, kee
     with these modules laid open: then what both get wrong is one thing.
     """
     matches = _opened(record.matches, paths)
+    own = [match for match in record.matches if match.ref.path in paths]
     try:
         with record.limit:
             kept = None if record.limit.over else keep(order, replace(record, matches=matches))
+        return kept is not None and kept.on_one_side(own)
     except Exception:  # such as code that does not run in float64: both are named then
         return False
-    own = [match for match in record.matches if match.ref.path in paths]
-    return kept is not None and kept.on_one_side(own)
 
 
 def _returns_same(one: Found) -> bool:
