@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from parity.capture.nnx import target
 from parity.capture.torch import to_numpy
 from parity.core.arrays import Array, comparable
 from parity.core.calls import LeafMatch, Match
@@ -63,7 +64,7 @@ class KeptRun:
         reference = self.sides.reference
         assert isinstance(reference, TorchModules)
         ref = [reference.of(match.ref)[0].forward for match in opened]
-        port = [self.sides.module(match).__call__ for match in opened]
+        port = [target(self.sides.module(match), "__call__") for match in opened]
         inside = {
             runs_in(frames, functions)
             for one in mistakes

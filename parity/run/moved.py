@@ -96,9 +96,9 @@ def _part_on_one_side(order: int, paths: frozenset[str], record: CaseRecord, kee
     try:
         with record.limit:
             kept = None if record.limit.over else keep(order, replace(record, matches=matches))
+        return kept is not None and kept.on_one_side(own)
     except Exception:  # such as code that does not run in float64: both are named then
         return False
-    return kept is not None and kept.on_one_side(own)
 
 
 def _returns_same(one: Found) -> bool:

@@ -1,6 +1,7 @@
 """Right ports that are built otherwise than their reference, and wrong ones of the same build."""
 
 import ast
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ import torch
 from flax import nnx
 
 import parity
+from parity.options.options import Options
 from parity.report.sections import coverage_lines
+from parity.run import proposal
 from tests.nets import ported, randomise, torch_of
 from tests.ports import nnx_of
 
@@ -386,17 +389,34 @@ def test_a_leaf_without_values_is_named(leaf):
         compare(reference, port, X)
 
 
-def test_what_to_paste_where_something_has_no_counterpart():
+def lacking():
+    """A reference with a module that the port does not have, and the port."""
     fc, spare = linear(1), linear(2)
     reference = torch_of(
         lambda self, x: self.fc(x) + 0 * self.spare[0](x),
         fc=fc,
         spare=torch.nn.ModuleList([spare]),
     )
-    port = nnx_of(lambda self, x: self.fc(x), fc=ported(fc))
+    return reference, nnx_of(lambda self, x: self.fc(x), fc=ported(fc))
+
+
+def test_what_to_paste_where_something_has_no_counterpart():
+    reference, port = lacking()
     report = compare(reference, port, X)
     assert report.verdict == "FAIL"
     assert report.notes[0].startswith("mapping incomplete: without a counterpart are ")
     assert str(report).endswith(": mapping incomplete")
     ignore = ast.literal_eval(report.coverage.proposal.removeprefix("ignore="))
     assert compare(reference, port, X, ignore=ignore).coverage.complete
+
+
+def test_what_does_not_help_is_not_proposed(monkeypatch):
+    kept = proposal.aligned
+    without = replace(Options(), declared={})  # as if nothing came of it
+    monkeypatch.setattr(
+        proposal, "aligned", lambda own, *rest: kept(replace(own, options=without), *rest)
+    )
+    report = compare(*lacking(), X)
+    assert report.coverage.unmatched
+    assert report.coverage.proposal == ""
+    assert "ignore" not in str(report)
