@@ -1,7 +1,7 @@
 """Changes of the reference's result alone: a factor, limits, a rounding, another order."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -17,33 +17,36 @@ ROWS = 8
 SAME = 1e-4
 """Values so near to each other, by size, are the same: those of one distribution are farther."""
 
+Way = Callable[[Array, Array], Iterator[tuple[str, str, Array]]]
+
 NOTHING: Shown = (float("inf"), "", "")
 
 
 def best(ref: Array, port: Array) -> Shown:
     """The change that explains the error best; `ref` is the reference's array in float64."""
+    return _best(ref, port, (_order, _rounded, _limits, _line))
+
+
+def reordered(ref: Array, port: Array) -> Shown:
+    """The same values in whatever other order, where they are: it tells least."""
+    return _best(ref, port, (_entries,))
+
+
+def _best(ref: Array, port: Array, ways: Sequence[Way]) -> Shown:
     if ref.shape != port.shape or ref.dtype != np.float64 or ref.size < 16:
         return NOTHING
     error = float(np.linalg.norm(port.astype(np.float64) - ref))
     if not np.isfinite(error) or error == 0.0:
         return NOTHING
-    ways = itertools.chain(
-        *(
-            _order(ref),
-            _rounded(ref, port),
-            _limits(ref, port),
-            _line(ref, port),
-            _entries(ref, port),
-        )
-    )
+    ways_tried = itertools.chain(*(way(ref, port) for way in ways))
     found = [
         (float(np.linalg.norm(port.astype(np.float64) - changed)) / error, cause, text)
-        for cause, text, changed in ways
+        for cause, text, changed in ways_tried
     ]
     return min(found, default=NOTHING, key=lambda shown: shown[0])
 
 
-def _order(ref: Array) -> Iterator[tuple[str, str, Array]]:
+def _order(ref: Array, _: Array) -> Iterator[tuple[str, str, Array]]:
     axes = [axis for axis, n in enumerate(ref.shape) if n > 1]
     for axis in axes:
         yield "reshape_order", f"axis {axis} in opposite order", np.flip(ref, axis)

@@ -171,15 +171,19 @@ class _Investigation:
             shown = min((_alone(x, whole) for x in several), key=lambda x: x[0], default=NOTHING)
             if shown[0] > whole.enough and len(groups) > 1 and all(x.sure for x, _ in groups):
                 return _told(groups)
+        search = whole
         if shown[0] > EXPLAINED:
             partings = [one.mistake.parting for one in several]
             near = {place for one in partings for place in one.near} or None
             factors = [factor for one in partings for factor in one.factors]
-            shown = Search(self._attempts, targets, self._roundoff(), near, factors).best()
+            search = Search(self._attempts, targets, self._roundoff(), near, factors)
+            shown = search.best()
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
         if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):
             return _told(groups)
+        if (shown := search.reordered())[0] <= EXPLAINED:
+            return [self._one(shown[1], f"{_words(shown)}, {place}")]
         if untried := [line for line in self._suspected if line not in self._tried]:
             texts = "; ".join(line.text for line in untried[:3])
             return [self._one(untried[0].cause, f"{texts}; {place}")]

@@ -152,6 +152,11 @@ class Search:
             self.changes = None
         return best if best[0] <= EXPLAINED else min(best, careless)
 
+    def reordered(self) -> Shown:
+        """The same values in another order, where they are."""
+        first = self._targets[0]
+        return array_probes.reordered(first.limited(first.ref), first.limited(first.port))
+
     def on_top(self, base: Mapping[int, Change]) -> Shown:
         """The change of other operations that leaves least together with these."""
         self._base = base
