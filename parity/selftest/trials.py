@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-PLACE, CAUSE, LINES = 0.97, 0.9, 0.95
+PLACE, CAUSE = 0.97, 0.9
 """Parts of the mistakes that must be found where they are, for what they are, with their line."""
 
 
@@ -67,7 +67,6 @@ class SelfTest:
             bool(self.singles)
             and share(trial.place for trial in self.singles) >= PLACE
             and share(trial.cause for trial in self.singles) >= CAUSE
-            and not share(trial.lines for trial in self.singles) < LINES
             and all(trial.place for trial in self.triples)
             and not self.alarms
         )
