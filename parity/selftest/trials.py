@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 PLACE, CAUSE = 0.97, 0.9
-"""Parts of the mistakes that must be found where they are, for what they are, with their line."""
+"""Parts of the mistakes that must be found where they are, and for what they are."""
 
 
 @dataclass(frozen=True)

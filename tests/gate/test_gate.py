@@ -35,7 +35,8 @@ def test_the_mistaken_time_pooling_is_named_and_all_before_it_passes(tmp_path):
     named = [line.split()[1] for line in faults]
     assert named == [f"encoder.down_blocks.{i}.downsamplers.0" for i in (0, 1)]
     assert all(
-        "reshape_order: a reshape of the channel-last array instead of " in line for line in faults
+        " of the channel-last array instead of " in line and "reshape_order: " in line
+        for line in faults
     )
     assert all("between its own input and the input of `conv`" in line for line in faults)
     first = table.index[table.path == named[0]][0]
