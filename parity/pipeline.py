@@ -30,10 +30,10 @@ from parity.options.options import Options
 from parity.options.scope import needed
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.live import Live
 from parity.run.loop import Usage, pair_facts, run_cases
-from parity.run.port import RunningPort
 from parity.run.repro import made_by_function, made_by_pair
+from parity.run.running_port import RunningPort
+from parity.run.running_reference import RunningReference
 
 
 @one_at_a_time
@@ -130,7 +130,7 @@ def compare(
     check_method("torch_method", torch_module, torch_method)
     check_method("nnx_method", nnx_module, nnx_method)
     torch_module = uncompiled(torch_module)
-    live = Live(torch_module, seed)
+    live = RunningReference(torch_module, seed)
     case = Case(
         name=torch_method if isinstance(torch_method, str) else "call",
         args=tuple(torch_args),
@@ -199,7 +199,7 @@ def run_pair(
     usage = Usage()
     progress.stage("making both models")
     reference = uncompiled(pair.make_torch(options, seed))
-    live = Live(reference, seed)
+    live = RunningReference(reference, seed)
     port = pair.make_nnx(options, reference)
     progress.stage("making the inputs")
     wanted = Options.of(

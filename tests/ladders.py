@@ -6,8 +6,8 @@ from pathlib import Path
 from parity.pipeline import run_pair
 from parity.report import Report
 from parity.report.diff import diff
-from parity.selftest.bench import selftest
 from parity.selftest.mistakes import GENERAL
+from parity.selftest.rounds import selftest
 
 BASELINES = Path(__file__).parents[1] / "reports/baseline"
 """What `make baseline` wrote when it was last committed."""

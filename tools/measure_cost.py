@@ -19,8 +19,8 @@ from parity.core.pair import Case
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.run.case import run_case
-from parity.run.live import Live
-from parity.run.port import RunningPort
+from parity.run.running_port import RunningPort
+from parity.run.running_reference import RunningReference
 from tools.tables import publish
 
 HEAD = ("what", "seconds", "times PyTorch alone")
@@ -43,7 +43,7 @@ def main(config: str | None) -> None:
 
     def measure() -> None:
         for case in cases:
-            run_case(case, Live(reference), RunningPort(port), options, (), progress)
+            run_case(case, RunningReference(reference), RunningPort(port), options, (), progress)
 
     measure()
     taken = _seconds(measure)

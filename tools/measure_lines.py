@@ -15,7 +15,7 @@ import numpy as np
 
 import conftest  # noqa: F401  # settings of the tests, before JAX is imported
 from parity.core.lines import SourceLine
-from parity.lines.pair import Alignment, align
+from parity.lines.whole_programs import Alignment, align
 from tests.faultzoo.zoo import CASES, nets
 from tests.lines import attention, drawn
 from tests.reports import compare

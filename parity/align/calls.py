@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from parity.align.axis_order_notes import order_notes
 from parity.align.leaves import match_inputs, match_outputs, rank, read_alike, turned
-from parity.align.read_by_value import order_notes
 from parity.align.readings import Returned, Values, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.calls import Call, Match, Trace, above

@@ -42,8 +42,8 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
     Exits with 0 without --fail-if-worse.
     """
     from parity.report import Report
-    from parity.report.changes import show_diff, to_json
     from parity.report.diff import diff as compare
+    from parity.report.show_diff import show_diff, to_json
     from parity.report.terminal import WIDE, output
 
     found = compare(Report.from_json(before), Report.from_json(after))

@@ -31,7 +31,7 @@ def history(
     """
     from parity.report import history as kept
     from parity.report.as_json import dumps
-    from parity.report.changes import show_diff
+    from parity.report.show_diff import show_diff
     from parity.report.terminal import WIDE, output
 
     if add is not None:

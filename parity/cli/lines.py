@@ -13,7 +13,7 @@ from parity.cli.output import JSON
 from parity.core.exceptions import InputError
 
 if TYPE_CHECKING:
-    from parity.lines.pair import Step
+    from parity.lines.whole_programs import Step
 
 FORM = "(torch_module, function, args), or with the port's args behind them"
 MARKS = {"parts": ">", "follows": " "}
@@ -31,7 +31,7 @@ def lines(name: str, as_json: bool) -> None:
     are the lines of both where values part, and those that follow from it; lines that agree are
     counted. Exits with 1 if they part.
     """
-    from parity.lines.pair import align
+    from parity.lines.whole_programs import align
     from parity.report.as_json import dumps
     from parity.report.excerpts import side_by_side
 

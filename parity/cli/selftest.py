@@ -31,11 +31,11 @@ def selftest(pair: str, chosen: Any, options: dict[str, Any], output: Output, **
 
     with output.progress() as progress:
         folder = output.folder(f"reports/{chosen.name}-selftest")
-        from parity.selftest import bench
+        from parity.selftest import rounds
         from parity.selftest.show import show, show_verdict, to_json, write
 
         with output.measured("jax", "torch"):
-            result = bench.selftest(chosen, options, progress=progress, **how)
+            result = rounds.selftest(chosen, options, progress=progress, **how)
     written = write(result, folder)
     if output.as_json:
         click.echo(to_json(result))

@@ -21,12 +21,12 @@ from parity.core.lines import Lines
 from parity.core.metrics import unit_roundoff
 from parity.core.tensors import Weight
 from parity.core.verdicts import Diagnosis
-from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
 from parity.diagnose.findings import Finding, Kept
 from parity.diagnose.replay import Change, Key, Replayer, laid, port_values
+from parity.diagnose.result_changes import NOTHING, Shown
 from parity.diagnose.search import Attempts, Search, Target, Way
 from parity.diagnose.tape import NOWHERE, Tape
 from parity.diagnose.without_replay import by_kind, by_repetition, inside, suspected

@@ -13,18 +13,18 @@ from parity.core.metrics import distance
 
 # all files of probes, those that are believed first at the front
 from parity.diagnose import (  # noqa: F401
-    array_probes,
     attention_probes,
     order_probes,
     padding_probes,
+    result_changes,
     rotary_probes,
     value_probes,
 )
-from parity.diagnose.array_probes import NOTHING, Shown
 from parity.diagnose.attention import Flow, names
 from parity.diagnose.causes import EXPLAINED
 from parity.diagnose.probe import PROBES, WHOLE
 from parity.diagnose.replay import Change, Key, Operation, Replayer
+from parity.diagnose.result_changes import NOTHING, Shown
 from parity.diagnose.tape import NOWHERE, Slot, Tape
 from parity.lines.values import ENDLESS
 
@@ -147,7 +147,8 @@ class Search:
             best = min(best, self._variance(), key=lambda shown: shown[0])
         if best[0] > EXPLAINED:
             first = self._targets[0]
-            best = min(best, array_probes.best(first.limited(first.ref), first.limited(first.port)))
+            ref, port = first.limited(first.ref), first.limited(first.port)
+            best = min(best, result_changes.best(ref, port))
         if best is not changed[0]:
             self.changes = None
         return best if best[0] <= EXPLAINED else min(best, careless)
@@ -155,7 +156,7 @@ class Search:
     def reordered(self) -> Shown:
         """The same values in another order, where they are."""
         first = self._targets[0]
-        return array_probes.reordered(first.limited(first.ref), first.limited(first.port))
+        return result_changes.reordered(first.limited(first.ref), first.limited(first.port))
 
     def on_top(self, base: Mapping[int, Change]) -> Shown:
         """The change of other operations that leaves least together with these."""

@@ -17,7 +17,7 @@ from parity.run.compared import agree, compared_calls
 from parity.run.explain import faults_of
 from parity.run.extras import extras_of
 from parity.run.inputs import root_outputs, weak_inputs
-from parity.run.moved import inlined, moved
+from parity.run.moved_code import inlined, moved
 from parity.run.proposal import tried
 from parity.run.protocols import Context, Port, Reference
 from parity.run.records import Compared, Outcome

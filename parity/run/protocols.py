@@ -1,8 +1,8 @@
 """Protocols of a comparison's two sides.
 
-A reference runs (`live.Live`) or was recorded (`traces.recorded.Recorded`). A port runs
-(`port.RunningPort`), or a second recording stands in its place (`traces.second.SecondTrace`). All
-of them go through one runner, `case.run_case`.
+A reference runs (`running_reference`) or was recorded (`traces.recorded_reference`). A port runs
+(`running_port`), or a second recording stands in its place (`traces.recorded_port`). All of them go
+through one runner, `case.run_case`.
 """
 
 from collections.abc import Collection, Mapping, Sequence

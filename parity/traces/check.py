@@ -12,11 +12,11 @@ from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
-from parity.run.port import RunningPort
 from parity.run.records import Outcome
+from parity.run.running_port import RunningPort
 from parity.traces.arrays import AGAIN
 from parity.traces.methods import case_of, offline_of
-from parity.traces.recorded import BY_RUN, Recorded
+from parity.traces.recorded_reference import BY_RUN, Recorded
 from parity.traces.trace import Golden, open_trace
 
 

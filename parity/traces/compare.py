@@ -16,8 +16,8 @@ from parity.run.assemble import Comparison
 from parity.run.loop import Usage, run_cases
 from parity.run.records import Outcome
 from parity.traces.index import Index, StoredCase
-from parity.traces.recorded import Recorded
-from parity.traces.second import SecondTrace
+from parity.traces.recorded_port import SecondTrace
+from parity.traces.recorded_reference import Recorded
 from parity.traces.trace import Golden, open_trace
 
 LOOK = "look at what differs in the code of this module"

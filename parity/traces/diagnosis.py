@@ -7,7 +7,7 @@ from itertools import chain
 from parity.core.arrays import Array
 from parity.core.calls import Match
 from parity.core.verdicts import Diagnosis
-from parity.diagnose import array_probes
+from parity.diagnose import result_changes
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.causes import EXPLAINED, HINTS
 from parity.diagnose.error_map import location
@@ -27,7 +27,7 @@ def diagnosis(found: Found, scene: CaseRecord, advice: str) -> Diagnosis:
     if lines:
         evidence = "; ".join([*(line.text for line in lines[:3]), *filter(None, [place])])
         return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
-    left, cause, text = array_probes.best(*arrays) if arrays else (math.inf, "", "")
+    left, cause, text = result_changes.best(*arrays) if arrays else (math.inf, "", "")
     if left <= EXPLAINED:
         evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
         return Diagnosis(cause, evidence, HINTS[cause])

@@ -17,8 +17,8 @@ from parity.host.progress import Progress
 from parity.options.arguments import check_choice, check_run, check_sequences
 from parity.options.options import Options
 from parity.options.scope import needed, scope_of
-from parity.run.live import Live
 from parity.run.loop import pair_facts
+from parity.run.running_reference import RunningReference
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import NAME, Index, StoredCase, StoredTensor, write_index
 from parity.traces.methods import offline_of
@@ -76,7 +76,7 @@ def _record(
 ) -> Written:
     progress.stage("making the reference")
     reference = pair.make_torch(options, seed)
-    live, arrays = Live(reference, seed), ArrayFolder(folder)
+    live, arrays = RunningReference(reference, seed), ArrayFolder(folder)
     progress.stage("making the inputs")
     scope, paths = Options(only=tuple(only), depth=depth, rename=pair.rename), [*live.modules()]
     check_choice(paths, scope)
@@ -125,7 +125,7 @@ def _weights(
 
 def _record_cases(
     cases: Sequence[Case],
-    live: Live,
+    live: RunningReference,
     pair: Pair,
     options: Options,
     arrays: ArrayFolder,

@@ -18,14 +18,19 @@ from parity.host.progress import Progress
 from parity.options.scope import Scope, opened
 from parity.run.inputs import root_outputs
 from parity.run.judge import Extent, extents
-from parity.run.live import Live
+from parity.run.running_reference import RunningReference
 from parity.traces.arrays import ArrayFolder
 from parity.traces.index import Float64Call, StoredCase, Wide, buffers_of
 from parity.traces.methods import check_words, name_of
 
 
 def record_case(
-    case: Case, live: Live, pair: Pair, scope: Scope, arrays: ArrayFolder, progress: Progress
+    case: Case,
+    live: RunningReference,
+    pair: Pair,
+    scope: Scope,
+    arrays: ArrayFolder,
+    progress: Progress,
 ) -> tuple[StoredCase, Mapping[str, Any]]:
     """The case, whose arrays are written, and outputs of the called module.
 
@@ -81,7 +86,7 @@ def _without_taps(case: Case, trace: Trace) -> tuple[Trace, tuple[str, ...]]:
 
 def _in_float64(
     case: Case,
-    live: Live,
+    live: RunningReference,
     scope: Scope,
     trace: Trace,
     store: Store,

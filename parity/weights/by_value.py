@@ -16,7 +16,7 @@ from parity.core.globs import renamed
 from parity.core.tensors import Tensor, TensorPart
 from parity.weights.axis_order import CLOSE, constant, same_values
 from parity.weights.fused import Piece, Rule, pieces
-from parity.weights.held import Owners, pieces_of
+from parity.weights.in_pieces import Owners, pieces_of
 
 NAMES = {
     "weight": ("weight", "kernel", "scale", "embedding"),

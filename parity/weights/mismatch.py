@@ -10,7 +10,7 @@ import numpy as np
 from parity.core.metrics import compare_arrays
 from parity.core.tensors import Array, Tensor
 from parity.weights.axis_order import constant, regroups, same_values, usual_order
-from parity.weights.held import Owners
+from parity.weights.in_pieces import Owners
 
 PARTLY = 0.1
 """Part of the entries that are equal in two arrays that have to do with each other."""

@@ -17,7 +17,7 @@ from parity.core.tensors import Array, Tensor, TensorPart, Transform, Weight
 from parity.weights.axis_order import CLOSE, regroups, same_values, usual_axes, usual_order
 from parity.weights.by_value import paired
 from parity.weights.fused import Piece, Rule
-from parity.weights.held import Owners
+from parity.weights.in_pieces import Owners
 from parity.weights.in_turns import ALL, MOST, Lines, in_turns
 from parity.weights.mismatch import finding
 

@@ -12,8 +12,8 @@ from parity.capture.nnx import submodules
 from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.run.case import run_case
-from parity.run.live import Live
-from parity.run.port import RunningPort
+from parity.run.running_port import RunningPort
+from parity.run.running_reference import RunningReference
 from tests.commands import parity
 from tests.docs.documents import blocks, difference
 
@@ -92,7 +92,9 @@ def test_a_module_scaled_by_one_percent_is_named(which, drawn, small_torch, smal
     options = Options(ladder.RUNGS, ladder.DECLARED, {}, pair.PAIR.layout)
     undo = scale_output(small_nnx, path, 1.01)
     try:
-        outcome = run_case(case, Live(small_torch), RunningPort(small_nnx), options, (), Progress())
+        outcome = run_case(
+            case, RunningReference(small_torch), RunningPort(small_nnx), options, (), Progress()
+        )
     finally:
         undo()
     assert [(fault.path, fault.cause) for fault in outcome.faults] == [(path, "scale_or_offset")]

@@ -8,7 +8,7 @@ import tiny
 
 from parity.core.verdicts import Diagnosis
 from parity.pipeline import run_pair
-from parity.run import live
+from parity.run import running_reference
 from parity.traces import index
 from parity.traces.record import record_pair
 
@@ -34,7 +34,7 @@ def ran():
     def run(pair, **options):
         with pytest.MonkeyPatch.context() as patch:
             # it changes no figure and takes most of the time
-            patch.setattr(live, "diagnose", lambda *_: Diagnosis("unknown", "", ""))
+            patch.setattr(running_reference, "diagnose", lambda *_: Diagnosis("unknown", "", ""))
             return run_pair(pair, **tiny.ASKED, **options)
 
     return run

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parity.lines.pair import align
+from parity.lines.whole_programs import align
 from tests.lines import attention
 from tests.lines.attention import MISTAKES, ONE, marked, nets
 from tests.reports import compare

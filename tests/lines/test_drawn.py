@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from parity.lines.pair import align
+from parity.lines.whole_programs import align
 from tests.lines.drawn import draw, programs
 
 

@@ -14,8 +14,8 @@ from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.report.diff import diff
 from parity.run.case import run_case
-from parity.run.live import Live
-from parity.run.port import RunningPort
+from parity.run.running_port import RunningPort
+from parity.run.running_reference import RunningReference
 from tests.nets import port_of, torch_of
 from tests.reports import compare
 
@@ -165,7 +165,12 @@ def shipped_broken(model, xs):
 def test_what_is_shipped_is_compared(reference, function, said):
     case = Case("loop", (X,), shipped=function)
     outcome = run_case(
-        case, Live(reference), RunningPort(make_port(reference)), Options(), (), Progress()
+        case,
+        RunningReference(reference),
+        RunningPort(make_port(reference)),
+        Options(),
+        (),
+        Progress(),
     )
     assert outcome.notes == ()
     assert [said in fault.evidence for fault in outcome.faults] == [True] * bool(said)

@@ -12,8 +12,8 @@ from parity.core.exceptions import InputError
 from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
-from parity.report.changes import show_diff, to_json
 from parity.report.diff import diff
+from parity.report.show_diff import show_diff, to_json
 from parity.report.table import LISTED
 
 NAN, INF = math.nan, math.inf

@@ -7,7 +7,7 @@ import torch
 from flax import nnx
 
 import parity
-from parity.align.read_by_value import NO_LAYER
+from parity.align.axis_order_notes import NO_LAYER
 from parity.core.exceptions import InputError
 from tests.nets import port_of, ported, torch_of
 from tests.ports import nnx_of

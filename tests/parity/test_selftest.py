@@ -13,8 +13,8 @@ from parity.capture.nnx import submodules
 from parity.cli import cli
 from parity.core.exceptions import InputError
 from parity.core.pair import Case, Pair
-from parity.selftest.bench import _charged, selftest
 from parity.selftest.mistakes import GENERAL, behaviour
+from parity.selftest.rounds import _charged, selftest
 from parity.selftest.show import write
 from parity.selftest.trials import SelfTest, Trial
 from tests.nets import ported, torch_of

@@ -22,9 +22,9 @@ from parity.host.progress import Progress
 from parity.options.options import Options
 from parity.report import Report
 from parity.run.assemble import Comparison
-from parity.run.live import Live
 from parity.run.loop import Usage, run_cases
-from parity.run.port import RunningPort
+from parity.run.running_port import RunningPort
+from parity.run.running_reference import RunningReference
 from parity.selftest.mistakes import GENERAL
 from parity.selftest.trials import SelfTest, Trial
 
@@ -158,7 +158,7 @@ class _Bench:
         """Report of a case, as of `parity.run_pair`; R is measured only where it decides."""
         options = Options.of(self._pair, rungs=())
         plain = Case(case.name, case.args, torch=case.torch, nnx=case.nnx, kwargs=case.kwargs)
-        live, port = Live(self._reference), RunningPort(self._port)
+        live, port = RunningReference(self._reference), RunningPort(self._port)
         comparison = Comparison(case.name, live, port, options, {}, {})
         return run_cases(comparison, [plain], Progress(), Usage())
 

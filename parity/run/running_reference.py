@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from parity.gradients.torch import TorchBackward
 
 
-class Live:
+class RunningReference:
     """A PyTorch module as the reference of a comparison; its random layers start from `seed`."""
 
     def __init__(self, root: torch.nn.Module, seed: int = 0) -> None:
