@@ -1,6 +1,7 @@
-"""Rotary embeddings: positions, direction, and which channels are turned together."""
+"""Rotary embeddings: positions, frequencies, direction, and which channels are turned together."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -90,24 +91,49 @@ def _turns(table: torch.Tensor) -> Iterator[tuple[str, str, Function]]:
         text = f"sine and cosine in {kind} in the rotation"
         low = partial(short, kind=kind)
         yield "dtype", text, partial(lambda t, f: torch.complex(f(t.real), f(t.imag)), f=low)
-    for text, by in (("later", 1), ("earlier", -1)) if _step(table) is not None else ():
+    axis, step = _step(table)
+    if axis < 0:
+        return
+    for text, by in (("later", 1), ("earlier", -1)):
         yield "rotary", f"positions one {text} in the rotation", partial(_later, by=by)
+    logs = step.angle().abs().log()
+    count = len({round(x, 3) for x in logs.flatten().tolist()})
+    own = float(logs.max() - logs.min()) * count / max(count - 1, 1)
+    start = _first_position(table, step) if count > 1 else 0
+    for base in (1e2, 1e3, 1e4, 1e5, 5e5, 1e6) if count > 1 else ():
+        text = f"frequencies to the base {base:g} instead of {math.exp(own):.6g} in the rotation"
+        yield "rotary", text, partial(_respeeded, start=start, power=math.log(base) / own)
 
 
-def _step(table: torch.Tensor) -> torch.Tensor | None:
-    """What turns from one position to the next, if those along an axis are one apart."""
+def _step(table: torch.Tensor) -> tuple[int, torch.Tensor]:
+    """The axis of positions that are one apart, and what turns from one to the next; -1 if none."""
     for axis in range(table.ndim - 1):
         n = table.shape[axis] - 1
         ratio = table.narrow(axis, min(1, n), n) / table.narrow(axis, 0, n)
         first = ratio.narrow(axis, 0, min(1, n))
         if n and torch.allclose(ratio, first) and not torch.allclose(first, torch.ones_like(first)):
-            return first
-    return None
+            return axis, first
+    return -1, table
 
 
 def _later(table: torch.Tensor, by: int) -> torch.Tensor:
-    step = _step(table)
-    return table if step is None else table * step**by
+    return table * _step(table)[1] ** by
+
+
+def _first_position(table: torch.Tensor, step: torch.Tensor) -> int:
+    first, speed = (x.reshape(-1, x.shape[-1])[0][: 2**3] for x in (table, step.angle()))
+    starts = torch.arange(2**12, dtype=speed.dtype)[:, None] * speed
+    return int((torch.exp(1j * starts) - first).abs().amax(1).argmin())
+
+
+def _respeeded(table: torch.Tensor, start: int, power: float) -> torch.Tensor:
+    """The table of the same positions, with these powers of its frequencies."""
+    axis, step = _step(table)
+    speed = step.angle()
+    at = torch.arange(start, start + table.shape[axis], dtype=speed.dtype)
+    at = at.reshape([-1 if i == axis else 1 for i in range(table.ndim)])
+    turned = (at * speed.sign() * speed.abs() ** power).expand(table.shape)
+    return torch.polar(torch.ones_like(turned), turned)
 
 
 def _stacked(op: Operation, axis: int) -> torch.Tensor:
