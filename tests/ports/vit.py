@@ -34,7 +34,7 @@ class Vit(nnx.Module):
         self.cls = nnx.Param(jnp.zeros((1, 1, WIDTH)))
         self.pos = nnx.Param(jnp.zeros((1, 10, WIDTH)))
         made = nnx.vmap(Pre, in_axes=0, out_axes=0)
-        self.layers = made(nnx.Rngs(0).fork(split=LAYERS))
+        self.layers = made(nnx.Rngs(0).split(LAYERS))
         self.ln = nnx.LayerNorm(WIDTH, epsilon=1e-12, use_fast_variance=False, rngs=rngs)
         self.pool = nnx.Linear(WIDTH, WIDTH, rngs=rngs)
 
