@@ -180,14 +180,24 @@ class _Investigation:
             shown = search.best()
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
-        if len(groups) > 1 or any(one.shown[0] <= EXPLAINED for one, _ in groups):
+        untried = [line for line in self._suspected if line not in self._tried]
+        apart = len(groups) > 1 and not untried and not self._other_values
+        if apart or any(one.shown[0] <= EXPLAINED for one, _ in groups):
             return _told(groups)
         if (shown := search.reordered())[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
-        if untried := [line for line in self._suspected if line not in self._tried]:
+        if untried:
             texts = "; ".join(line.text for line in untried[:3])
             return [self._one(untried[0].cause, f"{texts}; {place}")]
         return [self._one(self._fallback, f"{place}; {self._nothing(bool(several))}")]
+
+    @property
+    def _other_values(self) -> bool:
+        """True if weights in the call have other values: what comes of them is one mistake."""
+        path = self._match.ref.path
+        below = f"{path}." if path else ""
+        lines = [line for line in self._record.weights if line.cause == "weights_value"]
+        return any(f"{line.path}.".startswith(below) for line in lines)
 
     @property
     def _fallback(self) -> str:

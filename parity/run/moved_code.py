@@ -14,6 +14,7 @@ from parity.core.calls import without
 from parity.core.limits import fail_limit
 from parity.diagnose.case_record import CaseRecord
 from parity.diagnose.findings import Kept
+from parity.diagnose.without_replay import suspected
 from parity.judge.faults import Found
 
 MOVED = "code moved between it and the call around it, which returns the same all the same"
@@ -92,6 +93,8 @@ def _part_on_one_side(order: int, paths: frozenset[str], record: CaseRecord, kee
     with these modules laid open: then what both get wrong is one thing.
     """
     own = [match for match in record.matches if match.ref.path in paths]
+    if any(suspected(match, record) for match in own):
+        return False  # they have other weights
     matches = without(record.matches, {match.ref.order for match in own})
     try:
         with record.limit:

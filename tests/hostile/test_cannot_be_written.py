@@ -1,10 +1,9 @@
 """Disks that are full or read-only, and interrupts: one line, and nothing is left or replaced."""
 
 import errno
-import os
-import signal
 import subprocess
 import time
+from concurrent.futures import Future
 from fractions import Fraction
 from pathlib import Path
 
@@ -89,13 +88,16 @@ def test_a_model(good, disk, spoil, kind):
 def test_an_interrupt_while_a_checkpoint_is_written(good, tmp_path, monkeypatch):
     import orbax.checkpoint as ocp
 
-    def interrupted(self, folder, items):
-        os.kill(os.getpid(), signal.SIGINT)
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    def save(self, folder, items):
         time.sleep(0.5)  # what Orbax has begun goes on
         (tmp_path / "new.orbax-checkpoint-tmp/parameters").mkdir(parents=True)
 
     (tmp_path / "other.orbax-checkpoint-tmp").mkdir()
-    monkeypatch.setattr(ocp.Checkpointer, "save", interrupted)
+    monkeypatch.setattr(ocp.Checkpointer, "save", save)
+    monkeypatch.setattr(Future, "result", interrupt)
     model = AutoencoderKLCogVideoX.from_pretrained(good / "vae")
     with pytest.raises(KeyboardInterrupt):
         save_checkpoint(model, tmp_path / "new")

@@ -10,8 +10,13 @@ from tests.ports.loading import give, noise, randomise
 class NormAct(nnx.Module):
     """Batch norm with the activation built in."""
 
-    def __init__(self, width, rngs, act=True):
-        options = {"epsilon": 1e-3, "use_fast_variance": False, "use_running_average": True}
+    def __init__(self, width, rngs, act=True, momentum=0.01):
+        options = {
+            "epsilon": 1e-3,
+            "momentum": momentum,
+            "use_fast_variance": False,
+            "use_running_average": True,
+        }
         self.bn = nnx.BatchNorm(width, **options, rngs=rngs)
         self.act = act
 
@@ -39,7 +44,7 @@ class MBConv(nnx.Module):
         wide = inner * ratio
         options = {"use_bias": False, "rngs": rngs}
         self.widen = nnx.Conv(inner, wide, (1, 1), **options) if ratio > 1 else None
-        self.na0 = NormAct(wide, rngs) if ratio > 1 else None
+        self.na0 = NormAct(wide, rngs, momentum=0.9) if ratio > 1 else None
         pad = (int(stride == 1), 1)
         options["feature_group_count"] = wide
         self.each = nnx.Conv(wide, wide, (3, 3), stride, padding=(pad, pad), **options)

@@ -10,7 +10,12 @@ from tests.ports.loading import give, noise, randomise
 
 def batch_norm(width, rngs):
     """Batch norm of what was learnt."""
-    options = {"epsilon": 1e-5, "use_fast_variance": False, "use_running_average": True}
+    options = {
+        "epsilon": 1e-5,
+        "momentum": 0.9,
+        "use_fast_variance": False,
+        "use_running_average": True,
+    }
     return nnx.BatchNorm(width, **options, rngs=rngs)
 
 
