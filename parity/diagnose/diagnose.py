@@ -450,7 +450,7 @@ def _with_second(own: _Local, search: Search, others: Sequence[_Local]) -> _Loca
             continue
         shown = left, cause, f"{text}, besides {one.shown[2]},"
         second = replace(own, shown=shown, changes=search.changes)
-        if one in others:
+        if one in others or cause == one.shown[1]:  # two factors are one mistake
             return second
         first = replace(one, shown=(left, one.shown[1], f"{one.shown[2]}, besides {text},"))
         return replace(first, more=(second,))
