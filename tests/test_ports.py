@@ -102,9 +102,10 @@ def test_a_mistake_in_it_has_its_place(name, plant, paths, segment):
     assert found == [(path, segment) for path in paths]
 
 
-MISPLACED = {
-    ("llama", 1): "a call that is given an object, as a cache, begins from the port's wrong one"
-}
+MISPLACED = dict.fromkeys(
+    (("llama", 0), ("llama", 1)),
+    "a call that is given an object, as a cache, begins from the port's wrong one",
+)
 """Mistakes that make a second, false fault."""
 
 
