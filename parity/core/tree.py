@@ -6,6 +6,7 @@ Knows no framework: anything with `shape` and `dtype` is an array. Leaf names ar
 """
 
 import dataclasses
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -141,7 +142,8 @@ def _taken_apart(
 ) -> Skeleton:
     children = () if is_array(item) else tuple(_children(item))
     if not children and not isinstance(item, (Mapping, list, tuple)):
-        own = f"{name}#{len(taken)}" if name in taken else name
+        numbered = (f"{name}#{at}" for at in itertools.count(len(taken)))
+        own = next(one for one in itertools.chain([name], numbered) if one not in taken)
         taken.add(own)
         if not is_array(item):
             statics.append((own, item))

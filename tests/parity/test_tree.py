@@ -76,3 +76,11 @@ def test_diffusers_outputs_survive():
     again = rebuild(flat.skeleton, [torch.zeros(2)])
     assert isinstance(again, DecoderOutput)
     assert again.sample.sum() == 0
+
+
+def test_a_key_that_is_written_as_a_number_behind_a_name_is_another_leaf():
+    flat = flatten({"a#2": np.ones(1), "a": {"b": np.ones(2)}, "a.b": np.ones(3), "a.b#2": 1.0})
+    flat_too = flatten({"a.b#2": np.ones(1), "a.b": np.ones(2), "a": {"b": np.ones(3)}})
+    for one in (flat, flat_too):
+        names = [name for name, _ in (*one.arrays, *one.statics)]
+        assert len(set(names)) == len(names)
