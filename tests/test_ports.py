@@ -102,19 +102,10 @@ def test_a_mistake_in_it_has_its_place(name, plant, paths, segment):
     assert found == [(path, segment) for path in paths]
 
 
-MISPLACED = dict.fromkeys(
-    (("llama", 0), ("llama", 1)),
-    "a call that is given an object, as a cache, begins from the port's wrong one",
-)
-"""Mistakes that make a second, false fault."""
-
-
 def thrice(*names):
     found = []
     for name, at in ((name, at) for name in names for at in range(3)):
         marks = [] if name == min(QUICK) and not at else [pytest.mark.slow]
-        if reason := MISPLACED.get((name, at)):
-            marks.append(pytest.mark.xfail(reason=reason, strict=True))
         found.append(pytest.param(name, at, marks=marks))
     return found
 

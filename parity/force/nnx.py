@@ -6,6 +6,7 @@ calls inside it.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,12 +18,21 @@ from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import below
 from parity.capture.nnx import Method, aliased, target
 from parity.capture.recorder import bind, unbind
-from parity.capture.restore_nnx import kept_port
+from parity.capture.restore_nnx import as_given, kept_port
 from parity.core.arrays import Array
-from parity.core.calls import Call, LeafMatch
+from parity.core.calls import Call, LeafMatch, Match
 from parity.core.metrics import unit_roundoff
 from parity.core.store import Store
-from parity.core.tree import Flat, containers, flatten, hand_back, rebuild
+from parity.core.tree import (
+    Flat,
+    Skeleton,
+    containers,
+    flatten,
+    hand_back,
+    rebuild,
+    statics,
+    with_statics,
+)
 from parity.force.common import (
     Listener,
     Recording,
@@ -37,12 +47,23 @@ from parity.force.common import (
 UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformation"
 
 
-def force_port(sides: Sides, recording: Recording, listener: Listener) -> Mapping[int, str]:
-    """Run the root of the matches so and pass each call to `listener`.
+@dataclass(frozen=True)
+class Forced:
+    """What is known of the port's calls after the run, by the `order` of the reference's.
+
+    `problems` are why calls could not be seen. `calls` are those that were given something else
+    that only the port has, as its own cache, than in the run that was recorded.
+    """
+
+    problems: Mapping[int, str]
+    calls: Mapping[int, Call]
+
+
+def force_port(sides: Sides, recording: Recording, listener: Listener) -> Forced:
+    """What the run shows. Each call is passed to `listener`.
 
     The calls of `recording` are the port's. What it compiles by itself runs operation by operation
-    here: values are replaced between its modules. Returns why calls could not be seen, by the
-    `order` of the reference's.
+    here: values are replaced between its modules.
     """
     root, calls, modules = recording.root, recording.calls, sides.nnx_modules
     inner = {match.port.path for match in recording.matches[:-1]}
@@ -56,7 +77,7 @@ def force_port(sides: Sides, recording: Recording, listener: Listener) -> Mappin
         given = values(root, recording.store)
         output = flatten(repeat(modules[root.port.path], sides.nnx_method, root.port, given))
     listener(root, {}, _arrays(output))
-    return forcing.problems
+    return Forced(forcing.problems, forcing.calls)
 
 
 def repeat(
@@ -89,6 +110,7 @@ class _Forcing(Observer):
         self._turns = Turns(matches, recording.calls)
         self._store, self._listener = recording.store, listener
         self.problems: dict[int, str] = {}
+        self.calls: dict[int, Call] = {}
 
     def around(
         self, path: str, kind: str, function: Callable[..., Any], args: Any, kwargs: Any
@@ -101,6 +123,7 @@ class _Forcing(Observer):
         if traced(given):
             self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return function(*args, **kwargs)
+        self._keep(match, given)
         arguments = replaced(given, forced_leaves(match), self._store)
         args, kwargs = unbind(function, arguments)
         held, passed = (containers(tuple(one.values())) for one in (own, arguments))
@@ -108,6 +131,23 @@ class _Forcing(Observer):
         hand_back(held, passed)
         self._listener(match, _arrays(given), _arrays(output))
         return replaced(output, by_port_leaf(match.outputs), self._store)
+
+    def _keep(self, match: Match, given: Flat) -> None:
+        """Keep what a call is given that only the port has, in the state in which it is."""
+        forced, call = forced_leaves(match), match.port
+        own = {name: array for name, array in given.arrays if name not in forced}
+        recorded = [leaf.name for leaf in call.inputs if leaf.buffer]
+        if call.arguments is None or recorded != [name for name, _ in given.arrays]:
+            return
+        inputs = tuple(
+            replace(leaf, buffer=self._store.put(np.asarray(own[leaf.name])))
+            if leaf.name in own
+            else leaf
+            for leaf in call.inputs
+        )
+        arguments = with_statics(given.skeleton, as_given)
+        if inputs != call.inputs or _objects(arguments, given.skeleton):
+            self.calls[match.ref.order] = replace(call, inputs=inputs, arguments=arguments)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
         match, given = self._turns.next(path), flatten(value)
@@ -143,6 +183,11 @@ def given_as(value: Array, own: Any) -> Any:
     if kept.kind in "fV" and unit_roundoff(kept) > unit_roundoff(value.dtype) > 0:
         kept = value.dtype
     return aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
+
+
+def _objects(copied: Skeleton, given: Skeleton) -> bool:
+    """True if objects had to be copied, which a call may change."""
+    return any(one is not own for one, own in zip(statics(copied), statics(given), strict=True))
 
 
 def traced(flat: Flat) -> bool:

@@ -20,7 +20,7 @@ from parity.core.problems import not_measured
 from parity.core.store import Buffer, Store, digest
 from parity.core.thread_pool import Background
 from parity.force.common import Arrays, Recording, Sides, reference, same, unforced
-from parity.force.nnx import force_port
+from parity.force.nnx import Forced, force_port
 from parity.host.progress import Progress
 from parity.measure import whole
 from parity.measure.channels import suspicious
@@ -44,7 +44,8 @@ class Exclusives:
 
     `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
     near the reference's: what calls returned, and what their parents passed to them. `handed_on`
-    says of the latter which call returned it, where the reference's returns no such thing.
+    says of the latter which call returned it, where the reference's returns no such thing. `calls`
+    are the port's that were given something else that only the port has than in its own run.
     """
 
     errors: Mapping[Key, Error]
@@ -52,6 +53,11 @@ class Exclusives:
     outputs: Mapping[Key, Buffer]
     received: Mapping[Key, Buffer]
     handed_on: Mapping[Key, int] = field(default_factory=dict)
+    calls: Mapping[int, Call] = field(default_factory=dict)
+
+    def as_forced(self, matches: Sequence[Match]) -> Sequence[Match]:
+        """The matches, with what only the port has as it is where all else is the reference's."""
+        return [replace(x, port=self.calls.get(x.ref.order, x.port)) for x in matches]
 
     def failing(self, matches: Sequence[Match]) -> frozenset[int]:
         """The calls out of their limit, by what they return or pass to their children."""
@@ -81,7 +87,7 @@ def measure_exclusive(
     work = _Work(matches, store, floor, progress)
     progress.stage("exclusive error: the port on the reference's inputs", len(matches))
     with Background(threads=2) as background:
-        problems = _run_port(Recording(matches, calls[1], store), sides, work, background)
+        forced = _run_port(Recording(matches, calls[1], store), sides, work, background)
     unknown: Mapping[int, str] = {}
     of_ref = Recording(matches, calls[0], store)
     if work.wanted:
@@ -95,20 +101,18 @@ def measure_exclusive(
             sides.reference.own(of_ref, work.note, work.wanted, sample)
             progress.advance()
         work.without_decided()
-    return work.result(problems, unknown)
+    return replace(work.result(forced.problems, unknown), calls=forced.calls)
 
 
-def _run_port(
-    recording: Recording, sides: Sides, work: "_Work", background: Background
-) -> Mapping[int, str]:
+def _run_port(recording: Recording, sides: Sides, work: "_Work", background: Background) -> Forced:
     matches, store = recording.matches, recording.store
     if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
         # a single call on the reference's inputs: nothing to replace
         outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
         work.port(background, matches[0], {}, outputs)
-        return {}
+        return Forced({}, {})
     if matches[-1].port.arguments is None:
-        return {match.ref.order: NOT_REPEATABLE for match in matches}
+        return Forced({match.ref.order: NOT_REPEATABLE for match in matches}, {})
     return force_port(sides, recording, partial(work.port, background))
 
 

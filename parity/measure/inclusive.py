@@ -67,7 +67,7 @@ def measure_inclusive(
     failing |= {m.parent for m in matches if m.ref.tapped and m.ref.order in failing}
     parents = {match.ref.order: match.parent for match in matches}
     explained = frozenset(x for order in failing for x in above(parents[order], parents))
-    run = _Run(sides, store, failing, explained, progress, found)
+    run = _Run(sides, store, failing, explained, frozenset(exclusives.calls), progress, found)
     with Background() as background:
         for match in waiting:
             run.measure(match, background)
@@ -88,12 +88,14 @@ class _Run:
     """The measurement of one call after the other.
 
     `failing` calls are wrong by their exclusive error, and `explained` are those around them.
+    Those with `other` arguments that only the port has cannot be taken from its own run.
     """
 
     sides: Sides
     store: Store
     failing: frozenset[int]
     explained: frozenset[int]
+    other: frozenset[int]
     progress: Progress
     found: dict[Key, Error]
 
@@ -101,6 +103,7 @@ class _Run:
         """Take what the port returned if it had the reference's inputs, else run it on them."""
         call = match.port
         exact = all(same(leaf) for leaf in by_port_leaf(match.inputs).values())
+        exact &= match.ref.order not in self.other
         problem = unforced(match)
         if not exact and call.arguments is None:
             problem = problem or NOT_REPEATABLE

@@ -56,6 +56,7 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     case, store, progress = context.case, context.store, context.progress
     matches, calls = extent.matches, extent.calls
     exclusives = measure_exclusive(matches, calls, sides, store, progress, floor=case.floor)
+    matches = exclusives.as_forced(matches)
     exclusives, right = charged_to_callers(matches, exclusives, sides, store)
     inclusive = measure_inclusive(matches, exclusives, sides, store, progress)
     inclusive = {**inclusive, **right}
