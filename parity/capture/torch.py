@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -259,6 +259,15 @@ def target(module: torch.nn.Module, method: Method) -> Callable[..., Any]:
     return function
 
 
+class _Seen(NamedTuple):
+    """A tensor that was recorded, not written to since, and how it was read."""
+
+    tensor: weakref.ref[torch.Tensor]
+    version: int
+    how: layout_rules.Reading
+    buffer: Buffer
+
+
 class _Observer:
     """Turns hook events into recorded calls."""
 
@@ -278,7 +287,7 @@ class _Observer:
         self._held: list[list[tuple[Any, Any]]] = []
         self._objects: list[list[Watched]] = []
         self._clones: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
-        self._seen: dict[int, tuple[weakref.ref[torch.Tensor], int, bool, Buffer]] = {}
+        self._seen: dict[int, _Seen] = {}
         self._thread = threading.get_ident()
         self._running: list[tuple[torch.nn.Module, BaseException | None]] = []
         """The modules that run, and the exception that is handled around each."""
@@ -340,7 +349,9 @@ class _Observer:
             tensor = array if isinstance(array, torch.Tensor) else tensor_of(np.asarray(array))
             floating = tensor.is_floating_point() or tensor.is_complex()
             how = layout_rules.reading(path, name, kind, tensor.shape, floating, self._layout)
-            buffer = self._put(tensor, how.move, cache=tensor is array)
+            if not how.sure:  # a module inside that returned it may tell
+                how = self._told(tensor) or how
+            buffer = self._put(tensor, how, cache=tensor is array)
             leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
         return tuple(leaves)
 
@@ -353,15 +364,25 @@ class _Observer:
             self._clones[id(tensor)] = known
         return known[2]
 
-    def _put(self, tensor: torch.Tensor, move: bool, cache: bool) -> Buffer:
+    def _told(self, tensor: torch.Tensor) -> layout_rules.Reading | None:
+        """How the same tensor was read before, if that was sure."""
+        known = self._known(tensor) if counts_writes(tensor) else None
+        return known.how if known and known.how.sure else None
+
+    def _known(self, tensor: torch.Tensor) -> "_Seen | None":
+        known = self._seen.get(id(tensor))
+        same = known and known.tensor() is tensor and known.version == tensor._version
+        return known if same else None
+
+    def _put(self, tensor: torch.Tensor, how: layout_rules.Reading, cache: bool) -> Buffer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
         cache = cache and counts_writes(tensor)
-        known = self._seen.get(id(tensor)) if cache else None
-        if known and known[0]() is tensor and known[1:3] == (tensor._version, move):
-            return known[3]
-        buffer = self._store.put(to_numpy(tensor, move))
+        known = self._known(tensor) if cache else None
+        if known and known.how.move == how.move:
+            return known.buffer
+        buffer = self._store.put(to_numpy(tensor, how.move))
         if cache:
-            self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version, move, buffer)
+            self._seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, how, buffer)
         return buffer
 
 

@@ -228,14 +228,16 @@ def _axes(x: Sequence[int], y: Sequence[int]) -> Iterable[tuple[int, ...]]:
     start = 0
     for size in few:
         stop = start + 1
-        while math.prod(many[start:stop]) < size:
+        while stop < len(many) and math.prod(many[start:stop]) < size:
             stop += 1
+        if math.prod(many[start:stop]) != size:  # memory read anew: no axes are joined or split
+            break
         for inner in itertools.permutations(range(start, stop)) if stop - start < 5 else ():
             found[(*range(start), *inner, *range(stop, len(many)))] = None
         start = stop
     for a in range(len(many) - 1):
         found[(*range(a), a + 1, a, *range(a + 2, len(many)))] = None
-    found.pop(tuple(range(len(many))))
+    found.pop(tuple(range(len(many))), None)
     return found
 
 

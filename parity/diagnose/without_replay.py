@@ -19,15 +19,20 @@ from parity.judge.faults import Found
 Shown = tuple[str, str]
 """The cause and the evidence for it."""
 
-FORM = (ProblemKind.NONFINITE, ProblemKind.SHAPE, ProblemKind.DTYPE)
-"""Kinds of problems that are causes, of the same names."""
+FORM = {
+    ProblemKind.NONFINITE: "nonfinite",
+    ProblemKind.SHAPE: "shape",
+    ProblemKind.DTYPE: "dtype",
+    ProblemKind.FEWER_BITS: "dtype",
+}
+"""Kinds of problems that are causes."""
 
 
 def by_kind(found: Found, match: Match) -> Iterator[Shown]:
     """A row that fails by its form, finiteness, shape or type, or by what a call is handed."""
     problem = found.judged.problem
     if problem is not None and problem.kind in FORM:
-        yield problem.kind.name.lower(), problem.text
+        yield FORM[problem.kind], problem.text
     if problem is not None and problem.kind is ProblemKind.VALUE and found.child_inputs:
         yield "glue", f"it hands on {problem.text}"
     for leaf in match.outputs:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from parity.align.ignored import WITHOUT, around
 from parity.align.taps import tap_segments
 from parity.core.calls import Call, LeafMatch, Match, above
-from parity.core.limits import fail_limit
+from parity.core.limits import fail_limit, r_limit
 from parity.core.measurements import Error
 from parity.core.pair import Case, Rung
 from parity.core.problems import DIFFERENT, not_measured
@@ -48,7 +48,8 @@ def rows_of(
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
         limit = fail_limit(kind) if case.r_limit is None else case.r_limit
-        child_inputs = tuple(one for one in passed.get(order, ()) if _matters(one.error, limit))
+        warn = min(limit, r_limit(kind).warn) if case.r_limit is None else limit
+        child_inputs = tuple(one for one in passed.get(order, ()) if _matters(one.error, warn))
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue

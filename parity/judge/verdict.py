@@ -103,7 +103,7 @@ def judge(
     if leaf.ref.empty and not errors.child_inputs:
         return Judgement("PASS")  # shape and type are all that there is
     limit = fail_limit(kind) if r_limit is None else r_limit
-    local = _local(errors, limit)
+    local = _local(errors, limit, limit_of(kind).warn)
     outer = _nonfinite_before(errors) or (r_limit is None and _over_rung(rung, errors))
     if outer:  # it takes nothing from what the local computation makes of right inputs
         return local if local is not None and local.blame else outer
@@ -153,7 +153,7 @@ def _free_running(figures: Error | Metrics | None) -> Judgement:
     return Judgement("UNKNOWN", not_measured(text))
 
 
-def _local(errors: Errors, limit: float) -> Judgement | None:
+def _local(errors: Errors, limit: float, warn: float) -> Judgement | None:
     """The local computation, by outputs and child inputs; `None` if nothing is wrong with it."""
     if errors.exclusive is None:
         return None
@@ -166,21 +166,24 @@ def _local(errors: Errors, limit: float) -> Judgement | None:
             return Judgement("UNKNOWN", not_measured(text))
         failure = error.failure(limit)
         if failure is not None:
-            return _failed(failure.then(where), errors, limit)
+            return _failed(failure.then(where), errors, limit, warn)
         if where and error.problem is not None:
             return Judgement("UNKNOWN", error.problem.then(where))
     return None
 
 
-def _failed(failure: Problem, errors: Errors, limit: float) -> Judgement:
-    """A local error, unless what the call returns holds all the same."""
+def _failed(failure: Problem, errors: Errors, limit: float, warn: float) -> Judgement:
+    """A local error, unless what the call returns holds all the same, if it is not in doubt too."""
+    if failure.kind is ProblemKind.FEWER_BITS:  # what it returns may be excused for that
+        return Judgement("FAIL", failure, "exclusive")
     whole = errors.inclusive if errors.container else None
     # what is off by more than a steady reference could be needs no float64
     if whole is not None and whole.unmeasured and not whole.rel_l2 > UNSTEADY:
         return Judgement("UNKNOWN", failure.then(f"; what the call returns: {whole.problem}"))
     known = whole is not None and whole.steady and not whole.unmeasured
     if whole is not None and known and not whole.fails(limit):
-        return Judgement("WARN", failure.then(", but what the call returns holds"))
+        text = ", but what the call returns holds"
+        return Judgement("WARN", failure.then(text), doubtful=whole.r > warn)
     return Judgement("FAIL", failure, "exclusive")
 
 
@@ -198,7 +201,20 @@ def _without_local_error(
         return Judgement("FAIL", _error("exact values differ"), "exclusive")
     limit = fail_limit(kind) if r_limit is None else r_limit
     inside = _subtree(errors.inclusive, limit) if errors.container else None
-    return inside or _rounded(kind, exclusive, r_limit)
+    own = inside or _rounded(kind, exclusive, r_limit)
+    handed = _handed_on(errors.child_inputs, limit_of(kind).warn) if r_limit is None else None
+    return handed if handed and own.verdict == "PASS" else own
+
+
+def _handed_on(child_inputs: Sequence[ChildInput], warn: float) -> Judgement | None:
+    """Doubt in what a call passes to those inside it: the same error where its code returns it, as
+    a norm that is a module, is in doubt as well.
+    """
+    for one in child_inputs:
+        if one.error.r > warn:
+            text = f"R {one.error.r:.3g} > {warn:g} in `{one.leaf}` of `{one.path}`"
+            return Judgement("WARN", _error(text), doubtful=True)
+    return None
 
 
 def _subtree(inclusive: Error | None, limit: float) -> Judgement | None:

@@ -13,7 +13,7 @@ import numpy as np
 from parity.core.arrays import Array
 from parity.core.measurements import Error
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
-from parity.core.problems import other_shape
+from parity.core.problems import Problem, other_shape
 from parity.measure.alike import alike
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
@@ -40,7 +40,7 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
     channel = worst_channel(ref, port, wide)
-    same_r, same = alike(ref, port, wide) if port_error > 0 else (0.0, "")
+    same_r, same = alike(ref, port, wide) if ref_error > 0 else (0.0, "")
     return Error(
         mae,
         rel_l2,
@@ -48,7 +48,8 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
         floor_rel_l2=ratio(ref_error, norm),
         r=max(ratio(port_error, floor), same_r),
         moved=ref_error == 0.0,
-        part=str(channel or same),
+        problem=same if isinstance(same, Problem) else None,
+        part=str(channel or ("" if isinstance(same, Problem) else same)),
     )
 
 

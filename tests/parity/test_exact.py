@@ -190,6 +190,23 @@ def test_a_poor_reference_excuses_no_factor(wrong):
     assert compare(one_pass, lambda x: wrong(x.var(-1)), WIDE).verdict != "PASS"
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("rounds", [True, False])
+@pytest.mark.parametrize(("at", "number"), [("factor", 55.4256), ("offset", 0.71853)])
+def test_a_number_that_the_reference_alone_rounds(kind, rounds, at, number):
+    """The sqrt(width) of Gemma's embeddings: a port that does not round it is nearer to float64."""
+    rounded = torch.tensor(number, dtype=getattr(torch, kind)).item()
+    own = F(rounded if rounds else number)
+
+    def narrow(x):
+        one = torch.tensor(number, dtype=getattr(torch, kind)).to(x.dtype)
+        return x * one if at == "factor" else x + one
+
+    report = compare(narrow, lambda x: x * own if at == "factor" else x + own, WIDE)
+    assert report.verdict == ("PASS" if rounds else "FAIL")
+    assert [fault.cause for fault in report.faults] == ([] if rounds else ["dtype"])
+
+
 def test_a_port_as_poor_as_the_reference_passes():
     def call(x):
         x = x + 300
