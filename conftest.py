@@ -27,7 +27,7 @@ pytest_plugins = ["pytester"]  # runs pytest in tests of the plugin
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
-MEMORY = 2 << 30
+MEMORY = 4 << 30
 """Bytes from which on a process of the tests forgets what it has compiled."""
 
 

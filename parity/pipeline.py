@@ -195,7 +195,7 @@ def run_pair(
     check_sequences(only=only)
     check_run(seed, depth, emulate, diagnosis_seconds)
     options, progress = pair.resolved(options), progress or Progress()
-    pair.prepare()
+    pair.prepare(options, seed)
     usage = Usage()
     progress.stage("making both models")
     reference = uncompiled(pair.make_torch(options, seed))

@@ -140,8 +140,9 @@ class Pair:
     short sentences what these inputs leave out that only who knows the model can tell. `mistakes`
     are known ones of this port, for `parity selftest`, which takes the values of `selftest` for
     defaults: it compares hundreds of times. `offline` is what `parity record` and `parity check`
-    need. `prepare` imports what the reference needs, where the pair can be loaded without: what
-    that takes is no memory of a run. `facts(options, seed)` says by name what a report states of
+    need. `prepare(options, seed)` refuses options that do not go together, and imports what the
+    reference needs, where the pair can be loaded without: what that takes is no memory of a run.
+    `facts(options, seed)` says by name what a report states of
     what was compared, such as `weights` and `config`.
     """
 
@@ -159,7 +160,7 @@ class Pair:
     mistakes: tuple[Mistake, ...] = ()
     selftest: PairOptions = field(default_factory=dict)
     offline: Offline | None = None
-    prepare: Callable[[], object] = lambda: None
+    prepare: Callable[[PairOptions, int], object] = lambda options, seed: None
     facts: Callable[[PairOptions, int], Mapping[str, str]] = lambda options, seed: {}
 
     def __post_init__(self) -> None:

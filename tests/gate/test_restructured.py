@@ -221,9 +221,14 @@ def test_a_correct_port_without_caches_warns(small_torch, encoder):
 
 @pytest.mark.parametrize(
     ("restructure", "guilty"),
-    [(wrap, SAMPLERS), (pool_in_block, BLOCKS), (inline, BLOCKS), (write_out, BLOCKS),
-     (forget, SAMPLERS)],
-)  # fmt: skip
+    [
+        (wrap, SAMPLERS),
+        pytest.param(pool_in_block, BLOCKS, marks=pytest.mark.slow),
+        pytest.param(inline, BLOCKS, marks=pytest.mark.slow),
+        (write_out, BLOCKS),
+        pytest.param(forget, SAMPLERS, marks=pytest.mark.slow),
+    ],
+)
 def test_the_mistaken_pooling_is_named(restructure, guilty, small_torch, encoder):
     restructure(encoder, wrong=True)
     report = compare(small_torch, encoder)
