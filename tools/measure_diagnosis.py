@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-import conftest  # noqa: F401  # settings of the tests, before JAX is imported
+import conftest  # settings of the tests, before JAX is imported
 import parity
 from parity.diagnose import diagnose
 from parity.diagnose.search import Attempts
@@ -54,6 +54,7 @@ def main(names: tuple[str, ...], seed: int) -> None:
             spent.append(self)
 
     setattr(diagnose, "Attempts", Counted)  # noqa: B010
+    conftest.jax.config.update("jax_numpy_rank_promotion", "allow")  # as people write ports
     costs = []
     for name, compared in _ports(names, seed) if names else _zoo():
         spent.clear()

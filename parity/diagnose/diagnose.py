@@ -162,8 +162,9 @@ class _Investigation:
         whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
-        ways = self._weights(whole), self._arguments(whole), self._not_called(whole)
-        shown, _ = whole.best_of(chain(*ways))
+        left_out = self._not_called(whole)
+        few = left_out if len(left_out) <= FEW else ()
+        shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole), few))
         several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
             several = self._several(self._kept)
@@ -178,6 +179,8 @@ class _Investigation:
             factors = [factor for one in partings for factor in one.factors]
             search = Search(self._attempts, targets, self._roundoff(), near, factors)
             shown = search.best()
+        if shown[0] > EXPLAINED and not few:
+            shown, _ = whole.best_of(left_out)
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], f"{_words(shown)}, {place}")]
         untried = [line for line in self._suspected if line not in self._tried]
@@ -396,13 +399,15 @@ class _Investigation:
                 text = f"leaving out `{name}`, which an earlier call returned,"
                 yield "cache", text, partial(whole.run, change=without)
 
-    def _not_called(self, whole: Search) -> Iterator[Way]:
+    def _not_called(self, whole: Search) -> Sequence[Way]:
         """Modules with tensors left out that ran inside the call and were not compared."""
         modules = self._attempts.replayer.reference.modules
-        for path in inside(self._match, self._record):
-            if any(True for _ in modules[path].parameters()):
-                text = f"the port does not call `{path}`: leaving it out"
-                yield "not_called", text, partial(whole.run, without=path)
+        text = "the port does not call `{}`: leaving it out"
+        return [
+            ("not_called", text.format(path), partial(whole.run, without=path))
+            for path in inside(self._match, self._record)
+            if any(True for _ in modules[path].parameters())
+        ]
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
@@ -424,6 +429,10 @@ def _joined(first: Finding, more: Finding) -> Finding:
     lines = first.lines.joined(more.lines) if first.lines and more.lines else first.lines
     return replace(first, lines=lines, keys=(*first.keys, *more.keys))
 
+
+FEW = 8
+"""Modules that may have been left out are tried first if there are no more, each by a whole run: a
+port that is a function calls none."""
 
 SURE = 0.01
 """A change that leaves more is believed only if none explains all that is wrong in the call."""

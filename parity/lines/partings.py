@@ -10,7 +10,7 @@ from parity.core.arrays import Array
 from parity.lines.axes import Order, orders
 from parity.lines.frontier import Pair, Parting, Walk, parting, walks
 from parity.lines.operations import Program
-from parity.lines.values import Likeness, Twin, Values, usual
+from parity.lines.values import ENDLESS, Likeness, Twin, Values, usual
 
 ROUNDS = 12
 """How many times a value is put in."""
@@ -208,13 +208,19 @@ def _apart(one: Array, other: Array) -> tuple[int, float]:
     """How many entries are finite in one alone, as of a mask that lies otherwise, and how far the
     others are off.
     """
-    alone = np.count_nonzero(np.isfinite(one) != np.isfinite(other))
+    alone = np.count_nonzero(_finite(one) != _finite(other))
     return int(alone), _nearness(one, other)[0]
+
+
+def _finite(array: Array) -> Array:
+    """Which entries are numbers, and not the huge ones of masks."""
+    found: Array = np.abs(array) < ENDLESS
+    return found
 
 
 def _nearness(one: Array, other: Array) -> tuple[float, float]:
     """The distance in units of the size, and the cosine, of the entries that are finite."""
-    both = np.isfinite(one) & np.isfinite(other)
+    both = _finite(one) & _finite(other)
     x, y = one[both].astype(np.float64), other[both].astype(np.float64)
     size, its = float(np.linalg.norm(x)), float(np.linalg.norm(y))
     if not size or not its:

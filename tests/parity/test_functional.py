@@ -69,6 +69,37 @@ def test_two_mistakes_are_named_with_place_and_cause():
     assert "exact GELU instead of gelu" in report.first_fault.evidence
 
 
+class Deep(torch.nn.Module):
+    """More modules than the runs that a search may make."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(70))
+
+    def forward(self, x):
+        for at, layer in enumerate(self.layers):
+            x = x + (torch.nn.functional.silu if at == 40 else torch.tanh)(layer(x)) / 8
+        return x
+
+
+def test_modules_that_may_be_left_out_are_no_first_guess_where_all_may():
+    reference = Deep().eval()
+    layers = [
+        (jnp.asarray(one.weight.detach().numpy().T), jnp.asarray(one.bias.detach().numpy())[None])
+        for one in reference.layers
+    ]
+
+    def port(params, x):
+        for at, (kernel, bias) in enumerate(params):
+            x = x + (jax.nn.relu if at == 40 else jnp.tanh)(x @ kernel + bias) / 8
+        return x
+
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = parity.compare(reference, parity.Functional(port, layers), (x,), check_compiled=False)
+    assert [fault.cause for fault in report.faults] == ["activation"]
+    assert "ReLU instead of silu" in report.first_fault.evidence
+
+
 @pytest.mark.slow
 @pytest.mark.xfail(reason="a search ends after 60 runs, before another epsilon", strict=True)
 def test_a_mistake_between_taps_that_are_far_apart():
