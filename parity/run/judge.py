@@ -61,7 +61,7 @@ def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -
     inclusive = measure_inclusive(matches, exclusives, sides, store, progress)
     inclusive = {**inclusive, **right}
     rungs = context.options.rungs
-    found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
+    found = rows_of(case, matches, calls, compared.free, inclusive, exclusives, rungs)
     weights = context.weights
     judged = exclusives, weights, store, found, calls[1], context.options.diagnosis
     record = CaseRecord(matches, calls[0], sides, *judged)

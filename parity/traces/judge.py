@@ -65,7 +65,7 @@ def judge_apart(
     around = containers & exclusives.failing(matches)
     for match in (match for match in matches if match.ref.order in around):
         inclusive |= work.whole(match, float64)
-    return rows_of(case, matches, (), free, inclusive | equal, exclusives, ()), exclusives
+    return rows_of(case, matches, ((), ()), free, inclusive | equal, exclusives, ()), exclusives
 
 
 def half(*dtypes: np.dtype[Any]) -> float:

@@ -4,8 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
-from tests.nets import torch_of
+import parity
+from tests.nets import ported, torch_of
 from tests.ports import nnx_of
 from tests.reports import compare
 
@@ -99,3 +101,69 @@ def test_other_conventions_for_the_same_thing_are_no_fault():
         lambda self, x, dim: jnp.exp(x) / jnp.exp(x).sum(dim, keepdims=True),
     )
     assert report.verdict == "PASS"
+
+
+# --- what only the port has, as its cache
+
+
+class Memory:
+    """A cache as transformers' are: an object that a call reads and writes."""
+
+    def __init__(self):
+        self.seen = None
+
+
+class RemembersTorch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.out = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, x, memory):
+        h = self.fc(x)
+        seen, memory.seen = memory.seen, h
+        return x + self.out(torch.tanh(h if seen is None else h + seen))
+
+
+class TwiceTorch(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(RemembersTorch() for _ in range(3))
+
+    def forward(self, x):
+        memories = [Memory() for _ in self.layers]
+        for _ in range(2):
+            for layer, memory in zip(self.layers, memories, strict=True):
+                x = layer(x, memory)
+        return x
+
+
+class Remembers(nnx.Module):
+    def __init__(self, theirs, wrong):
+        self.fc, self.out, self.wrong = ported(theirs.fc), ported(theirs.out), wrong
+
+    def __call__(self, x, seen):
+        h = self.fc(x)
+        y = self.out(jnp.tanh(h if seen is None else h + seen))
+        return (x + 2 * y if self.wrong else x + y), h
+
+
+class Twice(nnx.Module):
+    def __init__(self, theirs, wrong):
+        self.layers = nnx.List([Remembers(x, at == wrong) for at, x in enumerate(theirs.layers)])
+
+    def __call__(self, x):
+        memories = [None] * len(self.layers)
+        for _ in range(2):
+            for at, layer in enumerate(self.layers):
+                x, memories[at] = layer(x, memories[at])
+        return x
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
+def test_a_cache_that_is_wrong_since_an_earlier_call_is_no_fault_of_a_later_one(wrong):
+    torch.manual_seed(0)
+    theirs = TwiceTorch().eval()
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = parity.compare(theirs, Twice(theirs, wrong), (x,), check_compiled=False)
+    assert report.verdict == ("PASS" if wrong is None else "FAIL")
+    assert [x.path for x in report.faults] == ([] if wrong is None else [f"layers.{wrong}"])
