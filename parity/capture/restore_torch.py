@@ -42,7 +42,7 @@ def kept_reference(module: torch.nn.Module, *given: Any) -> Iterator[Kept]:
         yield kept
 
 
-class Watched:
+class HeldObject:
     """Whether a call changes an object that it is given, such as a cache."""
 
     def __init__(self, value: Any) -> None:

@@ -17,7 +17,7 @@ from parity.capture import layout as layout_rules
 from parity.capture import taps
 from parity.capture.constants import constants
 from parity.capture.recorder import WHOLE, Recorder, Subtree, bind, join
-from parity.capture.restore_torch import Watched, counts_writes, kept_reference, with_tensors
+from parity.capture.restore_torch import HeldObject, counts_writes, kept_reference, with_tensors
 from parity.core.calls import Leaf, ModuleInfo, Trace
 from parity.core.exceptions import InputError
 from parity.core.globs import path_name
@@ -285,7 +285,7 @@ class _Observer:
         self._store, self._layout = store, layout
         self._given: list[list[tuple[torch.Tensor, int]]] = []
         self._held: list[list[tuple[Any, Any]]] = []
-        self._objects: list[list[Watched]] = []
+        self._objects: list[list[HeldObject]] = []
         self._clones: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
         self._seen: dict[int, _Seen] = {}
         self._thread = threading.get_ident()
@@ -316,7 +316,7 @@ class _Observer:
         given = flatten(arguments)
         self._given.append([(x, x._version) for _, x in given.arrays if counts_writes(x)])
         self._held.append([(one, copy(one)) for one in containers(arguments)])
-        self._objects.append([*map(Watched, statics(given.skeleton))])
+        self._objects.append([*map(HeldObject, statics(given.skeleton))])
         path, kind = self._paths[id(module)], kind_of(module)
         as_given = with_statics(given.skeleton, lambda one: with_tensors(one, self._clone))
         self.recorder.begin(path, self._leaves(path, kind, given), as_given)
