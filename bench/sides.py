@@ -102,7 +102,7 @@ class TorchSide:
         torch.backends.cuda.matmul.allow_tf32 = spec.dtype == "tf32"
         torch.backends.cudnn.allow_tf32 = spec.dtype == "tf32"
         # torch's own `to`: that of diffusers says that it had rather be asked otherwise
-        reference = family(spec.model).prepare().make_torch(None, spec.config, 0)
+        reference = family(spec.model).source().make_torch(None, spec.config, 0)
         model = torch.nn.Module.to(reference, place, dtype)
         x = torch.from_numpy(make_input(spec, config_of(spec)))
         self.x = x.movedim(-1, 1).contiguous().to(place, dtype)
@@ -189,7 +189,7 @@ class JaxSide:
         dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
         precision = "default" if spec.dtype == "tf32" else "highest"
         config, pair = config_of(spec), family(spec.model)
-        weights = state_of(pair.prepare().make_torch(None, spec.config, 0))
+        weights = state_of(pair.source().make_torch(None, spec.config, 0))
         with jax.default_device(self.device):
             self.vae = pair.model.from_torch_state(config, weights, dtype, precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))

@@ -37,23 +37,27 @@ class Family:
 
     def prepare(self, options: PairOptions, seed: int) -> None:
         """Refuse what cannot be run, before the import of what needs torch, which takes seconds."""
-        self.clip_of(options, seed)
+        self._refuse(options, seed)
+        self.source()
+
+    def source(self) -> Any:
+        """Return the module of the reference."""
+        return import_module(self.reference)
+
+    def _refuse(self, options: PairOptions, seed: int) -> None:
+        self.clip_of(options, seed)  # one that cannot be used is refused before models take memory
         if options["weights"] is not None and options["config"] is not None:
             raise InputError("--weights brings its own configuration: leave --config out")
-        self._imported()
-
-    def _imported(self) -> Any:
-        return import_module(self.reference)
 
     def make_torch(self, options: PairOptions, seed: int) -> Any:
         """Return diffusers' model; see the module of the reference."""
-        self.prepare(options, seed)
+        self._refuse(options, seed)
         if options["weights"] is not None:
             # diffusers loads what does not fit, too: the port's reader says what is wrong
             self.make_nnx(options, None)
         elif options["config"] not in (None, *self.configs):
             self._refuse_large(options["config"])
-        return self._imported().make_torch(options["weights"], options["config"], seed)
+        return self.source().make_torch(options["weights"], options["config"], seed)
 
     def _refuse_large(self, config: str) -> None:
         model = self.model.without_values(read_config(self.configs, config))
@@ -67,14 +71,14 @@ class Family:
 
     def cases(self, torch_module: Any, options: PairOptions, seed: int) -> tuple[Case, ...]:
         """Return the clip and noise for every kind of module."""
-        made: tuple[Case, ...] = self._imported().cases(
+        made: tuple[Case, ...] = self.source().cases(
             torch_module, self.clip_of(options, seed), seed
         )
         return made
 
     def unexercised(self, torch_module: Any, cases: Sequence[Case]) -> tuple[str, ...]:
         """Return the parts of the model that no input reaches."""
-        found: tuple[str, ...] = self._imported().unexercised(torch_module, cases)
+        found: tuple[str, ...] = self.source().unexercised(torch_module, cases)
         return found
 
     def facts(self, options: PairOptions, seed: int) -> dict[str, str]:

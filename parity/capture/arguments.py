@@ -29,7 +29,9 @@ def port_arguments(
         flat = flatten(value)
         arrays = []
         for leaf, array in flat.arrays:
-            plain = to_numpy(array if isinstance(array, torch.Tensor) else tensor_of(array))
+            if not isinstance(array, torch.Tensor):  # PyTorch takes no array that runs backwards
+                array = tensor_of(np.array(array, order="C"))
+            plain = to_numpy(array)
             full = f"{name}.{leaf}" if leaf else name
             floating = plain.dtype.kind in "fcV"
             how = layout_rules.reading(path, full, kind, plain.shape, floating, layout)

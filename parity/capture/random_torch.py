@@ -17,9 +17,13 @@ def with_random(trace: Trace, run: Callable[..., Trace], store: Store, subtree: 
     """The recorded run, with its calls marked that return another thing in a second one.
 
     `run` records it again, from the same state but for random streams: first the outermost call
-    alone, and all of the `subtree` where that is not what it was.
+    alone, and all of the `subtree` where that is not what it was. What cannot be run again is not
+    marked: its float64 run says so.
     """
-    alone = run(subtree=Subtree(subtree.prefix, ()))
+    try:
+        alone = run(subtree=Subtree(subtree.prefix, ()))
+    except Exception:
+        return trace
     if _same(trace.calls[-1].outputs, alone.calls[-1].outputs, store):
         return trace
     again = {(call.path, call.number): call for call in run(subtree=subtree).calls}

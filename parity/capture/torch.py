@@ -349,7 +349,7 @@ class _Observer:
             tensor = array if isinstance(array, torch.Tensor) else tensor_of(np.asarray(array))
             floating = tensor.is_floating_point() or tensor.is_complex()
             how = layout_rules.reading(path, name, kind, tensor.shape, floating, self._layout)
-            if not how.sure:  # a module inside that returned it may tell
+            if not how.sure:  # a call before, which was given it or returned it, may tell
                 how = self._told(tensor) or how
             buffer = self._put(tensor, how, cache=tensor is array)
             leaves.append(Leaf(name, buffer, moved=how.move, sure=how.sure))
@@ -369,7 +369,7 @@ class _Observer:
         known = self._known(tensor) if counts_writes(tensor) else None
         return known.how if known and known.how.sure else None
 
-    def _known(self, tensor: torch.Tensor) -> "_Seen | None":
+    def _known(self, tensor: torch.Tensor) -> _Seen | None:
         known = self._seen.get(id(tensor))
         same = known and known.tensor() is tensor and known.version == tensor._version
         return known if same else None
@@ -378,10 +378,9 @@ class _Observer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
         cache = cache and counts_writes(tensor)
         known = self._known(tensor) if cache else None
-        if known and known.how.move == how.move:
-            return known.buffer
-        buffer = self._store.put(to_numpy(tensor, how.move))
-        if cache:
+        same = known is not None and known.how.move == how.move
+        buffer = known.buffer if known and same else self._store.put(to_numpy(tensor, how.move))
+        if cache and not (same and known and known.how.sure):
             self._seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, how, buffer)
         return buffer
 

@@ -144,6 +144,13 @@ class Match:
     """The `order` of the nearest enclosing reference call that is matched, -1 for the root."""
     turn: int | None = None
     """Which of the port's layers it is, where that holds them stacked."""
+    norm: bool = False
+    """True if its own code holds a norm of the reference that the port does not call."""
+
+    @property
+    def family(self) -> str:
+        """The class by whose limits on R it is judged."""
+        return "Norm" if self.norm else self.ref.kind
 
 
 def above(order: int, parents: Mapping[int, int]) -> Iterator[int]:

@@ -91,7 +91,7 @@ class Error:
         if self.nonfinite:
             text = f"{self.nonfinite} entries differ in being finite"
             return Problem(ProblemKind.NONFINITE, text)
-        if self.problem is not None and self.problem.kind in DIFFERENT:
+        if self.problem is not None and self.problem.kind in (*DIFFERENT, ProblemKind.FEWER_BITS):
             return self.problem
         if self.r > limit:
             return Problem(ProblemKind.ERROR, f"R {self.r:.3g} > {limit:g}")

@@ -18,7 +18,7 @@ class ProblemKind(Enum):
     SHAPE = "arrays of other shapes"
     DTYPE = "arrays of another class of types"
     VALUE = "other values, compared exactly"
-    FEWER_BITS = "a number that the reference alone rounds to fewer bits"
+    FEWER_BITS = "values that the reference alone rounds to fewer bits"
     NONFINITE = "entries that are NaN or infinite on one side only"
     ERROR = "an error over its limit"
     OPAQUE = "neither an array nor a plain value"
@@ -27,8 +27,8 @@ class ProblemKind(Enum):
     NOT_MEASURED = "an error that was not or could not be measured"
 
 
-DIFFERENT = (ProblemKind.SHAPE, ProblemKind.DTYPE, ProblemKind.VALUE, ProblemKind.FEWER_BITS)
-"""Kinds that tell, whatever the size of an error, that two leaves are not the same."""
+DIFFERENT = (ProblemKind.SHAPE, ProblemKind.DTYPE, ProblemKind.VALUE)
+"""Kinds that tell without any error that two leaves are not the same."""
 
 
 @dataclass(frozen=True)

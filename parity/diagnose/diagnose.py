@@ -123,6 +123,10 @@ class _Local:
     more: tuple["_Local", ...] = ()
     """What else is wrong there, in no place of its own."""
 
+    def begins(self, tape: Tape) -> int:
+        """The place of the first operation that is changed, or may be the mistaken one."""
+        return min(self.changes or tape.of(self.mistake.parting.near), default=0)
+
     @property
     def sure(self) -> bool:
         """True if next to nothing is left."""
@@ -163,8 +167,9 @@ class _Investigation:
         if not np.isfinite(whole.error) or whole.error == 0.0:
             return [self._one(self._fallback, place)]
         left_out = self._not_called(whole)
-        few = left_out if len(left_out) <= FEW else ()
-        shown, _ = whole.best_of(chain(self._weights(whole), self._arguments(whole), few))
+        few = len(left_out) <= FEW
+        ways = self._weights(whole), self._arguments(whole), left_out if few else ()
+        shown, _ = whole.best_of(chain(*ways))
         several, groups = list[_Local](), list[tuple[_Local, Finding]]()
         if shown[0] > EXPLAINED and self._kept is not None:
             several = self._several(self._kept)
@@ -281,7 +286,7 @@ class _Investigation:
                 evidence = f"{_words(one.shown)}; {one.place}"
                 diagnosis = Diagnosis(one.shown[1], evidence, HINTS[one.shown[1]])
                 found.append((one, Finding(diagnosis, parted.lines, keys)))
-        return found
+        return sorted(found, key=lambda pair: pair[0].begins(kept.tape))
 
     def _leaving(self, kept: KeptRun) -> list[Target]:
         """All arrays that leave the call, those first that the port has wrong."""

@@ -146,7 +146,8 @@ def location(ref: Array, port: Array, *, named: bool = True) -> str:
     """
     if ref.shape != port.shape or ref.ndim == 0:
         return ""
-    gap = np.square(_gap(ref, port))
+    with np.errstate(over="ignore"):  # of masks with the largest number that there is
+        gap = np.square(_gap(ref, port))
     total = float(gap.sum())
     if not np.isfinite(total) or total == 0.0:
         return ""

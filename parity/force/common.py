@@ -31,12 +31,14 @@ class NotMeasured(Exception):
 class Recording:
     """The calls to make again: the last of `matches`, and those inside it.
 
-    `calls` are all that one side made in it.
+    `calls` are all that one side made in it. `narrowing` is given the `order` of each call of the
+    reference whose own code rounds to fewer bits, as `x.bfloat16()` does.
     """
 
     matches: Sequence[Match]
     calls: Sequence[Call]
     store: Store
+    narrowing: Callable[[int], None] = lambda order: None
 
     @property
     def root(self) -> Match:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from parity.align.leaves import PLAIN, same_value
 from parity.capture.hooks_nnx import Observer, observed
 from parity.capture.linen import below
 from parity.capture.nnx import Method, aliased, target
@@ -51,8 +52,8 @@ UNDER_TRANSFORMATION = "not measured: the port calls it under a JAX transformati
 class Forced:
     """What is known of the port's calls after the run, by the `order` of the reference's.
 
-    `problems` are why calls could not be seen. `calls` are those that were given something else
-    that only the port has, as its own cache, than in the run that was recorded.
+    `problems` are why calls could not be seen. `calls` are those that may have been given something
+    else that only the port has, as its own cache, than in the run that was recorded.
     """
 
     problems: Mapping[int, str]
@@ -123,8 +124,9 @@ class _Forcing(Observer):
         if traced(given):
             self.problems[match.ref.order] = UNDER_TRANSFORMATION
             return function(*args, **kwargs)
-        self._keep(match, given)
-        arguments = replaced(given, forced_leaves(match), self._store)
+        forced = forced_leaves(match)
+        self._keep(match, given, forced)
+        arguments = replaced(given, forced, self._store)
         args, kwargs = unbind(function, arguments)
         held, passed = (containers(tuple(one.values())) for one in (own, arguments))
         output = flatten(function(*args, **kwargs))
@@ -132,9 +134,9 @@ class _Forcing(Observer):
         self._listener(match, _arrays(given), _arrays(output))
         return replaced(output, by_port_leaf(match.outputs), self._store)
 
-    def _keep(self, match: Match, given: Flat) -> None:
+    def _keep(self, match: Match, given: Flat, forced: Mapping[str, LeafMatch]) -> None:
         """Keep what a call is given that only the port has, in the state in which it is."""
-        forced, call = forced_leaves(match), match.port
+        call = match.port
         own = {name: array for name, array in given.arrays if name not in forced}
         recorded = [leaf.name for leaf in call.inputs if leaf.buffer]
         if call.arguments is None or recorded != [name for name, _ in given.arrays]:
@@ -146,7 +148,7 @@ class _Forcing(Observer):
             for leaf in call.inputs
         )
         arguments = with_statics(given.skeleton, as_given)
-        if inputs != call.inputs or _objects(arguments, given.skeleton):
+        if inputs != call.inputs or _differ(arguments, call.arguments):
             self.calls[match.ref.order] = replace(call, inputs=inputs, arguments=arguments)
 
     def tapped(self, running: str, path: str, value: Any) -> Any:
@@ -185,9 +187,15 @@ def given_as(value: Array, own: Any) -> Any:
     return aliased(value) if value.dtype == kept else jnp.asarray(value, kept)
 
 
-def _objects(copied: Skeleton, given: Skeleton) -> bool:
-    """True if objects had to be copied, which a call may change."""
-    return any(one is not own for one, own in zip(statics(copied), statics(given), strict=True))
+def _differ(given: Skeleton, recorded: Skeleton) -> bool:
+    """True if what is no array may not be what was recorded: plain values tell, of objects only
+    the model's own are known to be the same.
+    """
+    own, other = list(statics(given)), list(statics(recorded))
+    return len(own) != len(other) or any(
+        not same_value(x, y) if isinstance(x, PLAIN) and isinstance(y, PLAIN) else x is not y
+        for x, y in zip(own, other, strict=True)
+    )
 
 
 def traced(flat: Flat) -> bool:

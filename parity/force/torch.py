@@ -22,7 +22,7 @@ from parity.core.arrays import Array
 from parity.core.calls import Call, LeafMatch, Match, above
 from parity.core.exceptions import first_line
 from parity.core.measurements import NOT_IN_FLOAT64
-from parity.core.store import Store
+from parity.core.store import Buffer, Store
 from parity.core.tree import Flat, containers, flatten, hand_back, rebuild, statics, with_statics
 from parity.core.undo import undone
 from parity.force.common import Recording, Turns, by_ref_leaf
@@ -79,8 +79,12 @@ def arguments64(
     """The recorded arguments of a call of `function`, in float64."""
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
-    # one tensor given twice stays one: attention looks at that
-    wide = functools.cache(lambda buffer, moved: widen(store.get(buffer), moved))
+
+    def wide(buffer: Buffer, moved: bool) -> torch.Tensor:
+        return widen(store.get(buffer), moved)
+
+    if not call.in_place:  # one tensor given twice stays one: attention looks at that
+        wide = functools.cache(wide)
     arrays = [wide(leaf.buffer, leaf.moved) for leaf in call.inputs if leaf.buffer]
     given = with_statics(call.arguments, lambda one: with_tensors(one, _wide))
     return unbind(function, change(rebuild(given, arrays)))
@@ -128,6 +132,7 @@ class _Run(Calls):
     ) -> None:
         super().__init__(root, recording)
         self._listener, self._mode, self._everything = listener, mode, everything
+        self._narrowing, self._orders = recording.narrowing, [recording.root.ref.order]
         calls = recording.calls
         called = {call.path for call in calls}
         self._idle = {m for m, path in self.paths.items() if path not in called}
@@ -143,7 +148,8 @@ class _Run(Calls):
             function = target(self.root, method)
             args, kwargs = arguments64(function, self.match.ref, self.store, change)
             # the mode sees casts as they are made here, and what it makes itself may be narrow
-            with taps.observed(self._tap), self._mode or nullcontext(), Widening():
+            widening = Widening(lambda: self._narrowing(self._orders[-1]))
+            with taps.observed(self._tap), self._mode or nullcontext(), widening:
                 returned = invoke(self.root, method, args, kwargs)
             self._listener(self.match, {}, tensors_of(flatten(returned)))
 
@@ -192,7 +198,9 @@ class _Run(Calls):
                 wide = [widen(self.store.get(buffer), moved) for buffer, moved in outputs]
                 return rebuild(match.ref.returned, wide)
             passed = Replaced(given, self._replaced(given, match.inputs), held)
+            self._orders.append(match.ref.order)
             output = passed.call(forward)
+            self._orders.pop()
             self._listener(match, tensors_of(given), tensors_of(output))
             return passed.result(output, self._replaced(output, match.outputs))
 
@@ -338,12 +346,22 @@ def widened_modules(
     Those that are not `wide` are of the same type.
     """
     widened: list[Widened] = []
-    default = torch.get_default_dtype()
-    with undone(lambda: torch.set_default_dtype(default)), undone(lambda: _narrow(widened)):
-        if wide:
-            torch.set_default_dtype(torch.float64)  # of what their code makes, too
+    with float64_by_default() if wide else nullcontext(), undone(lambda: _narrow(widened)):
         _widen(modules, widened, wide)
         yield widened
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    """Have what code makes in the block be of float64 too."""
+    default = torch.get_default_dtype()
+    if default == torch.float64:
+        # of a block in another the end may come last, if an interrupt breaks off both
+        yield
+        return
+    with undone(lambda: torch.set_default_dtype(default)):
+        torch.set_default_dtype(torch.float64)
+        yield
 
 
 def _widen(modules: Iterable[torch.nn.Module], widened: list[Widened], to_wide: bool) -> None:
@@ -383,14 +401,24 @@ def _is_parameter(value: Any) -> bool:
 
 
 class Widening(TorchFunctionMode):
-    """Casts to floats of fewer bits widen: code such as `x.bfloat16()` rounds no float64 run."""
+    """Casts to floats of fewer bits widen: code such as `x.bfloat16()` rounds no float64 run.
+
+    `narrowing` is called for each to a half of the bits of float32.
+    """
+
+    def __init__(self, narrowing: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self._narrowing = narrowing
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
+        if func in _HALVING or any(_is_half(one) for one in (*args, *kwargs.values())):
+            self._narrowing()
         if func in _CASTS:
             return args[0].double()
-        kwargs = {name: _wider(value) for name, value in (kwargs or {}).items()}
+        kwargs = {name: _wider(value) for name, value in kwargs.items()}
         return func(*map(_wider, args), **kwargs)
 
 
@@ -398,7 +426,13 @@ def _wider(value: Any) -> Any:
     return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
 
-_CASTS = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+def _is_half(value: Any) -> bool:
+    return isinstance(value, torch.dtype) and value in (torch.float16, torch.bfloat16)
+
+
+_HALVING = (torch.Tensor.half, torch.Tensor.bfloat16)
+
+_CASTS = (torch.Tensor.float, *_HALVING)
 
 _WIDER = {
     torch.float32: torch.float64,

@@ -21,9 +21,6 @@ RANDOM = (
 )
 
 
-NORM = "Norm"
-"""A class by whose limits code is judged that holds a norm."""
-
 ABOVE = 100.0
 """How many times as far as what the reference draws moves it a mistake of the port is."""
 
@@ -31,21 +28,20 @@ ABOVE = 100.0
 def rows_of(
     case: Case,
     matches: Sequence[Match],
-    calls: tuple[Sequence[Call], Sequence[Call]],
+    calls: Sequence[Call],
     free: Free,
     inclusive: Mapping[Key, Error],
     exclusives: Exclusives,
     rungs: Sequence[Rung],
 ) -> list[Found]:
     """A judged row for each output leaf that can be, by what was measured of it; `calls` are all of
-    the reference's and all of the port's.
+    the port's.
     """
     found: list[Found] = []
     own, passed = exclusives.errors, exclusives.child_inputs
     by_kind = {kind: rung for rung in rungs for kind in rung.kinds}
     containers = {match.parent for match in matches}
-    segments = tap_segments(matches, calls[1])
-    norms = _around_norms(matches, calls[0])
+    segments = tap_segments(matches, calls)
     without = around(matches)
     parents = {match.ref.order: match.parent for match in matches}
     drawn = {m.ref.order for m in matches if m.ref.random}
@@ -53,10 +49,11 @@ def rows_of(
     for match in matches:
         order, kind = match.ref.order, match.ref.kind
         rung = by_kind.get(kind)
-        family = NORM if order in norms else kind
-        limit = fail_limit(family) if case.r_limit is None else case.r_limit
-        warn = r_limit(family).warn if case.r_limit is None else limit
-        child_inputs = tuple(one for one in passed.get(order, ()) if _matters(one.error, warn))
+        limit = fail_limit(match.family) if case.r_limit is None else case.r_limit
+        warn = r_limit(match.family).warn if case.r_limit is None else limit
+        given = passed.get(order, ())
+        off = tuple(one for one in given if _matters(one.error, limit))
+        child_inputs = off or tuple(one for one in given if one.error.r > warn)
         for leaf in match.outputs:
             if leaf.declared:  # the reason is in the coverage
                 continue
@@ -70,7 +67,7 @@ def rows_of(
             )
             if errors.free is None and leaf.problem is None:
                 continue  # equal values that are no arrays
-            judged = judge(family, leaf, errors, rung=rung, r_limit=case.r_limit)
+            judged = judge(match.family, leaf, errors, rung=rung, r_limit=case.r_limit)
             if order in drawn:
                 judged = _unless_equal(judged, match, errors)
             if match.ref.tapped and match.port.tapped:
@@ -79,17 +76,6 @@ def rows_of(
             judged = _with_note(judged, without.get(order))
             row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
             found.append(Found(row, judged, child_inputs, segments.get(order, "")))
-    return found
-
-
-def _around_norms(matches: Sequence[Match], calls: Sequence[Call]) -> set[int]:
-    """The calls whose own code is that of a norm, which the port does not call as a module."""
-    matched = {match.ref.order for match in matches}
-    parents = {call.order: call.parent for call in calls}
-    found: set[int] = set()
-    for call in calls:
-        if call.order not in matched and r_limit(call.kind) is r_limit(NORM):
-            found.update(next(({x} for x in above(call.parent, parents) if x in matched), ()))
     return found
 
 

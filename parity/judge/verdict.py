@@ -103,13 +103,19 @@ def judge(
     if leaf.ref.empty and not errors.child_inputs:
         return Judgement("PASS")  # shape and type are all that there is
     limit = fail_limit(kind) if r_limit is None else r_limit
-    local = _local(errors, limit, limit_of(kind).warn)
+    warn = limit_of(kind).warn if r_limit is None else math.inf
+    local = _local(errors, limit, warn)
     outer = _nonfinite_before(errors) or (r_limit is None and _over_rung(rung, errors))
     if outer:  # it takes nothing from what the local computation makes of right inputs
         return local if local is not None and local.blame else outer
     if errors.exclusive is None:
         return _free_running(errors.inclusive or errors.free)
-    return local or _without_local_error(kind, leaf, errors, r_limit)
+    if local is not None:
+        return local
+    own = _without_local_error(kind, leaf, errors, r_limit)
+    doubt = _handed_on(errors.child_inputs, warn)
+    in_doubt = own.verdict in ("PASS", "WARN") and not own.doubtful
+    return doubt if doubt is not None and in_doubt else own
 
 
 def downgraded(judged: Judgement, around: Sequence[Error], limit: float) -> Judgement:
@@ -193,6 +199,8 @@ def _without_local_error(
     """A call whose local computation is right as far as it was measured."""
     exclusive = errors.exclusive
     assert exclusive is not None
+    if leaf.ref.empty:
+        return Judgement("PASS")
     if exclusive.problem is not None or math.isnan(exclusive.mae):
         return Judgement("UNKNOWN", _nothing(exclusive))
     if leaf.ref.buffer is not None and leaf.ref.buffer.dtype.kind in "biu":
@@ -201,9 +209,7 @@ def _without_local_error(
         return Judgement("FAIL", _error("exact values differ"), "exclusive")
     limit = fail_limit(kind) if r_limit is None else r_limit
     inside = _subtree(errors.inclusive, limit) if errors.container else None
-    own = inside or _rounded(kind, exclusive, r_limit)
-    handed = _handed_on(errors.child_inputs, limit_of(kind).warn) if r_limit is None else None
-    return handed if handed and own.verdict == "PASS" else own
+    return inside or _rounded(kind, exclusive, r_limit)
 
 
 def _handed_on(child_inputs: Sequence[ChildInput], warn: float) -> Judgement | None:

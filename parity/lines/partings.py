@@ -233,7 +233,8 @@ def _holds(array: Array, port: Array, limit: float) -> bool:
     if _kind(array) != "f":
         return True
     finite = array[np.isfinite(array)].astype(np.float64)
-    gap = finite - finite.astype(port.dtype).astype(np.float64)
+    with np.errstate(over="ignore"):  # what it cannot hold is infinite
+        gap = finite - finite.astype(port.dtype).astype(np.float64)
     return not gap.size or float(np.sqrt(np.square(gap).mean())) <= limit
 
 
@@ -245,7 +246,8 @@ def _kind(array: Array) -> str:
 def put(program: Program, number: int, array: Array) -> Program:
     """The program with another value there, and what follows from it."""
     values = list(program.values)
-    values[number] = replace(values[number], array=array.astype(values[number].array.dtype))
+    with np.errstate(over="ignore"):
+        values[number] = replace(values[number], array=array.astype(values[number].array.dtype))
     changed = {number}
     for operation in program.operations:
         if operation.again is None or changed.isdisjoint(operation.inputs):

@@ -10,7 +10,6 @@ import numpy as np
 
 from parity.core.arrays import Array
 from parity.core.metrics import unit_roundoff
-from parity.core.problems import Problem, ProblemKind
 
 POOR = 16.0
 """Units of roundoff from float64 above which a reference excuses more than a few roundings."""
@@ -36,21 +35,12 @@ ROWS = 8
 SMALL = 64.0
 """Units of roundoff below which such an error may be that of one number that all entries share."""
 
-RATHER = "the reference alone rounds to fewer bits what scales or moves all entries"
 
-FEWER_BITS = 1024.0, 2.0**-7
-"""Units of roundoff from which on, and part of the size up to which, the reference rounds such a
-number to fewer bits, as a constant that its code makes in bfloat16. To be nearer to float64 is to
-differ from it then. What is more is no rounding: the float64 run had another state.
-"""
-
-
-def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str | Problem]:
+def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str]:
     """R of what is alike in the error of all entries, and a text if nearly all of it is.
 
     The unit is what of the reference's error is, or what roundings that differ by row or by column
-    leave of it by chance, on either side. It is a problem if the reference has such an error, and
-    the port has not.
+    leave of it by chance, on either side.
     """
     unit = unit_roundoff(ref.dtype)
     x, of_ref, of_port = _sampled(wide, ref, port)
@@ -66,12 +56,6 @@ def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str | Problem]:
         _split(error, shapes) for error in (of_ref, of_port)
     )
     r = part / max(ref_part, ref_chance, chance, 4 * unit * size)
-    least, most = FEWER_BITS
-    if ref_share >= NEARLY_ALL and least * unit * size < ref_part < most * size:
-        lacks = ref_part / max(part, ref_chance, chance, 4 * unit * size)
-        if lacks > max(r, POOR):
-            text = f"{RATHER} ({ref_part / size:.2g} of the size)"
-            return lacks, Problem(ProblemKind.FEWER_BITS, text)
     if any(1 < count < ROWS for count in x.shape):
         return 0.0, ""  # so few are alike by chance
     if share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:

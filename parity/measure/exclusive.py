@@ -25,7 +25,7 @@ from parity.host.progress import Progress
 from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
-from parity.measure.noise import bounded, score
+from parity.measure.noise import bounded, rounded_alone, score
 
 SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
@@ -45,7 +45,8 @@ class Exclusives:
     `outputs` and `received` are what the port made of the reference's inputs, as far as it is not
     near the reference's: what calls returned, and what their parents passed to them. `handed_on`
     says of the latter which call returned it, where the reference's returns no such thing. `calls`
-    are the port's that were given something else that only the port has than in its own run.
+    are the port's that may have been given something else that only the port has than in its own
+    run.
     """
 
     errors: Mapping[Key, Error]
@@ -61,7 +62,7 @@ class Exclusives:
 
     def failing(self, matches: Sequence[Match]) -> frozenset[int]:
         """The calls out of their limit, by what they return or pass to their children."""
-        limits = {match.ref.order: fail_limit(match.ref.kind) for match in matches}
+        limits = {match.ref.order: fail_limit(match.family) for match in matches}
         errors = [(order, error) for (order, _), error in self.errors.items()]
         errors += [(n, one.error) for n, found in self.child_inputs.items() for one in found]
         return frozenset(order for order, error in errors if error.fails(limits[order]))
@@ -75,12 +76,14 @@ def measure_exclusive(
     progress: Progress,
     *,
     floor: bool = False,
+    exact: bool = True,
 ) -> Exclusives:
     """Measure every call, in one run of each side.
 
     `calls` are all that the reference and the port made. Those of the reference run in float64
     where the relative error of a leaf does not bound its R under `SLACK` times its limit; with
-    `floor` all do.
+    `floor` all do. If only the distance from float64 counts, and not that the port is `exact`, a
+    number that the reference rounds to fewer bits is none of its results.
     """
     if not matches or matches[-1].ref.parent != -1:
         return Exclusives({}, {}, {}, {})
@@ -89,7 +92,7 @@ def measure_exclusive(
     with Background(threads=2) as background:
         forced = _run_port(Recording(matches, calls[1], store), sides, work, background)
     unknown: Mapping[int, str] = {}
-    of_ref = Recording(matches, calls[0], store)
+    of_ref = Recording(matches, calls[0], store, work.narrowed.add if exact else lambda order: None)
     if work.wanted:
         progress.stage("exclusive error: the reference in float64", len(matches))
         with Background(threads=2) as background:
@@ -137,6 +140,9 @@ class _Work:
     """Whole numbers that differ, as the reference has them in other runs: of outputs, and where the
     first is true of inputs."""
 
+    narrowed: set[int] = field(default_factory=set)
+    """The calls in whose own code the reference rounds to fewer bits."""
+
     def port(self, background: Background, match: Match, received: Arrays, outputs: Arrays) -> None:
         """Measure what the port did in one call, beside its run."""
         order = match.ref.order
@@ -159,7 +165,7 @@ class _Work:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         error, near = score(ref, port), False
         if not self.floor:
-            enough = SLACK * fail_limit(match.ref.kind)
+            enough = SLACK * fail_limit(match.family)
             near = error.mae == 0 or (
                 bounded(error.rel_l2, enough, ref.dtype) and not suspicious(ref, port)
             )
@@ -191,12 +197,12 @@ class _Work:
         for leaf in match.outputs:
             if (order, leaf.ref.name) in self.outputs and leaf.ref.name in outputs:
                 wide = as_read(outputs[leaf.ref.name], leaf.reading)
-                background.submit(self._output, match, leaf, wide)
+                background.submit(self._output, match, leaf, wide, order in self.narrowed)
         for leaf in match.inputs:
             if (order, leaf.ref.name) in self.received:
                 array = received.get(leaf.ref.name)
                 given = None if array is None else as_read(array, leaf.reading)
-                background.submit(self._input, match, leaf, given)
+                background.submit(self._input, match, leaf, given, match.parent in self.narrowed)
         self.progress.advance()
         self.note(match, received, outputs)
 
@@ -228,17 +234,23 @@ class _Work:
                 error = replace(error, moved=True)
                 self.child_inputs[key] = replace(self.child_inputs[key], error=error)
 
-    def _output(self, match: Match, leaf: LeafMatch, wide: Array) -> None:
+    def _scored(self, ref: Array, port: Array, wide: Array | None, narrowed: bool) -> Error:
+        error = score(ref, port, wide)
+        if wide is None or not narrowed or error.nonfinite:
+            return error
+        return replace(error, problem=error.problem or rounded_alone(ref, port, wide))
+
+    def _output(self, match: Match, leaf: LeafMatch, wide: Array, narrowed: bool) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         port = self.store.get(self.outputs[key])
-        error = score(ref, port, wide)
+        error = self._scored(ref, port, wide, narrowed)
         if error.moved and error.mae > 0:
             error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
         self.errors[key] = replace(error, part=error.part or self.errors[key].part)
 
-    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None) -> None:
+    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None, narrowed: bool) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
-        error = score(ref, self.store.get(self.received[key]), wide)
+        error = self._scored(ref, self.store.get(self.received[key]), wide, narrowed)
         if ref.dtype.kind in "biu":
             error = replace(error, moved=True)  # exact whatever was computed
         elif error.moved and error.mae > 0:
@@ -254,7 +266,7 @@ class _Work:
         self.child_inputs[key] = child
 
     def _harmless(self, error: Error, match: Match, ref: Array) -> bool:
-        limit = 1.0 if self.floor else fail_limit(match.ref.kind)
+        limit = 1.0 if self.floor else fail_limit(match.family)
         return error.nonfinite > 0 or error.mae == 0 or bounded(error.rel_l2, limit, ref.dtype)
 
     @cached_property

@@ -90,7 +90,7 @@ def _on_the_references(
     except Exception:  # a port that takes no such arguments: they are not what it lacks
         return {}, {}
     arrays = dict(flatten(output).arrays)
-    found, limit = {}, SLACK * fail_limit(match.ref.kind)
+    found, limit = {}, SLACK * fail_limit(match.family)
     for leaf in filter(comparable, match.outputs):
         ref, array = reference(leaf, store), arrays.get(leaf.port.name if leaf.port else "")
         if array is None or np.shape(array) != ref.shape:

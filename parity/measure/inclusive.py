@@ -88,7 +88,7 @@ class _Run:
     """The measurement of one call after the other.
 
     `failing` calls are wrong by their exclusive error, and `explained` are those around them.
-    Those with `other` arguments that only the port has cannot be taken from its own run.
+    Those that may have `other` arguments that only the port has are not taken from its own run.
     """
 
     sides: Sides
@@ -150,7 +150,7 @@ class _Run:
 
     def _decided(self, match: Match, error: Error, ref: Array) -> bool:
         """True if the verdict needs no run of the reference in float64."""
-        order, limit = match.ref.order, SLACK * fail_limit(match.ref.kind)
+        order, limit = match.ref.order, SLACK * fail_limit(match.family)
         if ref.dtype.kind not in "fcV" or error.nonfinite or error.problem or np.isnan(error.mae):
             return True
         close = bounded(error.rel_l2, limit, ref.dtype) or order in self.explained

@@ -13,7 +13,7 @@ import numpy as np
 from parity.core.arrays import Array
 from parity.core.measurements import Error
 from parity.core.metrics import distance, ratio, triangle, unit_roundoff
-from parity.core.problems import Problem, other_shape
+from parity.core.problems import Problem, ProblemKind, other_shape
 from parity.measure.alike import alike
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
@@ -48,9 +48,35 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
         floor_rel_l2=ratio(ref_error, norm),
         r=max(ratio(port_error, floor), same_r),
         moved=ref_error == 0.0,
-        problem=same if isinstance(same, Problem) else None,
-        part=str(channel or ("" if isinstance(same, Problem) else same)),
+        part=str(channel or same),
     )
+
+
+COARSE = 1024.0
+"""Units of roundoff of float32 from which on an error may be that of a type of fewer bits, ..."""
+
+MOST = 2.0**-6
+"""... and part of the size up to which it may be."""
+
+NEARER = 16.0
+"""How many times nearer to float64 a port is that does not round so."""
+
+
+def rounded_alone(ref: Array, port: Array, wide: Array) -> Problem | None:
+    """The problem of a port that does not round to fewer bits where the reference does: to be
+    nearer to float64 is to differ then.
+
+    It is to be asked only of a call in whose code the reference rounds so.
+    """
+    if ref.shape != port.shape or wide.shape != ref.shape or ref.dtype.kind not in "fcV":
+        return None
+    port_error, ref_error, norm = triangle(ref, port, wide)
+    if not COARSE * unit_roundoff(ref.dtype) * norm < ref_error < MOST * norm:
+        return None
+    if not port_error < ref_error / NEARER:
+        return None
+    text = f"the reference alone rounds to fewer bits ({ref_error / norm:.2g} of the size)"
+    return Problem(ProblemKind.FEWER_BITS, text)
 
 
 def of_sum(terms: float, count: int) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 from flax import nnx
 
+from parity.align.norms import with_norms
 from parity.capture import nnx as capture_nnx
 from parity.capture.recorder import join
 from parity.core.calls import Call, Match
@@ -54,14 +55,17 @@ def judge_forced(context: Context, compared: Compared, module: nnx.Module) -> Se
 def _judge(context: Context, extent: Extent, compared: Compared, sides: Sides) -> CaseRecord:
     """Measure the exclusive and inclusive errors of an extent, and judge them."""
     case, store, progress = context.case, context.store, context.progress
-    matches, calls = extent.matches, extent.calls
-    exclusives = measure_exclusive(matches, calls, sides, store, progress, floor=case.floor)
+    matches, calls = with_norms(extent.matches, extent.calls[0]), extent.calls
+    exact = case.r_limit is None
+    exclusives = measure_exclusive(
+        matches, calls, sides, store, progress, floor=case.floor, exact=exact
+    )
     matches = exclusives.as_forced(matches)
     exclusives, right = charged_to_callers(matches, exclusives, sides, store)
     inclusive = measure_inclusive(matches, exclusives, sides, store, progress)
     inclusive = {**inclusive, **right}
     rungs = context.options.rungs
-    found = rows_of(case, matches, calls, compared.free, inclusive, exclusives, rungs)
+    found = rows_of(case, matches, calls[1], compared.free, inclusive, exclusives, rungs)
     weights = context.weights
     judged = exclusives, weights, store, found, calls[1], context.options.diagnosis
     record = CaseRecord(matches, calls[0], sides, *judged)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from parity.align.leaves import same_value
+from parity.align.norms import with_norms
 from parity.core.arrays import Array, comparable
 from parity.core.calls import LeafMatch, Match
 from parity.core.limits import fail_limit
@@ -45,7 +46,8 @@ def judge_apart(
 
     What a container returns, with all that is inside it, is measured where its local error fails.
     """
-    matches, wide = recording.matches, dict[int, tuple[Arrays, Arrays]]()
+    matches = with_norms(recording.matches, recording.calls)
+    wide: dict[int, tuple[Arrays, Arrays]] = {}
 
     def heard(match: Match, passed: Arrays, outputs: Arrays) -> None:
         wide[match.ref.order] = passed, outputs
@@ -65,7 +67,7 @@ def judge_apart(
     around = containers & exclusives.failing(matches)
     for match in (match for match in matches if match.ref.order in around):
         inclusive |= work.whole(match, float64)
-    return rows_of(case, matches, ((), ()), free, inclusive | equal, exclusives, ()), exclusives
+    return rows_of(case, matches, (), free, inclusive | equal, exclusives, ()), exclusives
 
 
 def half(*dtypes: np.dtype[Any]) -> float:

@@ -61,7 +61,8 @@ COMPARE = [
         ("maker:pair", "returns a tuple of 2"), ("maker:four", "returns a tuple of 4"),
         ("maker:listed", "returns a list"), ("maker:text", "returns a str"),
         ("maker:swapped", "in this order"), ("maker:unknown", "argument 'extra'"),
-        ("maker:lacking", "needs 'nnx_module'"), ("maker:empty", "needs 'torch_module'"),
+        ("maker:lacking", "missing a required argument: 'nnx_module'"),
+        ("maker:empty", "missing a required argument: 'torch_module'"),
         ("maker:numbers", "keywords must be strings"), ("maker:bare", "tuple of arguments"),
         ("maker:generates", "returns a generator"), ("m" * 5000, "module:attribute"),
     )

@@ -26,11 +26,12 @@ X = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
         {"groups": "attention_heads", "exchanged": "attention_heads"},
         {"exchanged": "attention_heads", "diagonal": "attention_mask"},
         {"bfloat16": "dtype", "diagonal": "attention_mask"},
-        {"groups": "attention_heads", "value bias": "scale_or_offset"},
+        {"value bias": "scale_or_offset", "groups": "attention_heads"},
     ],
     ids=" and ".join,
 )
 def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
+    """In the order of execution."""
     reference, port, x = attention.nets(False, *mistakes)
     found = compare(reference, port, (x,)).faults
     assert [fault.parting for fault in found] == [0, 1]

@@ -9,6 +9,7 @@ from flax import nnx
 import parity
 from parity.core.tree import flatten
 from parity.measure.alike import alike
+from parity.pipeline import run_pair
 from parity.report.diff import diff
 from tests.nets import torch_of
 from tests.ports import nnx_of
@@ -205,6 +206,36 @@ def test_a_number_that_the_reference_alone_rounds(kind, rounds, at, number):
     report = compare(narrow, lambda x: x * own if at == "factor" else x + own, WIDE)
     assert report.verdict == ("PASS" if rounds else "FAIL")
     assert [fault.cause for fault in report.faults] == ([] if rounds else ["dtype"])
+
+
+@pytest.mark.parametrize("shape", [(1, 4096), (1, 1, 512), (64, 64)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_poor_sum_is_no_number_of_fewer_bits(shape, seed):
+    """All entries of a norm over everything share what a variance in one pass is off by."""
+    x = (100 + np.random.default_rng(seed).standard_normal(shape)).astype(F)
+
+    def poor(x):
+        mean = x.mean()
+        return (x - mean) / (x.square().mean() - mean**2 + 1e-5).sqrt()
+
+    def good(x):
+        return (x - x.mean()) / jnp.sqrt(x.var() + 1e-5)
+
+    assert compare(poor, good, x).verdict != "FAIL"
+
+
+def test_only_the_distance_from_float64_counts_where_r_is_limited():
+    def narrow(x):
+        return x * torch.tensor(55.4256, dtype=torch.bfloat16).to(x.dtype)
+
+    case = parity.Case("limited", (WIDE,), r_limit=10.0)
+    pair = parity.Pair(
+        "numbers",
+        lambda options, seed: torch_of(lambda self, x: narrow(x)),
+        lambda options, reference: nnx_of(lambda self, x: x * F(55.4256)),
+        lambda reference, options, seed: [case],
+    )
+    assert not run_pair(pair).faults
 
 
 def test_a_port_as_poor_as_the_reference_passes():

@@ -167,3 +167,56 @@ def test_a_cache_that_is_wrong_since_an_earlier_call_is_no_fault_of_a_later_one(
     report = parity.compare(theirs, Twice(theirs, wrong), (x,), check_compiled=False)
     assert report.verdict == ("PASS" if wrong is None else "FAIL")
     assert [x.path for x in report.faults] == ([] if wrong is None else [f"layers.{wrong}"])
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_number_that_only_the_port_hands_on_comes_of_the_reference_s_values(wrong):
+    def scale(x, number):
+        return x * (1 + number)
+
+    reference = torch_of(
+        lambda self, x: self.b(self.a(x)),
+        a=torch_of(lambda self, x: torch.tanh(x)),
+        b=torch_of(lambda self, x: scale(x, x.argmax().to(x.dtype))),
+    )
+    port = nnx_of(
+        lambda self, x: (lambda h: self.b(h, float(h.argmax())))(self.a(x)),
+        a=nnx_of(lambda self, x: jnp.tanh(x) if not wrong else jnp.sin(-x)),
+        b=nnx_of(lambda self, x, number: scale(x, number)),
+    )
+    report = compare(reference, port, (X,))
+    assert report.verdict == ("FAIL" if wrong else "PASS")
+    assert [fault.path for fault in report.faults] == (["a"] if wrong else [])
+
+
+def test_what_is_in_doubt_does_not_move_the_place_of_what_fails():
+    """What is handed to `a` is off by some roundings, what is handed to `b` wrong."""
+    reference = torch_of(
+        lambda self, x: self.b(torch.tanh(self.a(x * 0.7))),
+        a=torch_of(lambda self, x: x * 2),
+        b=torch_of(lambda self, x: x * 3),
+    )
+    port = nnx_of(
+        lambda self, x: self.b(jnp.sin(self.a(x * np.float32(0.7 * (1 + 24 * 2.0**-24))))),
+        a=nnx_of(lambda self, x: x * 2),
+        b=nnx_of(lambda self, x: x * 3),
+    )
+    report = compare(reference, port, (X,))
+    assert [x.segment for x in report.faults] == ["between `a` and the input of `b`"]
+
+
+def test_what_is_handed_on_is_in_doubt_as_what_is_returned_is():
+    def made(off):
+        factor = np.float32(0.7 * (1 + off * 2.0**-24))
+        reference = torch_of(
+            lambda self, x: self.a(x * 0.7), a=torch_of(lambda self, x: torch.relu(x))
+        )
+        port = nnx_of(
+            lambda self, x: self.a(x * factor), a=nnx_of(lambda self, x: jnp.maximum(x, 0))
+        )
+        return compare(reference, port, (X,))
+
+    assert made(0).verdict == "PASS"
+    doubtful = made(24)
+    assert doubtful.verdict in ("WARN", "FAIL")
+    assert [row.path for row in doubtful.rows if row.verdict != "PASS"] == [""]
