@@ -8,9 +8,10 @@ from parity.align.axis_order_notes import order_notes
 from parity.align.leaves import match_inputs, match_outputs, rank, read_alike, turned
 from parity.align.readings import Returned, Values, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
-from parity.core.calls import Call, Match, Trace, above
+from parity.core.arrays import comparable
+from parity.core.calls import Call, LeafMatch, Match, Trace, above
 from parity.core.globs import named, path_name, why
-from parity.core.problems import ProblemKind
+from parity.core.problems import ProblemKind, other_shape
 from parity.core.store import Store
 from parity.core.tensors import Weight
 from parity.core.verdicts import CONTAINER, EMPTY, IDLE, Coverage
@@ -90,6 +91,14 @@ def align(
     return Alignment(matches, coverage, notes, folding.port_of)
 
 
+def _of_one_rank(leaf: LeafMatch) -> LeafMatch:
+    """An output of the called model: whoever calls it relies on how many axes it has."""
+    ref, port = comparable(leaf) or (None, None)
+    if ref is None or port is None or len(ref.shape) == len(port.shape):
+        return leaf
+    return replace(leaf, reading=None, problem=other_shape(ref.shape, port.shape))
+
+
 def _returned(trace: Trace) -> tuple[Trace, set[str]]:
     """The trace without the calls that raised, and those inside them, and who has no others."""
     parents = {call.order: call.parent for call in trace.calls}
@@ -149,7 +158,9 @@ class _Pairing:
         for leaf in outputs:
             if leaf.port and leaf.port.buffer:
                 self._turned.setdefault(leaf.port.buffer, turned(leaf))
-        if call.parent != -1 and any(not leaf.only_on for leaf in outputs):
+        if call.parent == -1:
+            outputs = tuple(map(_of_one_rank, outputs))
+        elif any(not leaf.only_on for leaf in outputs):
             for leaf in outputs:
                 if leaf.only_on:
                     self._alone[leaf.only_on][f"{path_name(call.path)}#{leaf.ref.name}"] = None

@@ -69,7 +69,7 @@ def lines_of(scene: Scene, order: int, around: Around) -> Aligned:
         match = scene.match(match.parent)
     port = trace_port(scene, match)
     ref = trace_reference(scene, match, port.opened, around)
-    found = _aligned(ref, port, dict(_leaves(scene, match)), r_limit(match.family).fail)
+    found = _aligned(ref, port, dict(_leaves(scene, match)), r_limit(match.ref.kind).fail)
     first = found.parted()[0].lines
     if min(len(first.port), len(first.reference)) >= ENOUGH or match.parent == -1:
         return found
