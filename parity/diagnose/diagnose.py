@@ -7,7 +7,7 @@ and `unknown` for anything else: no guess is made by name.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 import numpy as np
@@ -120,12 +120,15 @@ class _Local:
     changes: Mapping[int, Change] | None = None
     keys: tuple[Key, ...] = ()
     place: str = ""
+    at: int = 0
+    """The place of the operation that makes the first value which is wrong."""
     more: tuple["_Local", ...] = ()
     """What else is wrong there, in no place of its own."""
 
-    def begins(self, tape: Tape) -> int:
-        """The place of the first operation that is changed, or may be the mistaken one."""
-        return min(self.changes or tape.of(self.mistake.parting.near), default=0)
+    @property
+    def begins(self) -> int:
+        """The place of the first operation that is changed, or that shows the mistake."""
+        return min(self.changes or (self.at,))
 
     @property
     def sure(self) -> bool:
@@ -244,18 +247,18 @@ class _Investigation:
         targets, parting = self._mended(mistake, kept), mistake.parting
         search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
         if not np.isfinite(search.error) or search.error == 0.0:
-            return _Local(mistake, lines)
+            return _Local(mistake, lines, at=targets[0].slot.place)
         keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
         place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
+        at = targets[0].slot.place
         for one in {one.shown: one for one in others if one.sure and one.changes}.values():
             ways = [(*one.shown[1:], partial(search.changed, one.changes or {}))]
             if search.best_of(ways)[0][0] <= search.enough:
-                return replace(one, mistake=mistake, lines=lines, keys=keys)
-        own = _Local(mistake, lines, search.best(), search.changes, keys, place)
+                return replace(one, mistake=mistake, lines=lines, keys=keys, at=at)
+        own = _Local(mistake, lines, search.best(), search.changes, keys, place, at)
         if own.changes is None:
-            at = targets[0].slot.place
             same = (one for one in others if one.sure and at in (one.changes or ()))
-            own = replace(next(same, own), mistake=mistake, keys=keys)
+            own = replace(next(same, own), mistake=mistake, keys=keys, at=at)
         return own if own.shown[0] <= search.enough else _with_second(own, search, others)
 
     def _grouped(self, several: Sequence[_Local], kept: KeptRun) -> list[tuple[_Local, Finding]]:
@@ -286,7 +289,7 @@ class _Investigation:
                 evidence = f"{_words(one.shown)}; {one.place}"
                 diagnosis = Diagnosis(one.shown[1], evidence, HINTS[one.shown[1]])
                 found.append((one, Finding(diagnosis, parted.lines, keys)))
-        return sorted(found, key=lambda pair: pair[0].begins(kept.tape))
+        return sorted(found, key=lambda pair: pair[0].begins)
 
     def _leaving(self, kept: KeptRun) -> list[Target]:
         """All arrays that leave the call, those first that the port has wrong."""
@@ -416,7 +419,9 @@ class _Investigation:
 
 
 def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
-    """A finding for each change. In doubt, what has none is the work of the first that has one."""
+    """A finding for each change. In doubt, what has none is the work of the first that has one, but
+    for what goes wrong before that, in other results.
+    """
     unknown = [finding for one, finding in groups if one.shown[0] > EXPLAINED]
     by_change: dict[tuple[str, str], Finding] = {}
     for one, finding in groups:
@@ -427,7 +432,10 @@ def _told(groups: Sequence[tuple[_Local, Finding]]) -> list[Finding]:
     if not by_change:
         return unknown
     first, *others = by_change.values()
-    return [reduce(_joined, unknown, first), *others]
+    before = [finding for _, finding in takewhile(lambda x: x[0].shown[0] > EXPLAINED, groups)]
+    apart = [one for one in before if one.keys and set(one.keys).isdisjoint(first.keys)]
+    rest = [one for one in unknown if one not in apart]
+    return [*([reduce(_joined, apart)] if apart else []), reduce(_joined, rest, first), *others]
 
 
 def _joined(first: Finding, more: Finding) -> Finding:

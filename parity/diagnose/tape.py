@@ -139,13 +139,11 @@ class Tape(Mode):
         """Where a tensor is that was made; of one that was given no operation is the place."""
         return Slot(self._places.get(id(tensor), -1), id(tensor))
 
-    def of(self, parts: Collection[int]) -> list[int]:
-        """The places of the operations that have one of these parts."""
-        return [x.operation.place for x in self.steps if not set(x.parts).isdisjoint(parts)]
-
     def after(self, parts: Collection[int]) -> list[int]:
         """The values made from the first operation on that has one of these parts."""
-        first = min(self.of(parts), default=0)
+        first = next(
+            (x.operation.place for x in self.steps if not set(x.parts).isdisjoint(parts)), 0
+        )
         return [number for number, slot in self.numbers.items() if slot.place >= first]
 
     def like(self, parts: Collection[int]) -> frozenset[int]:
@@ -153,7 +151,7 @@ class Tape(Mode):
         a loop.
         """
         made = [(x.operation.line, x.operation.name) for x in self.steps]
-        own = {made[place] for place in self.of(parts)}
+        own = {made[x.operation.place] for x in self.steps if not set(x.parts).isdisjoint(parts)}
         return frozenset(place for place, one in enumerate(made) if one in own)
 
     def reached(self, places: Collection[int]) -> list[Step]:

@@ -42,6 +42,29 @@ def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
         assert "off by" in fault.evidence
 
 
+def test_what_no_change_explains_is_a_fault_of_its_own_before_another():
+    """The sum is halved, and later an offset is another."""
+    parts = {name: torch.nn.Linear(6, 6) for name in "abc"}
+
+    def call(self, x):
+        h = torch.tanh(self.a(x)) + x
+        return self.c(torch.sigmoid(self.b(h)) + 0.3 + h)
+
+    def port_call(self, x):
+        h = 0.5 * jnp.tanh(self.a(x)) + x
+        return self.c(jax.nn.sigmoid(self.b(h)) + 0.2 + h)
+
+    reference = randomise(torch_of(call, **parts))
+    port = nnx_of(port_call, **{name: ported(getattr(reference, name)) for name in "abc"})
+    faults = compare(reference, port, (X[0, 0],)).faults
+    assert [fault.segment for fault in faults] == [
+        "between `a` and the input of `b`",
+        "between `b` and the input of `c`",
+    ]
+    assert "no change of the reference explains it" in faults[0].evidence
+    assert faults[1].cause == "scale_or_offset"
+
+
 @pytest.mark.parametrize(
     "mistakes",
     [
