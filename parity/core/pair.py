@@ -96,7 +96,7 @@ class Mistake:
     `sites(modules)` lists where in the port, by path, it can be made. `plant(modules, path, draw)`
     makes it there for the time of a `with` statement, which gets the paths that are wrong then.
     `causes` are the words that name it rightly. `cases` is a glob of the cases that would show it.
-    `file` is where its code is, if it is one of code.
+    `files` are where its code is, if it is one of code.
     """
 
     name: str
@@ -106,7 +106,7 @@ class Mistake:
         [Mapping[str, Any], str, random.Random], AbstractContextManager[tuple[str, ...]]
     ]
     cases: str = "*"
-    file: str = ""
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

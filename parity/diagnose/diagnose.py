@@ -247,7 +247,7 @@ class _Investigation:
         targets, parting = self._mended(mistake, kept), mistake.parting
         search = Search(self._attempts, targets, self._roundoff(), parting.near, parting.factors)
         if not np.isfinite(search.error) or search.error == 0.0:
-            return _Local(mistake, lines, at=targets[0].slot.place)
+            return _Local(mistake, lines)
         keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
         place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
         at = targets[0].slot.place

@@ -12,7 +12,7 @@ from parity.lines.frontier import Pair
 from parity.lines.partings import Mistake, partings
 from parity.lines.port_call import trace_port
 from parity.lines.reference_call import Around, trace_reference
-from parity.lines.source import AROUND, Frames, source_lines
+from parity.lines.source import AROUND, Frames, callers, source_lines
 from parity.lines.values import Values
 
 FACTORS = (10.0, 3.0, 1.0, 0.3)
@@ -58,6 +58,7 @@ class Aligned:
     def parted(self, differ: Differ = lambda one, other: False) -> tuple[Parted, ...]:
         """The lines of each mistake."""
         found = distinct(self.mistakes, differ) or (Parted(Lines(), ()),)
+        found = tuple(replace(x, lines=x.lines.joined(_callers(x.mistakes))) for x in found)
         first, *more = found if self.apart else (reduce(Parted.joined, found),)
         return replace(first, lines=first.lines.joined(self.site)), *more
 
@@ -104,6 +105,14 @@ def _aligned(ref: Traced, port: Traced, leaves: Mapping[Key, LeafMatch], limit: 
         if found:
             return Aligned(ref, port, leaves, tuple(found), factor >= limit)
     return Aligned(ref, port, leaves, (), False)
+
+
+def _callers(mistakes: Sequence[Mistake]) -> Lines:
+    """Where the code that parts first is called from another file, as a helper is."""
+    return Lines(
+        callers(found for one in mistakes for found in one.parting.port),
+        callers(found for one in mistakes for found in one.parting.ref),
+    )
 
 
 def lines_at(found: Sequence[Mistake]) -> list[Lines]:

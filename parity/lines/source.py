@@ -116,6 +116,19 @@ def source_lines(
     return tuple(itertools.islice(lines.values(), most))
 
 
+def callers(found: Iterable[tuple[Frames, str]]) -> tuple[SourceLine, ...]:
+    """Where the user's code of another file calls that of the first of `source_lines`."""
+    for frames, _ in found:
+        helper, _ = users(frames)
+        if helper is not None:
+            own = [frame for frame in frames if not of_library(frame.file)]
+            outer = next((at for at, one in enumerate(own) if one.file != helper.file), None)
+            if outer is None:
+                return ()
+            return (_line(own[outer], f"call of {own[outer - 1].function.rpartition('.')[2]}"),)
+    return ()
+
+
 def _named(operation: str, called: str) -> str:
     """The operation, and the library's function that the line calls for it."""
     short = called.removesuffix(".__call__").removesuffix(".forward").rpartition(".")[2]

@@ -7,6 +7,7 @@ import functools
 import inspect
 import itertools
 import random
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -62,7 +63,24 @@ def behaviour(
         finally:
             object.__setattr__(modules[path], "__class__", right)
 
-    return Mistake(name, tuple(causes), sites, plant, cases, inspect.getfile(wrong))
+    return Mistake(name, tuple(causes), sites, plant, cases, tuple(_files(wrong)))
+
+
+def _files(function: Any) -> dict[str, None]:
+    """The files of a function, and of those that it is made of."""
+    if isinstance(function, functools.partial):
+        inner = (function.func, *function.args, *function.keywords.values())
+    else:
+        inner = (*(getattr(function, "__defaults__", None) or ()), *_closed_over(function))
+    found = {} if isinstance(function, functools.partial) else {inspect.getfile(function): None}
+    for one in inner:
+        if isinstance(one, (functools.partial, types.FunctionType)):
+            found |= _files(one)
+    return found
+
+
+def _closed_over(function: Any) -> list[Any]:
+    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
 
 
 Change = Callable[[Array, random.Random], Array]

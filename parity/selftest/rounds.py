@@ -134,7 +134,7 @@ class _Bench:
     def _try(self, drawn: Sequence[tuple[Mistake, str]], ran: _Ran) -> Trial | None:
         """Return a trial; none if only rounding changes the outputs, or two are in one module."""
         expected: dict[str, tuple[str, ...]] = {}
-        files: dict[str, str] = {}
+        files: dict[str, tuple[str, ...]] = {}
         with ExitStack() as planted:
             for mistake, path in drawn:
                 plant = mistake.plant(ran.modules, path, self._draw)
@@ -143,14 +143,14 @@ class _Bench:
                     if its in expected:
                         return None
                     expected[its] = mistake.causes
-                    files |= {its: mistake.file} if mistake.file else {}
+                    files |= {its: mistake.files} if mistake.files else {}
             report = self._compare(ran.case)
         errors = zip(_at_the_output(report), ran.errors, strict=True)
         if report.verdict != "FAIL" and all(error <= 2 * own for error, own in errors):
             return None
         trial = self._trial(tuple(one.name for one, _ in drawn), ran.case, expected, report)
         inlined = report.coverage.inlined
-        own = [_shown(_answerable(path, inlined), file, report) for path, file in files.items()]
+        own = [_shown(_answerable(path, inlined), x, report) for path, x in files.items()]
         return replace(trial, lines=all(own) if own else None)
 
     @one_at_a_time
@@ -175,10 +175,11 @@ class _Bench:
         return Trial(names, self._seed, case.name, expected, found, report.verdict, evidence)
 
 
-def _shown(path: str, file: str, report: Report) -> bool:
-    """Return true if a fault of the module shows a line of this file."""
+def _shown(path: str, files: Sequence[str], report: Report) -> bool:
+    """Return true if a fault of the module shows a line of one of these files."""
     lines = [fault.lines for fault in report.faults if fault.path == path and fault.lines]
-    return any(Path(line.file).resolve() == Path(file).resolve() for x in lines for line in x.port)
+    shown = {Path(line.file).resolve() for one in lines for line in one.port}
+    return not shown.isdisjoint(Path(file).resolve() for file in files)
 
 
 def _charged(
