@@ -18,8 +18,10 @@ from parity.report.terminal import as_text
 from parity.run import explain
 from tests.faultzoo.zoo import CASES
 from tests.faultzoo.zoo import nets as zoo_nets
+from tests.lines import helper
 from tests.lines.attention import marked
-from tests.nets import ported, randomise
+from tests.nets import ported, randomise, torch_of
+from tests.ports import nnx_of
 from tests.reports import SCHEMA, compare
 
 X = np.random.default_rng(0).standard_normal((2, 6)).astype(np.float32)
@@ -220,3 +222,17 @@ def test_what_parts_again_below_the_limit_of_a_norm_is_no_second_fault(monkeypat
     reference, port, x = zoo_nets(one, True, 0)
     (fault,) = compare(reference, port, (x,)).faults
     assert fault.path == one.path
+
+
+def test_a_line_in_another_file_shows_where_that_is_called():
+    def port_call(self, x):
+        h = helper.halved(x)
+        return self.fc(h)
+
+    reference = torch_of(lambda self, x: self.fc(x / 3), fc=torch.nn.Linear(4, 4))
+    port = nnx_of(port_call, fc=ported(reference.fc))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    lines = compare(reference, port, (x,)).first_fault.lines.port
+    found = [(Path(line.file).name, line.text.strip(), line.operation) for line in lines]
+    assert found[0][:2] == ("helper.py", "return x / 2")
+    assert (Path(__file__).name, "h = helper.halved(x)", "call of halved") in found

@@ -1,3 +1,4 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -136,3 +137,30 @@ def test_a_channel_first_layer_norm_passes_and_its_mistake_is_placed(shape):
     port.norm.bias[...] *= 1.5
     report = parity.compare(reference, port, (x,))
     assert report.first_fault.path == "norm"
+
+
+@pytest.mark.parametrize("permuted", [False, True])
+def test_what_follows_a_linear_has_its_channels_last_too(permuted):
+    """The reference's own code moves the channels to the end: no doubt where the port has them."""
+    parts = {"conv": torch.nn.Conv2d(4, 4, 1), "fc": torch.nn.Linear(4, 4)}
+
+    def call(self, x):
+        return torch.relu(self.fc(self.conv(x).permute(0, 2, 3, 1)))
+
+    def port_call(self, x):
+        y = jnp.maximum(self.fc(self.conv(x)), 0)
+        return y.transpose(0, 3, 1, 2) if permuted else y
+
+    reference = randomise(torch_of(call, **parts))
+    port = nnx_of(port_call, **{name: ported(getattr(reference, name)) for name in parts})
+    x = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
+    assert (parity.compare(reference, port, (x,)).verdict == "PASS") == (not permuted)
+
+
+@pytest.mark.parametrize("at", [(None,), (..., None), (...,)], ids=str)
+def test_the_called_model_returns_as_many_axes(at):
+    reference = randomise(torch_of(lambda self, x: self.fc(x), fc=torch.nn.Linear(4, 4)))
+    port = nnx_of(lambda self, x: self.fc(x)[at], fc=ported(reference.fc))
+    x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+    report = parity.compare(reference, port, (x,))
+    assert [fault.cause for fault in report.faults] == ([] if at == (...,) else ["shape"])

@@ -2,14 +2,18 @@
 
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
 
 import parity
 from parity.core.limits import TABLE, r_limit
 from parity.core.metrics import rms, unit_roundoff
 from parity.measure.noise import of_sum
 from tests.faultzoo import zoo
+from tests.nets import ported, randomise, torch_of
+from tests.ports import nnx_of
 from tools import measure_r
 from tools.measure_r import CORRECT, of_case, of_leaf, table_of
 from tools.tables import Table, marked
@@ -85,3 +89,26 @@ def test_a_long_sum_is_allowed_the_roundings_that_it_has(count):
     roundings = rms(found - wide) / (4 * unit_roundoff(found.dtype) * rms(wide))
     assert 1 / 2 < roundings / of_sum(1, count) < 2
     assert roundings > r_limit("Conv2d").warn  # without the allowance
+
+
+@pytest.mark.parametrize("mean", [30, 100, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_norm_that_the_port_writes_out_has_the_limits_of_a_norm(mean, seed):
+    """Around a mean a right norm is some roundings off: more than other code."""
+    parts = {"norm": torch.nn.GroupNorm(2, 8), "conv": torch.nn.Conv2d(8, 8, 1)}
+    reference = randomise(torch_of(lambda self, x: self.conv(self.norm(x)), **parts))
+    norm = reference.norm
+    scale, bias = (jnp.asarray(one.detach().numpy()) for one in (norm.weight, norm.bias))
+
+    def written_out(self, x):
+        g = x.reshape(*x.shape[:3], 2, 4)
+        g = g - g.mean((1, 2, 4), keepdims=True)
+        g = g / jnp.sqrt(jnp.square(g).mean((1, 2, 4), keepdims=True) + 1e-5)
+        return self.conv(g.reshape(x.shape) * scale[None, None, None] + bias[None, None, None])
+
+    port = nnx_of(written_out, conv=ported(reference.conv))
+    x = mean + np.random.default_rng(seed).standard_normal((2, 8, 6, 6)).astype(np.float32)
+    report = parity.compare(reference, port, (x,), check_compiled=False)
+    assert not report.faults
+    rows = {row.path: row.verdict for row in report.rows}
+    assert rows[""] == "PASS"

@@ -442,3 +442,24 @@ def test_measuring_takes_few_threads(monkeypatch):
     monkeypatch.setattr(measure, "ThreadPoolExecutor", pool)
     parity.compare(reference_of(linear), port_of(port_linear), (X,))
     assert counts == [4]
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_arrays_that_are_written_to_are_two_though_their_values_are_the_same(same):
+    """Keys and values of a cache are zeros at first."""
+
+    def write(self, x, keys, values):
+        keys[:, :2] = x
+        values[:, :2] = 2 * x
+        return keys - values / 3
+
+    def port_write(self, x, keys, values):
+        return keys.at[:, :2].set(x) - values.at[:, :2].set(2 * x) / 3
+
+    x, keys = X[:, :2], np.zeros((len(X), 4), np.float32)
+    values = keys.copy() if same else keys + 1
+    reference = torch_of(lambda self, *given: self.a(*given), a=torch_of(write))
+    port = nnx_of(lambda self, *given: self.a(*given), a=nnx_of(port_write))
+    report = parity.compare(reference, port, (x, keys, values), check_compiled=False)
+    assert report.verdict in ("PASS", "WARN"), report.notes  # zeros hide mistakes
+    assert not report.doubts
