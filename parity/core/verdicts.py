@@ -109,8 +109,8 @@ class Row:
     one_sided: Side = field(default="", metadata=stored_as(bool, _side))
     """The side that alone returns this leaf, `""` if both do."""
     child_inputs: float = 0.0
-    """The largest relative error among the child inputs of the call that are out of its limit, or in
-    doubt if none is."""
+    """The largest relative error among the child inputs of the call that are out of its limit, or,
+    if none is, in doubt."""
 
     @property
     def own(self) -> float:
