@@ -17,7 +17,7 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=false",
 )
 
-# What JAX keeps are many objects that live: to look through them takes 3 % of the time.
+# What JAX keeps are many objects that live: to look through them takes time.
 gc.set_threshold(50_000, 20, 50)
 
 import jax  # noqa: E402

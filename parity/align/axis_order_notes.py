@@ -18,24 +18,28 @@ def _of_pytorch(leaf: Leaf) -> tuple[int, ...]:
     return tuple(shape[axis] for axis in channel_second(len(shape))) if shape else ()
 
 
+def _large(leaf: Leaf) -> bool:
+    return leaf.buffer is not None and len(leaf.buffer.shape) > 2
+
+
 def order_notes(matches: Iterable[Match], calls: Sequence[Call]) -> Iterator[str]:
     """Sentences on outputs whose order neither the inputs nor the layers confirm.
 
-    `calls` are all of the reference's. A layer that returns an array of an output's shape with its
-    channels last, as a `Linear`, confirms that this has them there too.
+    `calls` are all of the reference's. If the last layer returns an array of an output's shape with
+    its channels last, as a `Linear`, that confirms that this has them there too.
     """
     leaves = [leaf for call in calls for leaf in (*call.inputs, *call.outputs)]
     buffers = [leaf.buffer for leaf in leaves if leaf.moved and leaf.sure]
     second = any(buffer and len(buffer.shape) == 3 for buffer in buffers)
-    inside = [leaf for call in calls for leaf in call.outputs if leaf.sure and not leaf.moved]
-    channels_last = {leaf.buffer.shape for leaf in inside if leaf.buffer}
+    layers = [leaf for call in calls for leaf in call.outputs if leaf.sure and _large(leaf)]
+    ends_last = {x.buffer.shape for x in layers[-1:] if x.buffer and not x.moved}
     for match in matches:
         given = [leaf.reading.axes for leaf in match.inputs if leaf.reading]
         last = any(leaf.ref.moved and leaf.reading is None for leaf in match.inputs)
         for leaf in match.outputs if match.ref.parent == -1 else ():
             axes = leaf.reading.axes if leaf.reading else ()
             confirmed = not last if leaf.ref.moved else second
-            confirmed |= leaf.ref.moved and _of_pytorch(leaf.ref) in channels_last
+            confirmed |= leaf.ref.moved and _of_pytorch(leaf.ref) in ends_last
             if axes != tuple(range(len(axes))) and not (confirmed or axes in given):
                 own = channel_last(len(axes)) if leaf.ref.moved else range(len(axes))
                 order = tuple(own[axis] for axis in axes)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from parity.capture.recorder import Subtree
 from parity.core.calls import Call, Leaf, Trace, above
+from parity.core.exceptions import first_line
 from parity.core.globs import path_name
 from parity.core.metrics import distance, unit_roundoff
 from parity.core.store import Store
@@ -17,16 +18,18 @@ def with_random(trace: Trace, run: Callable[..., Trace], store: Store, subtree: 
     """The recorded run, with its calls marked that return another thing in a second one.
 
     `run` records it again, from the same state but for random streams: first the outermost call
-    alone, and all of the `subtree` where that is not what it was. What cannot be run again is not
-    marked: its float64 run says so.
+    alone, and all of the `subtree` where that is not what it was. One that raises then hangs on
+    what was before: the outermost call is marked, with what it raised.
     """
+    root = trace.calls[-1]
     try:
         alone = run(subtree=Subtree(subtree.prefix, ()))
-    except Exception:
-        return trace
-    if _same(trace.calls[-1].outputs, alone.calls[-1].outputs, store):
-        return trace
-    again = {(call.path, call.number): call for call in run(subtree=subtree).calls}
+        if _same(root.outputs, alone.calls[-1].outputs, store):
+            return trace
+        again = {(call.path, call.number): call for call in run(subtree=subtree).calls}
+    except Exception as error:  # whatever the reference's code raises
+        said = f"{path_name(root.path)} (run again it raises {first_line(error)})"
+        return replace(trace, calls=(*trace.calls[:-1], replace(root, random=said)))
     parents = {call.order: call.parent for call in trace.calls}
     around: set[int] = set()
     calls: list[Call] = []

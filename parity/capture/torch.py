@@ -378,9 +378,11 @@ class _Observer:
         # The same tensor passes through many hooks: hash it once, unless it was written to since.
         cache = cache and counts_writes(tensor)
         known = self._known(tensor) if cache else None
-        same = known is not None and known.how.move == how.move
-        buffer = known.buffer if known and same else self._store.put(to_numpy(tensor, how.move))
-        if cache and not (same and known and known.how.sure):
+        if known is None or known.how.move != how.move:
+            buffer = self._store.put(to_numpy(tensor, how.move))
+        else:
+            buffer, how = known.buffer, known.how if known.how.sure else how
+        if cache:
             self._seen[id(tensor)] = _Seen(weakref.ref(tensor), tensor._version, how, buffer)
         return buffer
 

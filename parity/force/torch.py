@@ -199,8 +199,10 @@ class _Run(Calls):
                 return rebuild(match.ref.returned, wide)
             passed = Replaced(given, self._replaced(given, match.inputs), held)
             self._orders.append(match.ref.order)
-            output = passed.call(forward)
-            self._orders.pop()
+            try:
+                output = passed.call(forward)
+            finally:  # the code around may catch what it raises
+                self._orders.pop()
             self._listener(match, tensors_of(given), tensors_of(output))
             return passed.result(output, self._replaced(output, match.outputs))
 

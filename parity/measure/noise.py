@@ -40,7 +40,7 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     # the reference's type: a port that computes in a coarser one is not as accurate
     floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
     channel = worst_channel(ref, port, wide)
-    same_r, same = alike(ref, port, wide) if ref_error > 0 else (0.0, "")
+    same_r, same = alike(ref, port, wide) if port_error > 0 else (0.0, "")
     return Error(
         mae,
         rel_l2,
@@ -53,7 +53,8 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
 
 
 COARSE = 1024.0
-"""Units of roundoff of float32 from which on an error may be that of a type of fewer bits, ..."""
+"""Units of roundoff of the reference's type from which on an error may be that of a type of fewer
+bits, ..."""
 
 MOST = 2.0**-6
 """... and part of the size up to which it may be."""

@@ -18,6 +18,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Shaped
 
+from parity.capture.restore import Kept
 from parity.core.pair import Mistake
 
 Array = Shaped[np.ndarray, "..."]
@@ -68,19 +69,8 @@ def behaviour(
 
 def _files(function: Any) -> dict[str, None]:
     """The files of a function, and of those that it is made of."""
-    if isinstance(function, functools.partial):
-        inner = (function.func, *function.args, *function.keywords.values())
-    else:
-        inner = (*(getattr(function, "__defaults__", None) or ()), *_closed_over(function))
-    found = {} if isinstance(function, functools.partial) else {inspect.getfile(function): None}
-    for one in inner:
-        if isinstance(one, (functools.partial, types.FunctionType)):
-            found |= _files(one)
-    return found
-
-
-def _closed_over(function: Any) -> list[Any]:
-    return [cell.cell_contents for cell in getattr(function, "__closure__", None) or ()]
+    found = [x for x in Kept([function]).found.values() if isinstance(x, types.FunctionType)]
+    return dict.fromkeys(map(inspect.getfile, found))
 
 
 Change = Callable[[Array, random.Random], Array]

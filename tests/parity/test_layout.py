@@ -157,6 +157,23 @@ def test_what_follows_a_linear_has_its_channels_last_too(permuted):
     assert (parity.compare(reference, port, (x,)).verdict == "PASS") == (not permuted)
 
 
+def test_a_linear_in_the_middle_confirms_no_order_of_what_a_convolution_returns():
+    """All sizes are the same: the port returns a permuted array, and only the layers tell."""
+    parts = {"fc": torch.nn.Linear(4, 4), "conv": torch.nn.Conv2d(4, 4, 1)}
+
+    def call(self, x):
+        return torch.relu(self.conv(self.fc(x)))
+
+    def port_call(self, x):
+        y = self.conv(self.fc(x.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1))
+        return jnp.maximum(y, 0).transpose(0, 3, 1, 2)
+
+    reference = randomise(torch_of(call, **parts))
+    port = nnx_of(port_call, **{name: ported(getattr(reference, name)) for name in parts})
+    x = np.random.default_rng(0).standard_normal((2, 4, 4, 4)).astype(np.float32)
+    assert parity.compare(reference, port, (x,), check_compiled=False).verdict != "PASS"
+
+
 @pytest.mark.parametrize("at", [(None,), (..., None), (...,)], ids=str)
 def test_the_called_model_returns_as_many_axes(at):
     reference = randomise(torch_of(lambda self, x: self.fc(x), fc=torch.nn.Linear(4, 4)))

@@ -1,13 +1,16 @@
 """References that compute something else each time, whatever they draw from, and however little."""
 
+import itertools
 import random
 import time
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import parity
+from parity.pipeline import run_pair
 from tests.nets import port_of, torch_of
 from tests.ports import nnx_of
 
@@ -94,3 +97,24 @@ def test_no_stream_is_moved():
     for reference, port in nets:
         parity.compare(reference, port, (X,))
     assert states() == before
+
+
+@pytest.mark.parametrize("floor", [False, True])
+def test_a_reference_that_raises_when_it_is_run_again_is_not_known(floor):
+    """It says what was raised, also where no float64 run was needed to decide."""
+    count = itertools.count(1)
+
+    def once(self, x):
+        if next(count) > 1:
+            raise KeyError("used up")
+        return torch.sin(x)
+
+    pair = parity.Pair(
+        "once",
+        lambda options, seed: torch_of(once),
+        lambda options, reference: nnx_of(lambda self, x: jnp.sin(x)),
+        lambda reference, options, seed: [parity.Case("x", (X,), floor=floor)],
+    )
+    report = run_pair(pair)
+    assert report.verdict == "UNKNOWN"
+    assert "KeyError: 'used up'" in report.rows[-1].reason
