@@ -170,11 +170,7 @@ class Walk:
 
     def _back(self, result: Result) -> None:
         if self.stops(result.value):  # it is right as such: it should be another here
-            maker = self._program.maker(result.value)
-            if result.frames:
-                self._leaving.append((result.frames, f"passed to {result.leads}"))
-            if maker is not None:
-                self._leaving += [*self.origin(result.value), (maker.frames, maker.name)]
+            self._leaving += self._left_as_it_is(result)
             return
         open_ = [result.value]
         while open_:
@@ -186,6 +182,20 @@ class Walk:
             if not left:
                 self._frontier.add(self._places[id(maker)])
             open_ += left
+
+    def _left_as_it_is(self, result: Result) -> Iterator[Found]:
+        """Where it leaves, and what moved it there: out of values without counterpart, if so."""
+        maker = self._program.maker(result.value)
+        if result.leads:
+            yield result.frames, f"passed to {result.leads}"
+        elif maker is None:
+            yield result.frames, "returned as given"
+        yield from self.origin(result.value)
+        while maker is not None:
+            yield maker.frames, maker.name
+            inputs = maker.inputs if maker.moves else ()
+            odd = (self._program.maker(number) for number in inputs if not self._plain(number))
+            maker = next(odd, None)
 
     def found(self, few: Callable[[int], bool]) -> Iterator[Found]:
         """The places, the likeliest first: masks, which match by chance, are the last."""

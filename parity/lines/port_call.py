@@ -22,7 +22,7 @@ from parity.force.nnx import replaced
 from parity.lines.call import Key, Scene, Traced
 from parity.lines.jax_operations import evaluate
 from parity.lines.operations import Result
-from parity.lines.source import Frames, stack
+from parity.lines.source import Frames, defined, stack
 
 
 def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
@@ -53,6 +53,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
         children.outside = trace_state()
         called = target(own, method)
         args, kwargs = unbind(called, rebuild(arguments, arrays))
+        children.sites[call.order] = defined(called)
         return children.outputs(called(*args, **kwargs))
 
     objects = [value for _, value in flatten(rebuild(arguments, given)).statics]
@@ -139,4 +140,5 @@ class _Children(Observer):
         for name, array in arrays:
             if name in by_name:
                 self._arrays.append(array)
-                self.keys.append(((order, by_name[name].ref.name), match.port.path))
+                leads = "" if match is self._match else match.port.path
+                self.keys.append(((order, by_name[name].ref.name), leads))

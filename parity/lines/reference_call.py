@@ -5,12 +5,14 @@ from typing import Any, cast
 
 import torch
 
+from parity.capture.torch import target
 from parity.core.calls import Call, Match
 from parity.force.common import Recording, within
 from parity.force.float64 import TorchModules
 from parity.force.torch import Mode, force_reference
 from parity.lines.call import Scene, Traced
 from parity.lines.operations import Result
+from parity.lines.source import defined
 from parity.lines.torch_operations import Watched
 
 Around = Callable[[Watched], Mode]
@@ -40,13 +42,16 @@ def trace_reference(
         order, leaves, tensors = one.ref.order, one.inputs, passed
         if one.ref.tapped or order == own:
             leaves, tensors = one.outputs, outputs
-        frames = () if order == own else watched.here()
+        if order == own:
+            leads, frames = "", defined(target(module, method))
+        else:
+            leads, frames = one.ref.path, watched.here()
         traced.sites[order] = frames
         for leaf in leaves:
             tensor = tensors.get(leaf.ref.name)
             if tensor is not None:
                 number = watched.number(tensor)
-                traced.results[order, leaf.ref.name] = Result(number, one.ref.path, frames)
+                traced.results[order, leaf.ref.name] = Result(number, leads, frames)
 
     # it is entered, and made inactive, as a mode of functions is
     mode = cast(Mode, watched) if around is None else around(watched)

@@ -1,5 +1,6 @@
 """Frames of a stack cut to the user's code, and the source lines that they stand for."""
 
+import functools
 import inspect
 import itertools
 import linecache
@@ -8,7 +9,6 @@ import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -44,7 +44,7 @@ Frames = tuple[Frame, ...]
 """A stack from the innermost frame outwards."""
 
 
-@cache
+@functools.cache
 def of_library(file: str) -> bool:
     """True for a file of a framework, of Python itself, of this package, and for what is none."""
     if file.startswith("<"):
@@ -69,6 +69,16 @@ def stack(base: FrameType, skip: int = 1) -> Frames:
         found.append(Frame(code.co_filename, frame.f_lineno, code.co_qualname))
         frame = frame.f_back
     return tuple(found)
+
+
+def defined(function: Callable[..., object]) -> Frames:
+    """Where a function is defined; nowhere, if it is not of Python."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ()
+    return (Frame(code.co_filename, code.co_firstlineno, code.co_qualname),)
 
 
 def runs_in(frames: Frames, functions: Iterable[Callable[..., object]]) -> bool:

@@ -236,3 +236,28 @@ def test_a_line_in_another_file_shows_where_that_is_called():
     found = [(Path(line.file).name, line.text.strip(), line.operation) for line in lines]
     assert found[0][:2] == ("helper.py", "return x / 2")
     assert (Path(__file__).name, "h = helper.halved(x)", "call of halved") in found
+
+
+def test_what_is_returned_as_given_shows_the_function():
+    def given(self, x):
+        return x
+
+    reference = torch_of(lambda self, x: F.silu(x))
+    lines = compare(reference, nnx_of(given), (X,)).first_fault.lines
+    assert lines.port[0].text.strip() == "def given(self, x):"
+    assert "F.silu" in lines.reference[0].text
+
+
+def test_results_that_are_exchanged_show_where_that_was_done():
+    def forward(self, x):
+        return self.fc(x).chunk(2, -1)
+
+    def port_call(self, x):
+        h = self.fc(x)
+        joined = jnp.concatenate([h[:, 4:], h[:, :4]], -1)
+        return jnp.split(joined, 2, -1)
+
+    reference = torch_of(forward, fc=torch.nn.Linear(6, 8))
+    fault = compare(reference, nnx_of(port_call, fc=ported(reference.fc)), (X,)).first_fault
+    assert fault.cause == "reshape_order"
+    assert "joined = jnp.concatenate" in fault.lines.port[1].text
