@@ -4,7 +4,7 @@ A JAX port is channel-last. Picking the permutation with the smallest error woul
 the bugs that the harness looks for.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,39 +114,51 @@ def reading(
 
 
 def as_read_inside(given: Given, calls: Sequence[Call]) -> Given:
-    """Arguments for the port, with axis 1 at the end where a layer inside reads them so.
+    """Arguments for the port, with axis 1 where a layer inside reads it.
 
-    Of Whisper's features, (item, mel, time), only the first convolution tells. `calls` are all of
-    the reference's, the outermost last.
+    Of Whisper's features, (item, mel, time), only the first convolution tells; of what a linear
+    layer is given, that its axes are the reference's. `calls` are all of the reference's, the
+    outermost last.
     """
-    doubt = {x.buffer.digest for x in calls[-1].inputs if x.buffer and not (x.sure or x.moved)}
-    leaves = [leaf for call in calls for leaf in call.inputs if leaf.moved and leaf.sure]
-    moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
+    doubt = {x.buffer.digest: x.moved for x in calls[-1].inputs if x.buffer and not x.sure}
+    leaves = [(leaf.buffer, leaf.moved) for call in calls for leaf in call.inputs if leaf.sure]
+    told = {(buffer.digest, moved) for buffer, moved in leaves if buffer is not None}
 
     def turned(array: Any) -> Any:
-        if not isinstance(array, np.ndarray) or array.ndim < 3 or digest(array) not in doubt:
+        if not isinstance(array, np.ndarray) or array.ndim < 3:
             return array
-        last = np.ascontiguousarray(np.moveaxis(array, 1, -1))
-        return last if digest(last) in moved else array
+        moved = doubt.get(own := digest(array))
+        if moved is None or (own, moved) in told:
+            return array
+        other = _turned(array, moved)
+        return other if (digest(other), not moved) in told else array
 
+    return _mapped(turned, given)
+
+
+def _turned(array: Any, moved: bool) -> Any:
+    """The array with axis 1 last, or where it was if it is `moved`."""
+    return np.ascontiguousarray(np.moveaxis(array, *((-1, 1) if moved else (1, -1))))
+
+
+def _mapped(change: Callable[[Any], Any], given: Given) -> Given:
     args, kwargs = given
-    args = tuple(mapped(turned, value) for value in args)
-    return args, {name: mapped(turned, value) for name, value in kwargs.items()}
+    args = tuple(mapped(change, value) for value in args)
+    return args, {name: mapped(change, value) for name, value in kwargs.items()}
 
 
-def as_recorded(given: Given, called: Call) -> Given | None:
-    """The arguments with the axes that the reference was given; `None` if these are the same."""
-    moved = {leaf.buffer.digest for leaf in called.inputs if leaf.buffer and leaf.moved}
+def as_recorded(given: Given, called: Call, *, unsure: bool = False) -> Given | None:
+    """The arguments with the axes that the reference was given, or only those that are `unsure`;
+    `None` if these are the same.
+    """
+    leaves = [leaf for leaf in called.inputs if leaf.moved and not (unsure and leaf.sure)]
+    moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
 
     def turned(array: Any) -> Any:
         own = isinstance(array, np.ndarray) and digest(array) in moved
         return np.moveaxis(array, -1, 1) if own else array
 
-    args, kwargs = given
-    args = tuple(mapped(turned, value) for value in args)
-    return (
-        (args, {name: mapped(turned, value) for name, value in kwargs.items()}) if moved else None
-    )
+    return _mapped(turned, given) if moved else None
 
 
 def add_hint(error: Exception, called: Call) -> None:

@@ -33,7 +33,9 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _changed(self, one: torch.Tensor) -> torch.Tensor:
         if not (one.is_floating_point() or one.is_complex()) or _whole(one):
             return one
-        drawn = torch.randn(one.shape, generator=self._draw, dtype=torch.float32)
+        kind = torch.float32
+        shared = torch.randn((), generator=self._draw, dtype=kind)  # as of a rounded constant
+        drawn = torch.randn(one.shape, generator=self._draw, dtype=kind) + shared
         return one * (1 + self._step * drawn).to(one.dtype)
 
 

@@ -3,17 +3,20 @@
     R = rms(port - ref64) / max(rms(ref - ref64), 4u * rms(ref64))
 
 R near 1 means: as accurate as PyTorch. Where PyTorch is poor, R is that of a factor or an offset in
-all entries, if that is larger: see `alike`.
+all entries, if that is larger: see `alike`. Where R is in doubt, what one rounding of each
+operation of the reference makes of the result belongs to the denominator too.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from parity.core.arrays import Array
 from parity.core.measurements import Error
-from parity.core.metrics import distance, ratio, triangle, unit_roundoff
+from parity.core.metrics import distance, ratio, rms, triangle, unit_roundoff
 from parity.core.problems import Problem, ProblemKind, other_shape
+from parity.force.common import STEP
 from parity.measure.alike import alike
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
@@ -22,11 +25,18 @@ LONG = 16.0
 """The root of how many terms a sum may have before more than four roundings are allowed for."""
 
 
-def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Error:
+def score(
+    ref: Array,
+    port: Array,
+    wide: Array | None = None,
+    terms: float = 0.0,
+    others: Sequence[Array] = (),
+) -> Error:
     """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
 
     `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
-    has their roundings, not its own.
+    has their roundings, not its own. `others` are float64 results in which each operation is off by
+    `STEP`: some code, as that of a norm of an input with a large mean, enlarges its roundings.
     """
     if ref.shape != port.shape:
         inf = float("inf")
@@ -38,9 +48,12 @@ def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0
     port_error, ref_error, norm = triangle(ref, port, wide)
     norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
-    floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
+    unit = unit_roundoff(ref.dtype)
+    with np.errstate(invalid="ignore"):  # of infinities nothing is left
+        roundings = [(one - wide) * (unit / STEP) for one in others]
+    floor = max(ref_error, 4 * unit * norm, root_mean(roundings))
     channel = worst_channel(ref, port, wide)
-    same_r, same = alike(ref, port, wide) if port_error > 0 else (0.0, "")
+    same_r, same = alike(ref, port, wide, roundings) if port_error > 0 else (0.0, "")
     return Error(
         mae,
         rel_l2,
@@ -61,6 +74,11 @@ MOST = 2.0**-6
 
 NEARER = 16.0
 """How many times nearer to float64 a port is that does not round so."""
+
+
+def root_mean(arrays: Sequence[Array]) -> float:
+    """The root mean square of all entries of arrays of one size; 0 of none."""
+    return float(np.linalg.norm([rms(one) for one in arrays])) / max(len(arrays), 1) ** 0.5
 
 
 def rounded_alone(ref: Array, port: Array, wide: Array) -> Problem | None:

@@ -20,7 +20,7 @@ from parity.diagnose.case_record import CaseRecord
 from parity.host.programs import Programs
 from parity.options.options import Options
 from parity.options.scope import Scope
-from parity.run.inputs import check_inputs
+from parity.run.inputs import check_inputs, returns_the_same
 from parity.run.judge import judge_forced
 from parity.run.pairing import pair
 from parity.run.protocols import Arguments, Context, Reference
@@ -94,8 +94,28 @@ class RunningPort:
             except Exception as second:
                 error.add_note(f"on arrays channel-first, as the reference: {first_line(second)}")
                 raise error from None
+        else:
+            trace = self._in_other_layout(context, scope, ref, given, trace) or trace
         check_inputs(ref.calls[-1], trace.calls[-1], context.store)
         return trace
+
+    def _in_other_layout(
+        self, context: Context, scope: Scope, ref: Trace, given: Arguments, trace: Trace
+    ) -> Trace | None:
+        """The calls on arrays with the reference's axes, where shape and kind do not tell that they
+        are the port's, and it returns what the reference does only then.
+        """
+        other = layout_rules.as_recorded(given, ref.calls[-1], unsure=True)
+        if self._args is not None or context.options.layout or other is None:
+            return None
+        if returns_the_same(ref.calls[-1], trace.calls[-1], context.store):
+            return None
+        try:
+            found = self._recorded(context, scope, ref, *other)
+        except Exception:  # it does not take them
+            return None
+        same = returns_the_same(ref.calls[-1], found.calls[-1], context.store)
+        return found if same else None
 
     def _recorded(
         self, context: Context, scope: Scope, ref: Trace, args: Any, kwargs: Any

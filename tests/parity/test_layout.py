@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -181,3 +182,33 @@ def test_the_called_model_returns_as_many_axes(at):
     x = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
     report = parity.compare(reference, port, (x,))
     assert [fault.cause for fault in report.faults] == ([] if at == (...,) else ["shape"])
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 6, 6), (3, 6, 6, 6, 6)])
+@pytest.mark.parametrize("called", ["fc", "cumsum", "softmax"])
+def test_where_sizes_are_equal_the_values_tell_how_the_port_takes_its_input(called, shape):
+    fc = randomise(torch.nn.Linear(6, 6))
+    forward, own = {
+        "fc": (lambda self, x: self.fc(x), lambda self, x: self.fc(x)),
+        "cumsum": (
+            lambda self, x: self.fc(torch.cumsum(x, 1)),
+            lambda self, x: self.fc(jnp.cumsum(x, 1)),
+        ),
+        "softmax": (
+            lambda self, x: torch.softmax(x, 2) * x,
+            lambda self, x: jax.nn.softmax(x, 2) * x,
+        ),
+    }[called]
+    parts = {} if called == "softmax" else {"fc": fc}
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    port = nnx_of(own, **{name: ported(part) for name, part in parts.items()})
+    assert parity.compare(torch_of(forward, **parts), port, (x,)).verdict == "PASS"
+
+
+def test_a_wrong_axis_fails_where_sizes_are_equal_too():
+    fc = randomise(torch.nn.Linear(6, 6))
+    x = np.random.default_rng(0).standard_normal((2, 6, 6, 6)).astype(np.float32)
+    reference = torch_of(lambda self, x: torch.softmax(self.fc(x), 1), fc=fc)
+    for axis, verdict in ((1, "PASS"), (2, "FAIL"), (3, "FAIL")):
+        port = nnx_of(lambda self, x, n=axis: jax.nn.softmax(self.fc(x), n), fc=ported(fc))
+        assert parity.compare(reference, port, (x,)).verdict == verdict, axis
