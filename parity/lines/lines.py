@@ -175,7 +175,8 @@ def _leaves(scene: Scene, match: Match) -> Iterator[tuple[Key, LeafMatch]]:
     """Leaves that leave the call: inputs of calls inside it in their order, then its outputs."""
     for one in scene.inside(match):
         own = one.ref.tapped or one is match
-        for leaf in one.outputs if own else one.inputs:
+        inputs = () if one.port.tapped else one.inputs
+        for leaf in one.outputs if own else inputs:
             yield (one.ref.order, leaf.ref.name), leaf
 
 

@@ -28,9 +28,15 @@ from parity.lines.source import Frames, defined, stack
 def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
     """The port's side of a call; without `run` it has no program, but the stacks of calls inside.
 
+    What a tap shows is in the program of the call around it, in which all taps return the
+    reference's values.
+
     Raises:
         ValueError: it cannot be made by itself.
     """
+    shown = match
+    while match.port.tapped and match.parent != -1:
+        match = scene.match(match.parent)
     call, sides = match.port, scene.sides
     if call.arguments is None:
         raise ValueError(f"the arguments of {call.path!r} were not recorded")
@@ -38,7 +44,7 @@ def trace_port(scene: Scene, match: Match, *, run: bool = True) -> Traced:
     method: Method = sides.nnx_method if match.ref.parent == -1 else "__call__"
     calls = within(scene.calls[1], call.order)
     inside = scene.inside(match)
-    children = _Children(match, inside, calls, scene.store)
+    children = _Children(match, shown, inside, calls, scene.store)
     inner = {one.port.path for one in inside if one is not match and not one.port.tapped}
     modules = sides.nnx_modules
     if match.turn is not None:  # those of the layer that is cut out
@@ -87,13 +93,21 @@ def _results(children: "_Children", numbers: Sequence[int | None]) -> Iterator[t
 
 
 class _Children(Observer):
-    """Lets calls inside return the reference's outputs, and keeps what they were given."""
+    """Lets calls inside return the reference's outputs, and keeps what they were given.
+
+    Where a tap is to be `shown`, that shows what is made there.
+    """
 
     def __init__(
-        self, match: Match, inside: Sequence[Match], calls: Sequence[Call], store: Store
+        self,
+        match: Match,
+        shown: Match,
+        inside: Sequence[Match],
+        calls: Sequence[Call],
+        store: Store,
     ) -> None:
         super().__init__(match.port.path)
-        self._match, self._store = match, store
+        self._match, self._shown, self._store = match, shown, store
         self._turns = Turns({one.port.order: one for one in inside}, calls)
         self._arrays: list[Any] = []
         self.keys: list[tuple[Key, str]] = []
@@ -117,6 +131,8 @@ class _Children(Observer):
         if match is None or self._opens(match):
             return value
         self._keep(match, match.outputs, given.arrays)
+        if match is self._shown:
+            return value
         return replaced(given, by_port_leaf(match.outputs), self._store)
 
     def _opens(self, match: Match) -> bool:

@@ -78,7 +78,7 @@ NEARER = 16.0
 
 def root_mean(arrays: Sequence[Array]) -> float:
     """The root mean square of all entries of arrays of one size; 0 of none."""
-    return float(np.linalg.norm([rms(one) for one in arrays])) / max(len(arrays), 1) ** 0.5
+    return float(np.linalg.norm([rms(one) for one in arrays]) / max(len(arrays), 1) ** 0.5)
 
 
 def rounded_alone(ref: Array, port: Array, wide: Array) -> Problem | None:
