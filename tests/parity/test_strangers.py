@@ -1,8 +1,10 @@
 """Ports in the styles of strangers: right ones pass, wrong ones fail at the right place."""
 
 import functools
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,7 @@ from jax._src import ad_checkpoint
 
 import parity
 from parity.capture.checkpoints import no_checkpoints
+from parity.report.sections import coverage_lines
 from tests.nets import port_of, ported, randomise, torch_of
 from tests.ports import nnx_of
 
@@ -776,3 +779,759 @@ def test_a_constant_of_the_size_of_a_weight_that_the_port_computes(constant, wro
     report = compare(reference, port, X)
     assert report.verdict == ("FAIL" if wrong else "PASS"), report.notes
     assert [fault.path for fault in report.faults] == [""] * wrong
+
+
+# ------------------------------------------------------------- arguments that mean something else
+
+
+@pytest.mark.parametrize("kind", ["half", "lengths first"])
+def test_arrays_of_another_name_and_meaning_keep_the_port_s_values(kind):
+    if kind == "half":
+        given = torch.from_numpy(X[::-1].copy())
+        inner = torch_of(lambda self, x, shift: self.fc(x) + shift, fc=linear())
+        place = port_of(inner, lambda self, x, half: self.fc(x) + 2 * half)
+        port = nnx_of(lambda self, x: self.inner(x, jnp.asarray(X[::-1]) / 2), inner=place)
+    else:
+        given = torch.tensor([[0.0, 0, 0, -1e4, -1e4], [0, 0, 0, 0, 0]])[:, None]
+        inner = torch_of(lambda self, x, mask: torch.softmax(self.fc(x) + x @ x.mT @ x, 1)
+                         * mask.exp().mT, fc=linear())  # fmt: skip
+
+        def counted(self, lengths, y):
+            seen = (jnp.arange(5)[None] < lengths[:, None])[..., None]
+            return jax.nn.softmax(self.fc(y) + y @ y.swapaxes(1, 2) @ y, 1) * seen
+
+        place = port_of(inner, counted)
+        port = nnx_of(lambda self, x: self.inner(jnp.asarray([3.0, 5.0]), x), inner=place)
+    reference = torch_of(lambda self, x: self.inner(x, given), inner=inner)
+    report = compare(reference, port, X)
+    assert report.verdict == "PASS", report.notes
+    assert ("inner" in report.coverage.matched) == (kind == "lengths first")
+    place.fc.bias[...] += 1
+    assert [fault.path for fault in compare(reference, port, X).faults] == ["inner.fc"]
+
+
+# --------------------------------------------------------------------- masks that are widened later
+
+
+def widened(mask):
+    return (1.0 - mask[:, None, None, :]) * -1e9
+
+
+@pytest.mark.parametrize("given", ["items", "additive", "boolean"])
+def test_a_mistake_in_each_layer_that_is_handed_another_mask(given):
+    """The reference widens the mask before its layers, the port inside of each."""
+
+    def attend(self, x, mask):
+        q, v = (m(x).unflatten(-1, (2, 4)).transpose(1, 2) for m in (self.q, self.v))
+        return x + (torch.softmax(q @ q.mT / 2 + mask, -1) @ v).transpose(1, 2).flatten(2)
+
+    def turns(self, x, mask):
+        for layer in self.layers:
+            x = layer(x, widened(mask))
+        return x
+
+    def attended(self, x, mask):
+        if given == "boolean":
+            mask = jnp.where(mask[:, None], 0.0, -1e9)
+        else:
+            mask = widened(mask) if given == "items" else mask[:, None]
+        q, v = (m(x).reshape(2, 5, 2, 4).swapaxes(1, 2) for m in (self.q, self.v))
+        y = jax.nn.softmax(q @ q.swapaxes(2, 3) / self.size + mask, -1) @ v
+        return x + y.swapaxes(1, 2).reshape(x.shape)
+
+    def call(self, x, mask):
+        handed = {"items": mask, "additive": widened(mask)[:, 0], "boolean": mask[:, None] > 0}
+        for layer in self.layers:
+            x = layer(x, handed[given])
+        return x
+
+    layers = [torch_of(attend, q=linear(i), v=linear(i + 5)) for i in range(2)]
+    reference = torch_of(turns, layers=torch.nn.ModuleList(layers))
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.float32)
+    for size in (2, 3):
+        own = nnx.List([port_of(layer, attended, size=size) for layer in layers])
+        report = compare(reference, nnx_of(call, layers=own), X, mask, diagnosis_seconds=0)
+        assert report.verdict == ("PASS" if size == 2 else "FAIL"), report.notes
+        assert report.coverage.inlined == {}
+        found = [fault.path for fault in report.faults]
+        assert found == ([] if size == 2 else ["layers.0", "layers.1"])
+
+
+@pytest.mark.parametrize("handed", ["angles", "complex", "parts"])
+def test_a_mistake_in_each_layer_that_is_handed_another_rotation(handed):
+    angles = torch.arange(5)[:, None] * 10.0 ** -torch.arange(2)
+    own = jnp.asarray(angles.numpy())
+
+    def turn(self, x, turned):
+        h = torch.view_as_complex(self.fc(x).unflatten(-1, (2, 2, 2)).contiguous())
+        return x + torch.view_as_real(h * turned).flatten(2)
+
+    def turns(self, x):
+        turned = torch.polar(torch.ones_like(angles), angles)[None, :, None]
+        return self.two(self.one(x, turned), turned)
+
+    def turned(self, x, at):
+        if handed == "angles":
+            at = jnp.exp(1j * at)[None, :, None]
+        elif handed == "parts":
+            at = at[0] + 1j * at[1]
+        h = self.fc(x).reshape(2, 5, 2, 2, 2)
+        h = (h[..., 0] + 1j * h[..., 1]) * (jnp.conj(at) if self.back else at)
+        return x + jnp.stack([h.real, h.imag], -1).reshape(x.shape)
+
+    def call(self, x):
+        at = {
+            "angles": own,
+            "complex": jnp.exp(1j * own)[None, :, None],
+            "parts": jnp.stack([jnp.cos(own), jnp.sin(own)])[:, None, :, None],
+        }[handed]
+        return self.two(self.one(x, at), at)
+
+    one, two = (torch_of(turn, fc=linear(i)) for i in range(2))
+    reference = torch_of(turns, one=one, two=two)
+    for back in (False, True):
+        parts = {n: port_of(m, turned, back=back) for n, m in (("one", one), ("two", two))}
+        report = compare(reference, nnx_of(call, **parts), X)
+        found = [(fault.path, fault.cause) for fault in report.faults]
+        assert report.verdict == ("FAIL" if back else "PASS"), report.notes
+        assert found == ([("one", "rotary"), ("two", "rotary")] if back else [])
+
+
+# ------------------------------------------------------------------------------ names and places
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_containers_and_what_they_hold_have_other_names(order):
+    """With nothing said, and with what could be said, in any order."""
+
+    def step(self, x):
+        return x + self.gamma * self.mix(self.pre(x))
+
+    def steps(self, x):
+        for one in self.steps if hasattr(self, "steps") else self.blocks:
+            x = one(x)
+        return x
+
+    def made(seed):
+        one = torch_of(step, pre=torch.nn.LayerNorm(8), mix=linear(seed))
+        one.gamma = torch.nn.Parameter(torch.ones(8))
+        return one
+
+    def own(self, x):
+        return x + self.factor[...].reshape(1, 1, -1) * self.dense(self.norm_in(x))
+
+    inner = torch_of(steps, steps=torch.nn.ModuleList([made(seed) for seed in range(2)]))
+    reference = randomise(torch_of(lambda self, x: self.body(x), body=inner))
+    names = {"": "", ".pre": ".norm_in", ".mix": ".dense", ".gamma": ".factor"}
+    rename = {f"body.steps.*{a}": f"blocks.*{b}" for a, b in names.items()}
+    rename = dict([*rename.items()][::order])
+    for epsilon in (1e-5, 1e-2):
+        blocks = [
+            nnx_of(
+                own,
+                norm_in=ported(one.pre, epsilon=epsilon if i == 1 else 1e-5),
+                dense=ported(one.mix),
+                factor=nnx.Param(jnp.asarray(one.gamma.detach().numpy())),
+            )
+            for i, one in enumerate(inner.steps)
+        ]
+        port = nnx_of(steps, blocks=nnx.List(blocks))
+        wrong = [] if epsilon == 1e-5 else ["body.steps.1.pre"]
+        for options in ({}, {"rename": rename}):
+            report = compare(reference, port, X, **options)
+            assert [fault.path for fault in report.faults] == wrong
+            assert report.verdict == ("FAIL" if wrong else "PASS"), report.notes
+            assert "body.steps.1.mix" in report.coverage.matched
+
+
+@pytest.mark.parametrize("flat", ["reference", "port"])
+@pytest.mark.parametrize("counts", [(2, 3), (1, 1, 2)], ids=str)
+def test_stages_of_blocks_and_one_flat_list(counts, flat):
+    def chained(self, x):
+        for stage in self.stages:
+            for one in stage if hasattr(stage, "__iter__") else [stage]:
+                x = one(x)
+        return x
+
+    def grouped(kind, many):
+        ends = np.cumsum([0, *counts])
+        return kind([kind(many[a:b]) for a, b in pairwise(ends)])
+
+    blocks = [
+        torch_of(lambda self, x: x + self.b(torch.tanh(self.a(x))), a=linear(i), b=linear(50 + i))
+        for i in range(sum(counts))
+    ]
+    own = [
+        nnx_of(
+            lambda self, x: x + self.second(jnp.tanh(self.first(x))),
+            first=ported(block.a),
+            second=ported(block.b),
+        )
+        for block in blocks
+    ]
+    listed = torch.nn.ModuleList
+    reference = torch_of(
+        chained, stages=listed(blocks) if flat == "reference" else grouped(listed, blocks)
+    )
+    port = nnx_of(chained, stages=nnx.List(own) if flat == "port" else grouped(nnx.List, own))
+    assert compare(reference, port, X).verdict == "PASS"
+    own[counts[0]].second.bias[...] += 1  # the first block of the second stage
+    (fault,) = compare(reference, port, X).faults
+    place = f"stages.{counts[0]}.b" if flat == "reference" else "stages.1.0.b"
+    assert (fault.path, fault.cause) == (place, "weights_value")
+
+
+def looped(self, x):
+    for one in self.layers:
+        x = one(x)
+    return x
+
+
+class Holder(torch.nn.Module):
+    """Of layers, which others call."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def __iter__(self):
+        return iter((self.first, self.second))
+
+
+def with_idle(layer):
+    drop_path = torch_of(lambda self, x: x * torch.rand(1))
+    return torch_of(lambda self, x: self.fc(x), fc=layer, act=torch.nn.ReLU(), drop_path=drop_path)
+
+
+UNCALLED = {
+    "layers by name": lambda one, two: torch_of(
+        lambda self, x: self.layers[1](self.layers.first(x)),
+        layers=torch.nn.Sequential(OrderedDict(first=one, second=two)),
+    ),
+    "a holder": lambda one, two: torch_of(looped, layers=Holder(one, two)),
+    "a part of a Sequential": lambda one, two: torch_of(
+        lambda self, x: self.layers[:1](x) * 0 + self.layers[1](self.layers[0](x)),
+        layers=torch.nn.Sequential(one, two),
+    ),
+    "inside": lambda one, two: torch_of(
+        looped, layers=torch.nn.ModuleList([with_idle(one), with_idle(two)])
+    ),
+    "pools": lambda one, two: torch_of(
+        looped,
+        layers=torch.nn.ModuleList([one, two]),
+        pool=torch.nn.AvgPool2d(2),
+        drop=torch.nn.Dropout2d(),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", UNCALLED)
+def test_modules_that_hold_nothing_of_their_own_and_never_run(kind):
+    reference = UNCALLED[kind](linear(1), linear(2))
+    layers = nnx.List([ported(linear(1)), ported(linear(2))])
+    if kind == "a part of a Sequential":
+        port = nnx_of(
+            lambda self, x: self.layers[0](x) * 0 + self.layers[1](self.layers[0](x)),
+            layers=layers,
+        )
+    else:
+        port = nnx_of(looped, layers=layers)
+    report = compare(reference, port, X)
+    assert (report.verdict, report.notes) == ("PASS", ())
+    layers[1].bias[...] += 1
+    (fault,) = compare(reference, port, X).faults
+    assert fault.path.startswith("layers.")
+    assert fault.cause == "weights_value"
+
+
+class Evaluated(torch.nn.Module):
+    """Does nothing in evaluation."""
+
+    def forward(self, x):
+        return x * torch.rand(1) if self.training else x
+
+
+@pytest.mark.parametrize(
+    ("drop", "kept"),
+    [(torch.nn.Dropout1d(0.3), 0), (torch.nn.Identity(), 2), (Evaluated(), 1)],
+    ids=["Dropout1d", "Identity", "Evaluated"],
+)
+def test_a_module_that_does_nothing_is_called_once_for_three_times(drop, kept):
+    def forward(self, x):
+        h = self.drop(torch.tanh(self.a(x)))
+        h = self.drop(self.b(h)) + x
+        return self.drop(torch.sin(self.c(h)))
+
+    def call(self, x):
+        first, second, third = (self.drop if i == kept else (lambda y: y) for i in range(3))
+        h = first(self.act(self.a(x)))
+        h = second(self.b(h)) + x
+        return third(jnp.sin(self.c(h)))
+
+    reference = torch_of(forward, a=linear(1), b=linear(2), c=linear(3), drop=drop)
+    parts = {name: ported(getattr(reference, name)) for name in "abc"}
+    parts["drop"] = nnx.Dropout(0.3, deterministic=True)
+    assert compare(reference, nnx_of(call, act=jnp.tanh, **parts), X).verdict == "PASS"
+    (fault,) = compare(reference, nnx_of(call, act=jnp.sin, **parts), X).faults
+    assert fault.segment == "between `a` and the input of `b`"
+
+
+# -------------------------------------------------------------------- weights of several axes
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 2, 2)], ids=str)
+@pytest.mark.parametrize("ignore", [[], ["q", "k"]], ids=str)
+def test_exchanged_kernels_that_are_split_into_heads(shape, ignore):
+    reference = torch_of(
+        lambda self, x: self.o(torch.tanh(self.q(x)) * self.k(x)),
+        q=linear(1),
+        k=linear(2),
+        o=linear(3),
+    )
+
+    def split(layer):
+        found = nnx.LinearGeneral(8, shape, rngs=nnx.Rngs(0))
+        found.kernel[...] = ported(layer).kernel[...].reshape(8, *shape)
+        found.bias[...] = ported(layer).bias[...].reshape(shape)
+        return found
+
+    port = nnx_of(
+        lambda self, x: self.o((jnp.tanh(self.q(x)) * self.k(x)).reshape(x.shape)),
+        q=split(reference.q),
+        k=split(reference.k),
+        o=ported(reference.o),
+    )
+    port.q.kernel, port.k.kernel = port.k.kernel, port.q.kernel
+    report = compare(reference, port, X, ignore=ignore)
+    wrong = [(one.name, one.finding) for one in report.weights if one.cause]
+    assert wrong == [
+        ("q.weight", "holds the values of k.weight"),
+        ("k.weight", "holds the values of q.weight"),
+    ]
+    if ignore:
+        assert report.verdict == "WARN"
+        assert any("holds the values of" in note for note in report.notes)
+    else:
+        found = [(fault.path, fault.cause) for fault in report.faults]
+        assert found == [("q", "weights_swapped"), ("k", "weights_swapped")]
+
+
+def test_a_kernel_whose_heads_and_sizes_are_exchanged():
+    reference = torch_of(
+        lambda self, x: self.o(torch.tanh(self.q(x)) * self.k(x)),
+        q=linear(1),
+        k=linear(2),
+        o=linear(3),
+    )
+    q = nnx.LinearGeneral(8, (4, 2), rngs=nnx.Rngs(0))
+    q.kernel[...] = ported(reference.q).kernel[...].reshape(8, 2, 4).swapaxes(1, 2)
+    q.bias[...] = ported(reference.q).bias[...].reshape(4, 2)
+    port = port_of(
+        reference,
+        lambda self, x: self.o(jnp.tanh(self.q(x).reshape(x.shape)) * self.k(x)),
+        q=q,
+    )
+    (fault,) = compare(reference, port, X).faults
+    assert fault.cause == "weights_layout"
+    assert fault.evidence.startswith("q.weight: its rows are in another order")
+
+
+def test_a_leaf_without_values_that_nothing_uses():
+    reference = torch_of(lambda self, x: self.fc(x), fc=linear())
+    spare = nnx.eval_shape(lambda: nnx.Embed(11, 8, rngs=nnx.Rngs(0)))
+    port = nnx_of(lambda self, x: self.fc(x), fc=ported(reference.fc), spare=spare)
+    with pytest.raises(parity.InputError, match=r"spare\.embedding of the port holds no values"):
+        compare(reference, port, X)
+
+
+class Half(torch.nn.Module):
+    def __init__(self, seed, width, count):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(linear(seed + i, width) for i in range(count))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize(
+    ("width", "first", "inner", "second"),
+    [(8, 2, 4, 4), (8, 4, 2, 4), (8, 1, 4, 2)],
+    ids=["kernels of a size", "biases of a size", "a bias as a stack"],
+)
+@pytest.mark.parametrize("wrong", [False, True])
+def test_stacks_of_two_halves_that_have_as_many_numbers(width, first, inner, second, wrong):
+    """No tensor is taken for one of the other half, also where its values are wrong."""
+    reference = torch_of(
+        lambda self, x: self.dec(self.enc(x)[..., :inner]),
+        enc=Half(0, width, first),
+        dec=Half(20, inner, second),
+    )
+
+    def leaf(half, name):
+        arrays = [getattr(layer, name).detach().numpy().T for layer in half.layers]
+        return nnx.Param(jnp.asarray(np.stack(arrays)))
+
+    def run(x, half):
+        for kernel, bias in zip(half.kernel[...], half.bias[...], strict=True):
+            x = jnp.tanh(x @ kernel + bias.reshape(1, 1, -1))
+        return x
+
+    halves = {
+        name: nnx_of(None, kernel=leaf(half, "weight"), bias=leaf(half, "bias"))
+        for name, half in (("up", reference.enc), ("down", reference.dec))
+    }
+    port = nnx_of(lambda self, x: run(run(x, self.up)[..., :inner], self.down), **halves)
+    if wrong:
+        port.down.bias[...] = port.down.bias[...].at[1].add(1)
+    report = compare(reference, port, X)
+    assert report.verdict == ("FAIL" if wrong else "PASS"), report.notes
+    for line in report.weights:
+        assert line.nnx_name.startswith("up." if line.name.startswith("enc.") else "down.")
+        assert bool(line.finding) == (wrong and line.name == "dec.layers.1.bias")
+
+
+@pytest.mark.parametrize("wrong", ["", "never loaded", "code"])
+def test_what_is_wrong_in_layers_that_are_scanned(wrong):
+    @functools.partial(nnx.vmap, in_axes=0, out_axes=0)
+    def make(key):
+        rngs = nnx.Rngs(key)
+        norm = nnx.LayerNorm(8, epsilon=1e-5, use_fast_variance=False, rngs=rngs)
+        return nnx_of(call, ln=norm, dense=nnx.Linear(8, 8, rngs=rngs))
+
+    def call(self, x):
+        return x + (nnx.relu if wrong == "code" else nnx.silu)(self.dense(self.ln(x)))
+
+    @nnx.scan(in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)
+    def scanned(x, layer):
+        return layer(x)
+
+    def block(seed):
+        return torch_of(
+            lambda self, x: x + torch.nn.functional.silu(self.fc(self.norm(x))),
+            norm=torch.nn.LayerNorm(8),
+            fc=linear(seed),
+        )
+
+    blocks = torch.nn.ModuleList([block(0), block(1)])
+    reference = randomise(
+        torch_of(lambda self, x: self.blocks[1](self.blocks[0](x)), blocks=blocks)
+    )
+    layers = make(jax.random.split(jax.random.key(0), 2))
+    leaves = {
+        "norm.weight": layers.ln.scale,
+        "norm.bias": layers.ln.bias,
+        "fc.weight": layers.dense.kernel,
+        "fc.bias": layers.dense.bias,
+    }
+    for name, leaf in leaves.items():
+        leaf[...] = jnp.stack([b.get_parameter(name).detach().numpy().T for b in blocks])
+    if wrong == "never loaded":
+        layers.ln.scale[...] = layers.ln.scale[...].at[1].set(1.0)
+    report = compare(reference, nnx_of(lambda self, x: scanned(x, self.all), all=layers), X)
+    assert report.verdict == ("FAIL" if wrong else "PASS"), report.notes
+    assert [(fault.path, fault.cause) for fault in report.faults] == {
+        "": [],
+        "never loaded": [("blocks.1.norm", "weights_missing")],
+        "code": [("blocks.0", "activation"), ("blocks.1", "activation")],
+    }[wrong]
+
+
+# -------------------------------------------------------------------------------- axes and doors
+
+
+@pytest.mark.parametrize(
+    ("layer", "heads"),
+    [(torch.nn.LayerNorm(4), 2), (torch.nn.Linear(4, 4), 3)],
+    ids=["norm", "linear"],
+)
+def test_heads_before_positions_in_the_reference_and_behind_them_in_the_port(layer, heads):
+    def forward(self, x):
+        h = self.each(self.q(x).unflatten(-1, (heads, 4)).transpose(1, 2))
+        return torch.sin(h).transpose(1, 2).flatten(2)
+
+    reference = randomise(torch_of(forward, q=linear(1, 8, 4 * heads), each=layer))
+    for act in (jnp.sin, jnp.tanh):
+        port = port_of(
+            reference,
+            lambda self, x, act=act: act(self.each(self.q(x).reshape(2, 5, heads, 4))).reshape(
+                2, 5, -1
+            ),
+        )
+        report = compare(reference, port, X)
+        assert report.coverage.matched == ("", "q", "each")
+        assert report.verdict == ("PASS" if act is jnp.sin else "FAIL")
+        found = [(fault.path, fault.segment) for fault in report.faults]
+        assert found == ([] if act is jnp.sin else [("", "after `each`")])
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [torch.nn.Conv1d(3, 4, 3, stride=2, padding=1), torch.nn.Conv1d(3, 6, 2)],
+    ids=["stride", "window"],
+)
+def test_sounds_whose_channel_is_the_second_axis(conv):
+    reference = randomise(
+        torch_of(lambda self, sound: torch.sin(self.conv(sound)).transpose(1, 2), conv=conv)
+    )
+    port = port_of(reference, lambda self, sound: jnp.sin(self.conv(sound)))
+    x = RNG.standard_normal((2, 3, 9)).astype(np.float32)
+    ways = ({}, {"layout": {"<root>#sound": "channels_first"}}, {"nnx_args": (x.swapaxes(1, 2),)})
+    assert [compare(reference, port, x, **way).verdict for way in ways] == ["PASS"] * 3
+    port.conv.bias[...] += 1
+    (fault,) = compare(reference, port, x).faults
+    assert (fault.path, fault.cause) == ("conv", "weights_value")
+
+
+def doors():
+    video = RNG.standard_normal((2, 3, 4, 5, 6)).astype(np.float32)
+    image = video[:, :, 0]
+
+    def repeated(x):
+        return jnp.tanh(x.repeat(2, 1).repeat(2, 2)).transpose(0, 3, 1, 2)
+
+    return {
+        "video": (
+            video,
+            torch.nn.Conv3d(3, 4, 2),
+            lambda y: y,
+            lambda self, x: jnp.moveaxis(self.conv(jnp.moveaxis(x, 1, -1)), -1, 1),
+        ),
+        "tokens": (
+            image,
+            torch.nn.Conv2d(3, 4, 2, 2),
+            lambda y: y.flatten(2).transpose(1, 2),
+            lambda self, x: self.conv(x.transpose(0, 2, 3, 1)).reshape(2, -1, 4),
+        ),
+        "twice the size": (
+            image,
+            torch.nn.Conv2d(3, 4, 3, padding=1),
+            lambda y: torch.tanh(torch.nn.functional.interpolate(y, scale_factor=2)),
+            lambda self, x: repeated(self.conv(x.transpose(0, 2, 3, 1))),
+        ),
+    }
+
+
+@pytest.mark.parametrize("kind", doors())
+def test_a_port_that_turns_what_it_is_given_itself(kind):
+    x, conv, behind, call = doors()[kind]
+    reference = torch_of(lambda self, x: behind(self.conv(x)), conv=conv)
+    port = port_of(reference, call)
+    assert compare(reference, port, x).verdict == "PASS"
+    port.conv.bias[...] += 1
+    (fault,) = compare(reference, port, x).faults
+    assert (fault.path, fault.cause) == ("conv", "weights_value")
+
+
+@pytest.mark.parametrize("kind", ["by name", "a list", "longer with each"])
+def test_caches_that_only_the_port_returns_are_one_line(kind):
+    layers = [linear(seed) for seed in range(3)]
+    blocks = [torch_of(lambda self, x: x + torch.tanh(self.fc(x)), fc=layer) for layer in layers]
+    reference = torch.nn.Sequential(*blocks)
+
+    def one(self, x, cache=()):
+        h = self.fc(x)
+        kept = {
+            "by name": {"h": h, "more": {"x": x, "twice": h * 2}},
+            "a list": [h, x[:, -1:]],
+            "longer with each": (*cache, h, x),
+        }
+        return x + self.act(h), kept[kind]
+
+    def call(self, x):
+        cache = ()
+        for block in self.blocks:
+            x, cache = block(x, cache)
+        return x
+
+    for act in (jnp.tanh, jnp.sin):
+        acts = [jnp.tanh, jnp.tanh, act]
+        parts = [nnx_of(one, fc=ported(m), act=a) for m, a in zip(layers, acts, strict=True)]
+        report = compare(reference, nnx_of(call, blocks=nnx.List(parts)), X)
+        lines = [line for line in coverage_lines(report.coverage) if "only the port" in line]
+        assert len(lines) == 1
+        assert "`0#1.h`" in lines[0] if kind == "by name" else "`0#1.0`" in lines[0]
+        assert report.doubts == ()
+        assert report.verdict == ("PASS" if act is jnp.tanh else "FAIL"), report.notes
+        assert [fault.path for fault in report.faults] == ([] if act is jnp.tanh else ["2"])
+
+
+# ------------------------------------------------------------------------ what is run, and words
+
+
+DEFAULT_TYPE = {
+    "product": (lambda x: x @ torch.eye(8), lambda x: x),
+    "function": (
+        lambda x: torch.nn.functional.linear(x, torch.ones(8, 8).tril()),
+        lambda x: jnp.cumsum(x, -1),
+    ),
+    "copied": (lambda x: torch.zeros(2, 5, 8).index_copy_(1, torch.arange(5), x), lambda x: x),
+    "largest": (
+        lambda x: torch.full((8,), torch.finfo(x.dtype).max).clamp(max=2) * x,
+        lambda x: 2 * x,
+    ),
+}
+
+
+@pytest.mark.parametrize("made", DEFAULT_TYPE)
+def test_code_that_runs_in_float64_only_where_that_is_the_default_type(made):
+    theirs, ours = DEFAULT_TYPE[made]
+    reference = torch_of(lambda self, x: torch.sigmoid(theirs(self.fc(x))), fc=linear())
+    for act in (nnx.sigmoid, nnx.hard_sigmoid):
+        report = compare(
+            reference, port_of(reference, lambda self, x, a=act: a(ours(self.fc(x)))), X
+        )
+        assert report.doubts == ()
+        assert report.verdict == ("PASS" if act is nnx.sigmoid else "FAIL")
+
+
+SLOW = []
+
+
+@torch.library.custom_op("strangers::slow", mutates_args=())
+def slow(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+    """A convolution of each channel along positions, which is listed."""
+    SLOW.append(x.dtype)
+    return torch.nn.functional.conv1d(x.mT, table, padding=4, groups=8).mT.contiguous()
+
+
+@pytest.mark.parametrize("place", ["start", "middle", "module"])
+def test_what_stands_before_a_change_is_not_run_again(place):
+    def forward(self, x):
+        h = x if place == "start" else torch.sin(x)
+        h = self.inner(h) if place == "module" else slow(h, self.table)
+        for _ in range(4):
+            h = torch.sigmoid(h) + x
+        return h
+
+    def own(self, x):
+        return jax.lax.conv_general_dilated(
+            x, self.table[...], (1,), [(4, 4)], dimension_numbers=("NWC", "WIO", "NWC"),
+            feature_group_count=8, precision="highest",
+        )  # fmt: skip
+
+    def call(self, x):
+        h = x if place == "start" else jnp.sin(x)
+        h = self.inner(h) if place == "module" else own(self, h)
+        for _ in range(4):
+            h = jax.nn.sigmoid(h) + x
+        return h + self.off * jnp.cos(50 * h)
+
+    torch.manual_seed(0)
+    table = torch.nn.Parameter(torch.randn(8, 1, 9))
+    leaf = nnx.Param(jnp.asarray(table.detach().numpy().transpose(2, 1, 0)))
+    inside = place == "module"
+    inner = torch_of(lambda self, x: slow(x, self.table), table=table)
+    reference = torch_of(forward, **({"inner": inner} if inside else {"table": table}))
+    runs = []
+    for off in (0.0, 0.01):
+        parts = {"inner": nnx_of(own, table=leaf)} if inside else {"table": leaf}
+        SLOW.clear()
+        report = compare(reference, nnx_of(call, off=off, **parts), X)
+        runs.append(len(SLOW))
+        assert report.verdict == ("FAIL" if off else "PASS")
+    (tried,) = re.findall(r"\((\d+) tried\)", report.first_fault.evidence)
+    assert int(tried) > 4
+    assert runs[1] <= runs[0] + 3, runs
+
+
+@pytest.mark.parametrize("kind", ["no counterpart", "shape", "factor"])
+def test_weights_that_differ_are_not_said_to_be_all_where_something_fails(kind):
+    parts = {name: linear(seed) for seed, name in enumerate("abc")}
+    more = {"idle": linear(4)}
+    extra = kind == "no counterpart"
+    reference = torch_of(
+        lambda self, x: self.b(torch.tanh(self.a(x))) + (0 * self.c(x) if extra else 0),
+        **(parts if extra else {"a": parts["a"], "b": parts["b"]}),
+        **more,
+    )
+
+    def call(self, x):
+        y = self.b(jnp.tanh(self.a(x)))
+        return y[:, :4] if kind == "shape" else y * (2 if kind == "factor" else 1)
+
+    port = nnx_of(call, **{n: ported(reference.get_submodule(n)) for n in ("a", "b", "idle")})
+    port.idle.bias[...] += 1
+    report = compare(reference, port, X)
+    assert report.verdict == "FAIL"
+    (note,) = [note for note in report.notes if "weights are not the reference's" in note]
+    assert "idle.bias" in note
+    assert "no call fails" not in note
+
+
+@pytest.mark.parametrize("large", [0.1, -1.0])
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_small_channel_is_not_said_to_be_alone_where_large_ones_are_off(count, large):
+    x = RNG.standard_normal((40, count)).astype(np.float32)
+    reference = torch_of(lambda _, x: torch.cat([x * 1e6, x.sigmoid()], -1))
+    port = nnx_of(lambda _, x: jnp.concatenate([x * (1e6 * large), nnx.sigmoid(-x)], -1))
+    report = compare(reference, port, x)
+    assert report.verdict == "FAIL"
+    assert not any("alone" in row.reason for row in report.rows)
+
+
+# ----------------------------------------------------------------------------- causes by name
+
+
+gelu = functools.partial(nnx.gelu, approximate=False)
+tanh_gelu = functools.partial(nnx.gelu, approximate=True)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "own", "other", "text"),
+    [
+        ("gelu", "elu", gelu, nnx.relu, "ReLU instead of elu explains"),
+        ("sigmoid", "gelu", nnx.sigmoid, tanh_gelu, "tanh GELU instead of gelu explains"),
+        ("relu", "silu", nnx.relu, nnx.relu, "ReLU instead of silu explains"),
+    ],
+)
+def test_of_two_activations_the_one_that_differs_is_named(first, second, own, other, text):
+    before, behind = (getattr(torch.nn.functional, name) for name in (first, second))
+    reference = torch_of(
+        lambda self, x: self.two(behind(self.one(before(x)))), one=linear(1), two=linear(2)
+    )
+    port = port_of(reference, lambda self, x: self.two(other(self.one(own(x)))))
+    (fault,) = compare(reference, port, 2 * X).faults
+    assert fault.evidence.startswith(text)
+
+
+GAP = np.arange(5)[:, None] - np.arange(7)[None]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "cause"),
+    [
+        ("", ""),
+        ("scale", "attention_scale"),
+        ("no mask", "attention_mask"),
+        ("one more", "attention_mask"),
+        ("keys for values", "attention_heads"),
+    ],
+)
+def test_the_cause_in_cross_attention_that_is_fused(mistake, cause):
+    """With a scale of its own and a mask that is not square."""
+
+    def forward(self, x, memory):
+        pairs = ((self.q, x), (self.k, memory), (self.v, memory))
+        q, k, v = (layer(y).unflatten(-1, (2, 4)).transpose(1, 2) for layer, y in pairs)
+        y = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.from_numpy(GAP > -3), scale=0.3
+        )
+        return self.o(y.transpose(1, 2).flatten(2))
+
+    def call(self, x, memory):
+        pairs = ((self.q, x), (self.k, memory), (self.v, memory))
+        q, k, v = (layer(y).reshape(2, -1, 2, 4) for layer, y in pairs)
+        if mistake == "keys for values":
+            k, v = v, k
+        scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) * (0.5 if mistake == "scale" else 0.3)
+        seen = jnp.asarray({"no mask": -100, "one more": -4}.get(mistake, -3) < GAP)
+        p = jax.nn.softmax(jnp.where(seen[None, None], scores, -1e9), -1)
+        return self.o(jnp.einsum("bhqk,bkhd->bqhd", p, v).reshape(x.shape))
+
+    reference = randomise(torch_of(forward, **{n: linear(i) for i, n in enumerate("qkvo")}))
+    memory = RNG.standard_normal((2, 7, 8)).astype(np.float32)
+    report = compare(reference, port_of(reference, call), X, memory)
+    assert report.verdict == ("FAIL" if mistake else "PASS")
+    assert places(report) == ([("", "between `v` and the input of `o`", cause)] if mistake else [])
