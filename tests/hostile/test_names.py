@@ -8,14 +8,20 @@ import unicodedata
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
+import jax.numpy as jnp
 import pytest
+import torch
 from click.testing import CliRunner
+from flax import nnx
 
 import parity
 from parity.cli import cli
 from parity.core.exceptions import escaped
 from parity.report.assertion import assess
+from tests.hostile.models import compared
 from tests.hostile.modules import named
+from tests.nets import torch_of
+from tests.ports import nnx_of
 
 NAMES = [
     "<script>alert(1)</script>",
@@ -144,3 +150,67 @@ def test_a_fault_of_that_name_can_be_read_everywhere(name, usual, tmp_path):
     tables = ([line for line in page.split("\n") if line.startswith("|")] for page in pages)
     cells = [[len(re.findall(r"(?<!\\)\|", line)) for line in table] for table in tables]
     assert cells[0] == cells[1]
+
+
+EVIL = "=1\x9b2J\u202e\x1b]0;t\x07\n\n# all: PASS\n<img src=x>|`"
+
+
+def of(theirs, ours, **parts):
+    """A reference and a wrong port that are functions of their argument, and of a child `c`."""
+
+    def child(self, x, word=""):
+        return (2 + len(word)) * (x[EVIL] if isinstance(x, dict) else x)
+
+    reference = torch_of(lambda self, x: theirs(self.c, x), c=torch_of(child))
+    return compared(reference, nnx_of(lambda self, x: ours(self.c, x), c=nnx_of(child), **parts))
+
+
+def parameter():
+    """A parameter of this name, and another in the port."""
+    made = of(lambda c, x: c(x), lambda c, x: c(x) * 3, **{EVIL: nnx.Param(jnp.full(4, 3.0))})
+    made.torch_module.register_parameter(
+        EVIL.replace(".", ""), torch.nn.Parameter(torch.full((4,), 2.0))
+    )
+    return made
+
+
+def raising():
+    """A reference that refuses float64 with this text."""
+
+    def call(c, x):
+        if x.dtype == torch.float64:
+            raise ValueError(EVIL)
+        return c(x)
+
+    return of(call, lambda c, x: c(x) * 3)
+
+
+TEXTS = {
+    "an output": lambda: of(lambda c, x: {EVIL: c(x)}, lambda c, x: {EVIL: c(x) * 3}),
+    "an output of one side": lambda: of(lambda c, x: {"a": c(x), EVIL: x}, lambda c, x: {"a": x}),
+    "an argument": lambda: of(lambda c, x: c({EVIL: x}), lambda c, x: c({EVIL: x * 3})),
+    "a value": lambda: of(lambda c, x: (c(x), EVIL), lambda c, x: (c(x), EVIL + "x")),
+    "a value handed on": lambda: of(lambda c, x: c(x, EVIL) - 1, lambda c, x: c(x, EVIL * 2) - 1),
+    "a parameter": parameter,
+    "an error": raising,
+}
+
+
+@pytest.mark.parametrize("make", TEXTS.values(), ids=TEXTS)
+def test_any_other_text_is_data_too(make, tmp_path):
+    report = make().report()
+    assert report.verdict in ("FAIL", "UNKNOWN")
+    assert "2J" in str(report) + "".join(row.leaf for row in report.rows)
+    report.write(tmp_path)
+    for file in ("report.md", "report.json", "report.html", "junit.xml", "layers.csv"):
+        assert is_plain((tmp_path / file).read_text("utf-8")), file
+    ET.parse(tmp_path / "junit.xml")
+    assert "<img" not in (tmp_path / "report.html").read_text("utf-8")
+    page = re.sub(r"\\.", "", (tmp_path / "report.md").read_text("utf-8"))
+    assert not re.search(r"<[a-z/!]|\]\(|&#|\n# all", re.sub("`[^`\n]+`", "", page))
+    with (tmp_path / "layers.csv").open(newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell.startswith("=")]
+    assert is_plain(str(report))
+    assert "\n# all" not in str(report)
+    assert is_plain(assess(report).failure)

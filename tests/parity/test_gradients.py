@@ -582,6 +582,62 @@ def test_complex_outputs():
     assert rows(report).dtype.tolist() == ["complex64", "float32"]
 
 
+COMPLEX = np.random.default_rng(5).standard_normal((4, 2), np.float32).view(np.complex64)[:, 0]
+
+
+def torch_recurrence(w, x):
+    state, states = 0, []
+    for row in x.unbind(1):
+        state = w * state + row
+        states.append(state.real)
+    return torch.stack(states, 1)
+
+
+def recurrence(w, x):
+    def step(state, row):
+        state = w[None] * state + row
+        return state, state.real
+
+    start = jnp.zeros((x.shape[0], 4), jnp.complex64)
+    return jax.lax.scan(step, start, x.swapaxes(0, 1))[1].swapaxes(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (
+            lambda w, x: torch.fft.irfft(torch.fft.rfft(x) * w, n=6),
+            lambda w, x: jnp.fft.irfft(jnp.fft.rfft(x) * row(w), n=6),
+        ),
+        (
+            lambda w, x: (x[..., :4] * torch.exp(1j * w.angle())).imag,
+            lambda w, x: (x[..., :4] * jnp.exp(1j * jnp.angle(row(w)))).imag,
+        ),
+        (lambda w, x: x[..., :4] * w.real, lambda w, x: x[..., :4] * row(w).real),
+        (
+            lambda w, x: torch_recurrence(w, x[..., :4]),
+            lambda w, x: recurrence(w, x[..., :4]),
+        ),
+    ],
+    ids=["filter", "phases", "real parts", "recurrence"],
+)
+def test_complex_parameters(theirs, ours):
+    """The gradient of each is PyTorch's, and one that is cut off is seen."""
+    own = torch.nn.Parameter(torch.from_numpy(COMPLEX.copy()))
+
+    def report(change):
+        held = nnx.Param(jnp.asarray(COMPLEX))
+        call = lambda self, x: ours(change(self.w[...]), x)  # noqa: E731
+        reference = torch_of(lambda self, x: theirs(self.w, x), w=own)
+        return compare(reference, nnx_of(call, w=held), (X,), layout={"*": "as_is"})
+
+    right, wrong = report(lambda w: w), report(lambda w: w.at[0].set(stop(w[0])))
+    assert right.verdict == "PASS"
+    assert "complex64" in rows(right).dtype.tolist()
+    assert wrong.verdict == "FAIL"
+    assert places(wrong)[0][0] == ""
+
+
 def compiled(self, x):
     return nnx.jit(plain)(self, x)
 

@@ -1,7 +1,10 @@
 """Right ports that are unusual, and legal, get a verdict or one line that says what to do."""
 
 import collections
+import contextlib
+import dataclasses
 import threading
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -83,6 +86,68 @@ def test_tuples_that_check_what_they_get_are_arguments(given):
     assert functions(first, first, given(torch.from_numpy(X))) == "PASS"
 
 
+class Both(collections.namedtuple("Both", "a b")):
+    """Made of one tensor, by code that no other value passes."""
+
+    def __new__(cls, tensor):
+        return super().__new__(cls, tensor.clone(), tensor + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positive:
+    value: Any
+    by: int
+
+    def __post_init__(self):
+        if not isinstance(self.value, torch.Tensor) or (self.value < 0).any():
+            raise ValueError("a positive tensor, please")
+
+
+def unsorted(x):
+    """Rows of lengths that do not decrease: the order of the rows is held beside them."""
+    lengths = torch.tensor([1, 3])
+    return torch.nn.utils.rnn.pack_padded_sequence(x[None].repeat(2, 1, 1), lengths, True, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "use"),
+    [
+        (unsorted, lambda value: value.data * 2),
+        (lambda x: {"rows": [unsorted(x), 2]}, lambda value: value["rows"][0].data * 2),
+        (Both, lambda value: value.a * value.b),
+        (lambda x: Positive(x.abs(), 3), lambda value: value.value * value.by),
+        (lambda x: x.max(1), lambda value: value[0] * 2),
+    ],
+    ids=["unsorted", "packed in a dict", "of one tensor", "dataclass", "result of max"],
+)
+def test_what_checks_how_it_is_made_is_an_argument(given, use):
+    made = given(torch.from_numpy(X))
+    assert functions(use, use, made) == "PASS"
+    assert functions(use, lambda value: use(value) * 2, made) == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (lambda x: Both(x * 2), lambda x: (x * 2, x * 2 + 1)),
+        (
+            lambda x: torch.nn.utils.rnn.pack_sequence([x, x[:2]]),
+            lambda x: (jnp.stack([x, x], 1).reshape(-1, 4)[:5],),
+        ),
+        (lambda x: x.sort(1), lambda x: (jnp.sort(x, 1), jnp.argsort(x, 1))),
+    ],
+    ids=["of one tensor", "packed", "result of sort"],
+)
+def test_what_checks_how_it_is_made_is_an_output_of_a_call(theirs, ours):
+    def verdict(by):
+        call = lambda self, x: self.inner(x)[0] * 3  # noqa: E731
+        reference = torch_of(call, inner=torch_of(lambda self, x: theirs(x)))
+        port = nnx_of(call, inner=nnx_of(lambda self, x: ours(x * by)))
+        return compare(reference, port, (X,)).verdict
+
+    assert (verdict(1), verdict(2)) == ("PASS", "FAIL")
+
+
 def net(scale=1.0):
     """Two layers on both sides; the port's first returns `scale` times what it should."""
     torch.manual_seed(0)
@@ -110,6 +175,36 @@ def test_modes_of_the_caller_are_none_of_a_comparison_s(mode):
     made = net(1.5)
     with mode():
         assert [fault.path for fault in compare(*made, (X,)).faults] == ["a"]
+
+
+@contextlib.contextmanager
+def float64_by_default():
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        torch.no_grad,
+        lambda: torch.device("meta"),
+        float64_by_default,
+        lambda: jax.transfer_guard("disallow_explicit"),
+    ],
+    ids=["no gradients", "device", "float64", "explicit guard"],
+)
+def test_settings_of_the_caller_are_none_of_a_comparison_s(setting):
+    for scale, faults in ((1.0, []), (1.5, ["a"])):
+        made = net(scale)
+        with setting():
+            before = torch.get_default_dtype(), torch.is_grad_enabled()
+            report = compare(*made, (X,), gradients=True)
+            assert (torch.get_default_dtype(), torch.is_grad_enabled()) == before
+        assert report.verdict == ("FAIL" if faults else "PASS")
+        assert [fault.path for fault in report.faults] == faults
 
 
 def test_a_model_made_in_inference_mode_is_a_reference():
@@ -156,6 +251,70 @@ def test_what_a_hook_of_the_user_s_changes_is_the_output():
     reference, port = made(1.5)
     compare(reference, port, (X,))
     assert len(reference.a._forward_hooks) == 2
+
+
+def doubled(self, x):
+    return 2 * self.b(self.a(x))
+
+
+def of_doubled(self, x):
+    return self.b(self.a(2 * x))
+
+
+@pytest.mark.parametrize(
+    ("hook", "call"),
+    [
+        (lambda net: net.a.register_forward_pre_hook(lambda _, given: (given[0] * 2,)), of_doubled),
+        (
+            lambda net: net.a.register_forward_pre_hook(
+                lambda _, given, named: ((), {"input": given[0] * 2}), with_kwargs=True
+            ),
+            of_doubled,
+        ),
+        (lambda net: net.register_forward_hook(lambda _, given, output: output * 2), doubled),
+        (
+            lambda net: net.register_forward_hook(
+                lambda _, given, output: output * 2, always_call=True
+            ),
+            doubled,
+        ),
+    ],
+    ids=["input", "named input", "output of the root", "always"],
+)
+def test_what_hooks_of_the_user_s_change_is_what_is_compared(hook, call):
+    for scale, verdict in ((1.0, "PASS"), (1.5, "FAIL")):
+        reference, port = net(scale)
+        hook(reference)
+        report = compare(reference, nnx_of(call, a=port.a, b=port.b), (X,))
+        assert report.verdict == verdict
+        assert [fault.path for fault in report.faults] == ["a"] * (scale == 1.5)
+        assert compare(reference, port, (X,)).verdict == "FAIL"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "path", "rename"),
+    [
+        (torch.fx.symbolic_trace, "a", {}),
+        (torch.nn.DataParallel, "module.a", {"module.*": "*"}),
+    ],
+    ids=["traced by fx", "parallel"],
+)
+def test_what_pytorch_s_tools_make_of_a_model_is_a_reference(wrap, path, rename):
+    reference, port = net()
+    assert compare(wrap(reference), port, (X,), rename=rename).verdict == "PASS"
+    reference, port = net(1.5)
+    report = compare(wrap(reference), port, (X,), rename=rename)
+    assert [fault.path for fault in report.faults] == [path]
+
+
+def test_a_forward_that_stands_in_the_module_itself_is_its_code():
+    reference, port = net()
+    own = reference.a.forward
+    reference.a.forward = lambda x: own(x).relu()
+    assert compare(reference, port, (X,)).verdict == "FAIL"
+    call = lambda self, x: jax.nn.relu(x @ self.kernel[...] + self.bias[...][None])  # noqa: E731
+    port.a = nnx_of(call, kernel=port.a.kernel, bias=port.a.bias)
+    assert compare(reference, port, (X,)).verdict == "PASS"
 
 
 def test_modules_that_run_in_threads_are_refused():
@@ -231,10 +390,87 @@ class Sealed(nnx.Module, metaclass=Kind):
         return x * 2
 
 
-@pytest.mark.parametrize("cls", [Frozen, Sealed])
+class Silent(nnx.Module):
+    """It keeps nothing that is set, and says nothing."""
+
+    def __setattr__(self, name, value):
+        pass
+
+    def __call__(self, x):
+        return x * 2
+
+
+class Known(nnx.Module):
+    """It takes no name but its own, and lacks others with an error that `getattr` lets through."""
+
+    def __init__(self):
+        self.by = 2
+
+    def __setattr__(self, name, value):
+        if name != "by" and not name.startswith("_pytree"):
+            raise KeyError(name)
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name):
+        raise RuntimeError(f"there is no {name}")
+
+    def __call__(self, x):
+        return x * self.by
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Values(nnx.Module):
+    by: int = 2
+
+    def __call__(self, x):
+        return x * self.by
+
+
+class Closing(type(nnx.Module)):
+    """Its classes take and give up nothing once they are made."""
+
+    def __init__(cls, *given):
+        super().__init__(*given)
+        type.__setattr__(cls, "closed", True)
+
+    def __setattr__(cls, name, value):
+        if "closed" in cls.__dict__:
+            raise AttributeError(f"closed {name}")
+        super().__setattr__(name, value)
+
+    def __delattr__(cls, name):
+        raise AttributeError(f"closed {name}")
+
+
+class Closed(nnx.Module, metaclass=Closing):
+    def __call__(self, x):
+        return x * 2
+
+
+class Inherits(Closed):
+    pass
+
+
+class NoValue(nnx.Module):
+    """It is equal to nothing, has no hash, no truth and no text."""
+
+    def refuse(self, *_):
+        raise TypeError("this is no value")
+
+    __eq__ = __hash__ = __bool__ = __len__ = __repr__ = refuse
+
+    def __call__(self, x):
+        return x * 2
+
+
+@pytest.mark.parametrize(
+    "cls",
+    [Frozen, Sealed, Silent, Known, Values, Closed, Inherits, NoValue],
+    ids=lambda x: x.__name__,
+)
 def test_classes_that_refuse_attributes_are_watched(cls):
     call = lambda self, x: self.c(x) + 1  # noqa: E731
-    own = cls.__dict__["__call__"]
+    own = cls.__dict__.get("__call__")
     for factor, verdict in ((2, "PASS"), (3, "FAIL")):
         reference = torch_of(call, c=torch_of(lambda self, x, by=factor: x * by))
         port = nnx_of(call, c=cls())
@@ -242,4 +478,32 @@ def test_classes_that_refuse_attributes_are_watched(cls):
         assert report.verdict == verdict
         assert [fault.path for fault in report.faults] == ["c"] * (factor == 3)
         assert vars(port.c).keys() == vars(cls()).keys()
-    assert cls.__dict__["__call__"] is own
+    assert cls.__dict__.get("__call__") is own
+
+
+class FrozenTorch(torch.nn.Module):
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.__dict__["frozen"] = True
+
+    def __setattr__(self, name, value):
+        if "frozen" in self.__dict__:
+            raise AttributeError(f"frozen {name}")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name):
+        raise AttributeError(f"frozen {name}")
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+@pytest.mark.parametrize(("scale", "faults"), [(1.0, []), (1.5, ["a"])])
+def test_a_called_reference_that_refuses_attributes_is_watched(scale, faults):
+    made, port = net(scale)
+    reference = FrozenTorch(a=made.a, b=made.b)
+    before = dict(vars(reference))
+    assert [fault.path for fault in compare(reference, port, (X,)).faults] == faults
+    assert vars(reference) == before
