@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from parity.align.axis_order_notes import order_notes
-from parity.align.leaves import match_inputs, match_outputs, rank, read_alike, turned
-from parity.align.readings import Returned, Values, orders_given, returns_same
+from parity.align.leaves import match_inputs, match_outputs, rank, read_alike
+from parity.align.readings import Axes, Returned, Values, order_of, orders_given, returns_same
 from parity.align.taps import may_lack, tap_notes, with_taps
 from parity.core.arrays import comparable
 from parity.core.calls import Call, LeafMatch, Match, Trace, above
@@ -128,8 +128,8 @@ class _Pairing:
         self._spare = {(call.path, call.number): call for call in port.calls}
         self._counts = Counter(call.path for call in ref.calls)
         self._port_counts = Counter(call.path for call in port.calls)
-        self._turned: dict[object, bool] = {}
-        """Whether arrays that calls of the port returned have the channel elsewhere."""
+        self._orders: dict[object, Axes] = {}
+        """The order of PyTorch's axes in which arrays lie that calls of the port returned."""
         self._matches: list[Match] = []
         self.missing: list[Call] = []
         self.lacking: tuple[list[str], list[str]] = ([], [])
@@ -147,17 +147,20 @@ class _Pairing:
             return
         values = self._at_door if call.parent == -1 else self._values
         inputs = match_inputs(call.inputs, port.inputs, values)
+        inputs = read_alike(inputs, self._orders, values)
         problems = (leaf.problem for leaf in inputs if leaf.problem is not None)
         shape = next((one for one in problems if one.kind is ProblemKind.SHAPE), None)
         if shape is not None and call.parent != -1:
             self.inlined.setdefault(call.path, f"receives another {shape}")
             return
         outputs = match_outputs(call.path, call.outputs, port.outputs, self._declared, values)
-        inputs = read_alike(inputs, self._turned, values)
-        outputs = read_alike(outputs, {rank(leaf): turned(leaf) for leaf in inputs}, values)
+        orders = ((rank(leaf), order_of(leaf.ref, leaf.reading)) for leaf in inputs)
+        known = {axes: order for axes, order in orders if order is not None}
+        outputs = read_alike(outputs, known, values)
         for leaf in outputs:
-            if leaf.port and leaf.port.buffer:
-                self._turned.setdefault(leaf.port.buffer, turned(leaf))
+            order = order_of(leaf.ref, leaf.reading)
+            if leaf.port and leaf.port.buffer and order is not None and leaf.problem is None:
+                self._orders.setdefault(leaf.port.buffer, order)
         if call.parent == -1:
             outputs = tuple(map(_of_one_rank, outputs))
         elif any(not leaf.only_on for leaf in outputs):

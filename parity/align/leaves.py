@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from parity.align.readings import Values, readings
+from parity.align.readings import Axes, Values, in_order, readings
 from parity.core.calls import Leaf, LeafMatch
 from parity.core.globs import why
 from parity.core.problems import (
@@ -117,34 +117,31 @@ def pair(ref: Leaf, port: Leaf, values: Values) -> LeafMatch | None:
     return LeafMatch(ref, port, values.choose(ref, port, fitting))
 
 
-def turned(match: LeafMatch) -> bool:
-    """True if the port has the channel last that PyTorch has second."""
-    return match.ref.moved == (match.reading is None)
-
-
 def rank(match: LeafMatch) -> int:
     """How many axes the reference's array has."""
     return len(match.ref.buffer.shape) if match.ref.buffer else 0
 
 
 def read_alike(
-    leaves: Sequence[LeafMatch], known: Mapping[Any, bool], values: Values
+    leaves: Sequence[LeafMatch], known: Mapping[Any, Axes], values: Values
 ) -> tuple[LeafMatch, ...]:
-    """The leaves of a call. Where no reading of one is seen to be right it is turned as is `known`
-    of the port's array, which another call returned, or of arrays of as many axes.
+    """The leaves of a call. Where no reading of one is seen to be right its axes lie in the order
+    that is `known` of the port's array, which another call returned, or of arrays of as many axes.
     """
-    return tuple(_turned_as(one, known, values) for one in leaves)
+    return tuple(_ordered_as(one, known, values) for one in leaves)
 
 
-def _turned_as(match: LeafMatch, known: Mapping[Any, bool], values: Values) -> LeafMatch:
+def _ordered_as(match: LeafMatch, known: Mapping[Any, Axes], values: Values) -> LeafMatch:
     ref, port = match.ref, match.port
-    if match.problem or port is None or not (ref.buffer and port.buffer):
+    if port is None or not (ref.buffer and port.buffer):
         return match
-    wanted = known.get(port.buffer, known.get(rank(match)))
-    if wanted in (None, turned(match)) or values.agree(ref, port):
+    if match.problem is not None and match.problem.kind is not ProblemKind.SHAPE:
         return match
-    others = (replace(match, reading=reading) for reading in values.fitting(ref, port))
-    return next((other for other in others if turned(other) == wanted), match)
+    order = known.get(port.buffer, known.get(rank(match)))
+    if order is None or values.agree(ref, port):
+        return match
+    found = in_order(ref, port, order)
+    return replace(match, reading=found[0], problem=None) if found else match
 
 
 def same_value(ref: object, port: object) -> bool:

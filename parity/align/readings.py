@@ -76,7 +76,7 @@ class Values:
 
     def agree(self, ref: Leaf, port: Leaf) -> bool:
         """True if the port's array has the reference's numbers in some reading."""
-        return any(True for _ in self._agreeing(ref, port))
+        return any(True for _ in self.agreeing(ref, port))
 
     def gap(self, ref: Leaf, port: Leaf) -> float:
         """Relative distance of two arrays in the reading in which it is least."""
@@ -90,15 +90,15 @@ class Values:
 
     def choose(self, ref: Leaf, port: Leaf, fitting: Sequence[Reading | None]) -> Reading | None:
         """The reading in which the arrays agree; the first if there is none, or only that."""
-        if len(fitting) == 1:
+        if len(fitting) == 1 and not [*self._as_heads(ref, port)]:
             return fitting[0]
-        return next(self._agreeing(ref, port), fitting[0])
+        return next(self.agreeing(ref, port), fitting[0])
 
     def fitting(self, ref: Leaf, port: Leaf) -> Sequence[Reading | None]:
         """Readings that give the port's shape, and if there is none, its numbers."""
         usual, given = readings(ref, port), tuple(self._ordered(ref, port))
         found = (*given, *usual) if self.at_door else (*usual, *given)
-        return found or [*self._agreeing(ref, port)][:1]
+        return found or [*self.agreeing(ref, port)][:1]
 
     def _ordered(self, ref: Leaf, port: Leaf) -> Iterator[Reading]:
         """Readings in an order of axes that the caller's arrays have."""
@@ -110,13 +110,18 @@ class Values:
             if len(axes) == len(shape) and port.buffer.shape == tuple(shape[i] for i in axes):
                 yield Reading(axes, port.buffer.shape)
 
-    def _agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
+    def _as_heads(self, ref: Leaf, port: Leaf) -> Iterator[Reading]:
+        assert port.buffer is not None
+        return _heads(ref, port.buffer.shape) if self._heads else iter(())
+
+    def agreeing(self, ref: Leaf, port: Leaf) -> Iterator[Reading | None]:
+        """The readings in which the arrays have the same numbers."""
         if ref.buffer is None or port.buffer is None:
             return
         for reading in (
             *readings(ref, port),
             *self._ordered(ref, port),
-            *(_heads(ref, port.buffer.shape) if self._heads else ()),
+            *self._as_heads(ref, port),
         ):
             if self._near(ref.buffer, port.buffer, reading):
                 yield reading
@@ -153,10 +158,43 @@ def orders_given(ref: Call, port: Call, store: Store | None) -> Collection[Axes]
     return tuple(found)
 
 
+def _recorded(rank: int, moved: bool) -> Axes:
+    """The order of PyTorch's axes in which an array is recorded."""
+    return channel_last(rank) if moved else tuple(range(rank))
+
+
 def _of_recorded(order: Axes, moved: bool) -> Axes:
     """The axes of a recorded array that are PyTorch's axes in this order."""
-    recorded = channel_last(len(order)) if moved else tuple(range(len(order)))
+    recorded = _recorded(len(order), moved)
     return tuple(recorded.index(axis) for axis in order)
+
+
+def order_of(ref: Leaf, reading: Reading | None) -> Axes | None:
+    """The order of PyTorch's axes in which the port's array lies; `None` if some are split."""
+    if ref.buffer is None:
+        return None
+    recorded = _recorded(len(ref.buffer.shape), ref.moved)
+    if reading is None:
+        return recorded
+    return tuple(recorded[axis] for axis in reading.axes) if _whole(ref, reading) else None
+
+
+def _whole(ref: Leaf, reading: Reading) -> bool:
+    """True if no axis is split or joined."""
+    assert ref.buffer is not None
+    return tuple(ref.buffer.shape[axis] for axis in reading.axes) == reading.shape
+
+
+def in_order(ref: Leaf, port: Leaf, order: Axes) -> tuple[Reading | None, ...]:
+    """The reading in which the port's array lies in this order of axes, if it has that shape."""
+    assert ref.buffer is not None
+    assert port.buffer is not None
+    if len(order) != len(ref.buffer.shape):
+        return ()
+    reading = Reading(_of_recorded(order, ref.moved), port.buffer.shape)
+    if not _whole(ref, reading):
+        return ()
+    return (None if reading.axes == (*range(len(order)),) else reading,)
 
 
 def returns_same(ref: Call, port: Call, values: Values) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from parity.capture import layout as layout_rules
 from parity.capture import taps
@@ -218,6 +219,9 @@ def to_numpy(tensor: torch.Tensor, moved: bool = False) -> np.ndarray[Any, Any]:
 
     Types that NumPy lacks are as ml_dtypes has them; what is sparse or quantised is written out.
     """
+    if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        with temporarily_clear_interpreter_stack():
+            return to_numpy(_unwrapped(tensor), moved)
     tensor = tensor.detach().cpu()
     tensor = tensor.dequantize() if tensor.is_quantized else tensor
     tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
@@ -227,6 +231,22 @@ def to_numpy(tensor: torch.Tensor, moved: bool = False) -> np.ndarray[Any, Any]:
     if lacking is not None:
         return tensor.view(_BITS[tensor.itemsize]).numpy().view(lacking)
     return tensor.resolve_conj().resolve_neg().numpy()
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that `torch.func.grad` and its like track.
+
+    Raises:
+        InputError: it is one of many at once, under `torch.func.vmap`.
+    """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        if torch._C._functorch.is_batchedtensor(tensor):
+            raise InputError(
+                "the reference calls a module under torch.func.vmap, where what it gets and"
+                " returns cannot be read: compare that module by itself"
+            )
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -221,11 +221,12 @@ def _finite(array: Array) -> Array:
 def _nearness(one: Array, other: Array) -> tuple[float, float]:
     """The distance in units of the size, and the cosine, of the entries that are finite."""
     both = _finite(one) & _finite(other)
-    x, y = one[both].astype(np.float64), other[both].astype(np.float64)
+    kind = np.complex128 if "c" in (one.dtype.kind, other.dtype.kind) else np.float64
+    x, y = one[both].astype(kind), other[both].astype(kind)
     size, its = float(np.linalg.norm(x)), float(np.linalg.norm(y))
     if not size or not its:
         return float("inf"), 0.0
-    return float(np.linalg.norm(x - y)) / size, float((x * y).sum()) / (size * its)
+    return float(np.linalg.norm(x - y)) / size, float(np.vdot(x, y).real) / (size * its)
 
 
 def _holds(array: Array, port: Array, limit: float) -> bool:

@@ -11,8 +11,9 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from parity.align.readings import Values
 from parity.core.arrays import Array, as_read, comparable
-from parity.core.calls import Call, LeafMatch, Match
+from parity.core.calls import Call, LeafMatch, Match, Reading
 from parity.core.limits import fail_limit, r_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import zero_signs
@@ -58,9 +59,13 @@ class Exclusives:
     received: Mapping[Key, Buffer]
     handed_on: Mapping[Key, int] = field(default_factory=dict)
     calls: Mapping[int, Call] = field(default_factory=dict)
+    readings: "Readings" = field(default_factory=dict)
 
     def as_forced(self, matches: Sequence[Match]) -> Sequence[Match]:
-        """The matches, with what only the port has as it is where all else is the reference's."""
+        """The matches, with what only the port has as it is where all else is the reference's, and
+        arrays as they are read there.
+        """
+        matches = _read_as(matches, self.readings)
         return [replace(x, port=self.calls.get(x.ref.order, x.port)) for x in matches]
 
     def failing(self, matches: Sequence[Match]) -> frozenset[int]:
@@ -83,17 +88,22 @@ def measure_exclusive(
 ) -> Exclusives:
     """Measure every call, in one run of each side.
 
-    `calls` are all that the reference and the port made. Those of the reference run in float64
-    where the relative error of a leaf does not bound its R under `SLACK` times its limit; with
-    `floor` all do. If only the distance from float64 counts, and not that the port is `exact`, a
-    number that the reference rounds to fewer bits is none of its results.
+    `calls` are all that the reference and the port made. Where the values of the free run did not
+    tell how an array is to be read, those of the forced run may: then it is made again. Calls of
+    the reference run in float64 where the relative error of a leaf does not bound its R under
+    `SLACK` times its limit; with `floor` all do. If only the distance from float64 counts, and not
+    that the port is `exact`, a number that the reference rounds to fewer bits is none of its
+    results.
     """
     if not matches or matches[-1].ref.parent != -1:
         return Exclusives({}, {}, {}, {})
     work = _Work(matches, store, floor, progress)
-    progress.stage("exclusive error: the port on the reference's inputs", len(matches))
-    with Background(threads=2) as background:
-        forced = _run_port(Recording(matches, calls[1], store), sides, work, background)
+    forced = _run_port(Recording(matches, calls[1], store), sides, work)
+    readings = work.readings
+    if readings:
+        matches = _read_as(matches, readings)
+        work = _Work(matches, store, floor, progress)
+        forced = _run_port(Recording(matches, calls[1], store), sides, work)
     unknown: Mapping[int, str] = {}
     of_ref = Recording(matches, calls[0], store, work.narrowed.add if exact else lambda order: None)
     if work.wanted:
@@ -109,7 +119,33 @@ def measure_exclusive(
             progress.advance()
         work.without_decided()
         work.with_roundings()
-    return replace(work.result(forced.problems, unknown), calls=forced.calls)
+    result = work.result(forced.problems, unknown)
+    return replace(result, calls=forced.calls, readings=readings)
+
+
+Readings = Mapping[tuple[bool, Key], Reading | None]
+"""How arrays are to be read: outputs, and where the first is true inputs."""
+
+
+def _read_as(matches: Sequence[Match], readings: Readings) -> Sequence[Match]:
+    """The matches with these readings."""
+
+    def read(given: bool, match: Match, leaf: LeafMatch) -> LeafMatch:
+        key = given, (match.ref.order, leaf.ref.name)
+        return replace(leaf, reading=readings[key]) if key in readings else leaf
+
+    return (
+        [
+            replace(
+                match,
+                inputs=tuple(read(True, match, leaf) for leaf in match.inputs),
+                outputs=tuple(read(False, match, leaf) for leaf in match.outputs),
+            )
+            for match in matches
+        ]
+        if readings
+        else matches
+    )
 
 
 Again = Callable[[Sequence[Array]], None]
@@ -125,16 +161,18 @@ class _Doubt:
     others: list[Array] = field(default_factory=list)
 
 
-def _run_port(recording: Recording, sides: Sides, work: "_Work", background: Background) -> Forced:
+def _run_port(recording: Recording, sides: Sides, work: "_Work") -> Forced:
     matches, store = recording.matches, recording.store
-    if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
-        # a single call on the reference's inputs: nothing to replace
-        outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
-        work.port(background, matches[0], {}, outputs)
-        return Forced({}, {})
-    if matches[-1].port.arguments is None:
-        return Forced({match.ref.order: NOT_REPEATABLE for match in matches}, {})
-    return force_port(sides, recording, partial(work.port, background))
+    work.progress.stage("exclusive error: the port on the reference's inputs", len(matches))
+    with Background(threads=2) as background:
+        if len(matches) == 1 and all(same(leaf) for leaf in matches[0].inputs if comparable(leaf)):
+            # a single call on the reference's inputs: nothing to replace
+            outputs = {x.name: store.get(x.buffer) for x in matches[0].port.outputs if x.buffer}
+            work.port(background, matches[0], {}, outputs)
+            return Forced({}, {})
+        if matches[-1].port.arguments is None:
+            return Forced({match.ref.order: NOT_REPEATABLE for match in matches}, {})
+        return force_port(sides, recording, partial(work.port, background))
 
 
 @dataclass
@@ -160,6 +198,8 @@ class _Work:
 
     doubts: dict[tuple[bool, Key], "_Doubt"] = field(default_factory=dict)
     """What is off by more than rounding usually is, and less than mistakes are."""
+    readings: dict[tuple[bool, Key], Reading | None] = field(default_factory=dict)
+    """Readings in which arrays agree, and not in those that the free run told."""
     narrowed: set[int] = field(default_factory=set)
     """The calls in whose own code the reference rounds to fewer bits."""
 
@@ -172,6 +212,7 @@ class _Work:
             if leaf.reading or digest(array) != leaf.ref.buffer.digest:
                 key = order, leaf.ref.name
                 self.received[key] = self.store.put(array)
+                self._read(True, match, leaf, self.received[key])
                 self.wanted.add(match.parent)
                 if self.received[key].digest in self.beside:
                     self.handed_on[key] = self.beside[self.received[key].digest]
@@ -193,7 +234,16 @@ class _Work:
         self.errors[key] = replace(error, bounded=near, part=OTHER_ZEROS if signs else "")
         if not near:
             self.outputs[key] = self.store.put(port)
+            self._read(False, match, leaf, self.outputs[key])
             self.wanted.add(match.ref.order)
+
+    def _read(self, given: bool, match: Match, leaf: LeafMatch, port: Buffer) -> None:
+        """Note the reading in which an array agrees, if that is another."""
+        assert leaf.port is not None
+        values = Values(self.store, heads=match.ref.parent != -1)
+        found = [*values.agreeing(leaf.ref, replace(leaf.port, buffer=port))]
+        if found and leaf.reading not in found:
+            self.readings[given, (match.ref.order, leaf.ref.name)] = found[0]
 
     def _other_zeros(self, match: Match, ref: Array, port: Array) -> bool:
         """True if the reference moves data, and zeros that it got or made have the other sign.

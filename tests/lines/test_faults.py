@@ -261,3 +261,23 @@ def test_results_that_are_exchanged_show_where_that_was_done():
     fault = compare(reference, nnx_of(port_call, fc=ported(reference.fc)), (X,)).first_fault
     assert fault.cause == "reshape_order"
     assert "joined = jnp.concatenate" in fault.lines.port[1].text
+
+
+def test_complex_values_part_by_both_their_parts():
+    angles = torch.arange(5.0)[:, None] * 10.0 ** -torch.arange(3)
+    factors = torch.polar(torch.ones_like(angles), angles)
+
+    def forward(self, x):
+        turned = torch.view_as_complex(self.fc(x).unflatten(-1, (3, 2)).contiguous()) * factors
+        return torch.view_as_real(turned).flatten(2)
+
+    def port_call(self, x):
+        h = self.fc(x).reshape(*x.shape[:-1], 3, 2)
+        h = (h[..., 0] + 1j * h[..., 1]) * jnp.conj(jnp.asarray(factors)[None])  # fault: conjugate
+        return jnp.stack([h.real, h.imag], -1).reshape(x.shape)
+
+    reference = torch_of(forward, fc=randomise(torch.nn.Linear(6, 6)))
+    x = np.random.default_rng(0).standard_normal((2, 5, 6)).astype(np.float32)
+    fault = compare(reference, nnx_of(port_call, fc=ported(reference.fc)), (x,)).first_fault
+    assert fault.cause == "rotary"
+    assert fault.lines.port[0].line in marked(__file__, "conjugate")

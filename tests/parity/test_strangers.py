@@ -1535,3 +1535,91 @@ def test_the_cause_in_cross_attention_that_is_fused(mistake, cause):
     report = compare(reference, port_of(reference, call), X, memory)
     assert report.verdict == ("FAIL" if mistake else "PASS")
     assert places(report) == ([("", "between `v` and the input of `o`", cause)] if mistake else [])
+
+
+# ------------------------------------------------------ layouts that the forced run tells
+
+
+def heads_first(heads, layer):
+    """A module over (item, head, position, 4) in the reference, (item, position, head, 4) in the
+    port.
+    """
+    reference = randomise(
+        torch_of(
+            lambda self, x: (
+                torch.sin(self.each(self.q(x).unflatten(-1, (heads, 4)).transpose(1, 2)))
+                .transpose(1, 2)
+                .flatten(2)
+            ),
+            q=linear(1, 8, 4 * heads),
+            each=layer,
+        )
+    )
+    port = port_of(
+        reference,
+        lambda self, x: jnp.sin(self.each(self.q(x).reshape(2, 5, heads, 4))).reshape(
+            2, 5, 4 * heads
+        ),
+    )
+    return reference, port
+
+
+@pytest.mark.parametrize("heads", [2, 5])
+@pytest.mark.parametrize("kind", [torch.nn.LayerNorm, lambda size: torch.nn.Linear(size, size)])
+def test_what_is_wrong_over_heads_that_lie_otherwise_is_one_fault(heads, kind):
+    reference, port = heads_first(heads, kind(4))
+    assert compare(reference, port, X).verdict == "PASS"
+    port.each.bias[...] *= 2
+    (fault,) = compare(reference, port, X).faults
+    assert (fault.path, fault.cause) == ("each", "weights_value")
+
+
+def test_heads_that_are_exchanged_with_positions_fail_where_they_are_as_many():
+    reference, _ = heads_first(5, torch.nn.LayerNorm(4))
+
+    def exchanged(self, x):
+        h = jnp.sin(self.each(self.q(x).reshape(2, 5, 5, 4)))
+        return h.transpose(0, 2, 1, 3).reshape(2, 5, 20)  # (item, head, position, 4) joined
+
+    wrong = port_of(reference, exchanged)
+    (fault,) = compare(reference, wrong, X).faults
+    assert fault.path == ""
+
+
+@pytest.mark.parametrize("size", [4, 1])
+def test_a_wrong_bias_before_a_square_that_is_transposed_is_one_fault(size):
+    conv = randomise(torch.nn.Conv1d(3, 4, size, stride=2 if size == 4 else 1, padding=size // 4))
+    reference = torch_of(lambda self, x: torch.sin(self.conv(x)).transpose(1, 2), conv=conv)
+    port = port_of(reference, lambda self, x: jnp.sin(self.conv(x)))
+    x = RNG.standard_normal((2, 3, 4 if size == 1 else 8)).astype(np.float32)
+    assert compare(reference, port, x).verdict == "PASS"
+    port.conv.bias[...] += 1
+    (fault,) = compare(reference, port, x).faults
+    assert (fault.path, fault.cause) == ("conv", "weights_value")
+
+
+class LinearAct(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class NormAct(torch.nn.LayerNorm):
+    """Does more than the layer that it is, as timm's BatchNormAct2d."""
+
+    def forward(self, x):
+        return torch.tanh(super().forward(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "right", "wrong"),
+    [(LinearAct(8, 8), jax.nn.relu, jax.nn.gelu), (NormAct(8), jnp.tanh, jax.nn.sigmoid)],
+)
+def test_a_layer_that_does_more_is_what_wraps_the_plain_layer(layer, right, wrong):
+    def port_with(function):
+        wrapper = nnx_of(lambda self, x: function(self.inner(x)), inner=ported(reference.a))
+        return nnx_of(lambda self, x: self.b(self.a(x)), a=wrapper, b=ported(reference.b))
+
+    reference = randomise(torch_of(lambda self, x: self.b(self.a(x)), a=layer, b=linear()))
+    assert compare(reference, port_with(right), X).verdict == "PASS"
+    report = compare(reference, port_with(wrong), X)
+    assert (report.verdict, report.first_fault.path) == ("FAIL", "a")

@@ -507,3 +507,46 @@ def test_a_called_reference_that_refuses_attributes_is_watched(scale, faults):
     before = dict(vars(reference))
     assert [fault.path for fault in compare(reference, port, (X,)).faults] == faults
     assert vars(reference) == before
+
+
+@pytest.mark.parametrize("kind", ["grad", "vjp", "jacrev", "jacfwd"])
+def test_a_module_that_the_reference_differentiates_by_torch_func(kind):
+    def derived(self, x):
+        if kind == "vjp":
+            return torch.func.vjp(self.energy, x)[1](torch.ones(()).to(x))[0]
+        return getattr(torch.func, kind)(self.energy)(x)
+
+    def of(power):
+        inner = nnx_of(lambda self, x: (x**power).sum())
+        return nnx_of(lambda self, x: jax.grad(lambda y: self.energy(y))(x), energy=inner)
+
+    reference = torch_of(derived, energy=torch_of(lambda self, x: (x**3).sum()))
+    assert compare(reference, of(3), (X,)).verdict == "PASS"
+    assert compare(reference, of(4), (X,)).verdict == "FAIL"
+
+
+def test_a_module_that_the_reference_maps_is_refused_in_one_line():
+    reference = torch_of(lambda self, x: torch.func.vmap(self.inner)(x), inner=torch.nn.Tanh())
+    port = nnx_of(lambda self, x: self.inner(x), inner=nnx_of(lambda self, x: jnp.tanh(x)))
+    with pytest.raises(InputError, match=r"under torch\.func\.vmap"):
+        compare(reference, port, (X,))
+
+
+class Frozen(torch.nn.Linear):
+    """A layer that refuses attributes once it is made."""
+
+    def __setattr__(self, name, value):
+        if vars(self).get("made"):
+            raise AttributeError(f"frozen {name}")
+        super().__setattr__(name, value)
+
+
+def test_a_layer_inside_the_reference_that_refuses_attributes():
+    layer = randomise(Frozen(4, 4))
+    vars(layer)["made"] = True
+    reference = torch_of(lambda self, x: torch.sin(self.layer(x)), layer=layer)
+    port = port_of(reference, lambda self, x: jnp.sin(self.layer(x)))
+    assert compare(reference, port, (X,)).verdict == "PASS"
+    port.layer.bias[...] += 1
+    (fault,) = compare(reference, port, (X,)).faults
+    assert (fault.path, fault.cause) == ("layer", "weights_value")
