@@ -9,7 +9,7 @@ from flax import nnx
 
 import parity
 from tests.lines import attention
-from tests.nets import ported, randomise, torch_of
+from tests.nets import port_of, ported, randomise, torch_of
 from tests.ports import nnx_of
 from tests.reports import compare
 
@@ -186,3 +186,23 @@ def test_a_change_among_writes_and_before_what_the_code_looks_at(reference, port
     ).first_fault
     assert found.cause == "activation"
     assert "leaky ReLU 0.1 instead of relu explains 100 %" in found.evidence
+
+
+@pytest.mark.parametrize("low", [-1e4, -1e9, float(np.finfo(np.float32).min)])
+def test_huge_numbers_of_a_mask_hide_no_scale(low):
+    def forward(self, x, mask):
+        scores = self.q(x) @ self.k(x).transpose(-1, -2) / 2 + (1 - mask[:, None]) * low
+        return torch.softmax(scores, -1) @ self.v(x)
+
+    def port_call(self, x, mask):
+        scores = self.q(x) @ self.k(x).swapaxes(-1, -2) / 3 + (1 - mask[:, None]) * low
+        return jax.nn.softmax(scores, -1) @ self.v(x)
+
+    reference = torch_of(forward, **{name: torch.nn.Linear(8, 8) for name in "qkv"})
+    port = port_of(randomise(reference), port_call)
+    x = np.random.default_rng(0).standard_normal((2, 5, 8)).astype(np.float32)
+    mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.float32)
+    (fault,) = compare(reference, port, (x, mask)).faults
+    assert fault.cause == "attention_scale"
+    assert "0.666667" in fault.evidence
+    assert "/ 3 + " in fault.lines.port[0].text
