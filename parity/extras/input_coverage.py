@@ -131,15 +131,16 @@ def all_zero(tensors: Iterable[Tensor]) -> tuple[str, ...]:
 
 
 def neutral(tensors: Iterable[Tensor]) -> tuple[str, ...]:
-    """A sentence on vectors that are all ones, and biases that are all zeros."""
+    """A sentence on vectors and numbers that are all ones, and biases and buffers all zeros."""
     ones, zeros = [], []
     for tensor in tensors:
-        if tensor.size and not tensor.buffer and len(tensor.shape) == 1:
-            values = tensor.read()
-            if "bias" in tensor.name and not values.any():
-                zeros.append(tensor.full_name)
-            elif (values == 1).all():
-                ones.append(tensor.full_name)
+        values = tensor.read() if tensor.size and len(tensor.shape) <= 1 else None
+        if values is None or values.dtype.kind not in "fV":
+            continue
+        if (tensor.buffer or "bias" in tensor.name) and not values.any():
+            zeros.append(tensor.full_name)
+        elif (values == 1).all():
+            ones.append(tensor.full_name)
     said = [f"{named(x)} all {word}" for x, word in ((ones, "ones"), (zeros, "zeros")) if x]
     return (f"weights are {', '.join(said)}: whether the port uses them does not show",) * bool(
         said

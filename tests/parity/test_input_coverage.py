@@ -207,6 +207,24 @@ def test_weights_of_ones_and_biases_of_zeros():
     assert compare(reference, port, (ROWS,)).unexercised == ()
 
 
+@pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        ({"mean": torch.zeros(4)}, "weights are `mean` all zeros"),
+        ({"scale": torch.ones(4), "mean": torch.randn(4)}, "weights are `scale` all ones"),
+        ({"gain": torch.ones(())}, "weights are `gain` all ones"),
+        ({"mean": torch.randn(4), "count": torch.ones(4, dtype=torch.int64)}, ""),
+    ],
+)
+def test_buffers_and_numbers_that_change_nothing(held, text):
+    reference = torch_of(lambda self, x: x * 2)
+    for name, value in held.items():
+        reference.register_buffer(name, value)
+    port = nnx_of(lambda self, x: x * 2)
+    found = compare(reference, port, (ROWS,)).unexercised
+    assert [one.partition(":")[0] for one in found] == ([text] if text else [])
+
+
 LARGE = 1e3 * RNG.standard_normal((5, 6, 7, 4)).astype(np.float32)
 
 
