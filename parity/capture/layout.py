@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from parity.capture.taps import KIND
-from parity.core.calls import Call
+from parity.core.calls import Call, Leaf
 from parity.core.exceptions import InputError
 from parity.core.globs import most_specific, path_name
 from parity.core.store import digest
@@ -147,11 +147,11 @@ def _mapped(change: Callable[[Any], Any], given: Given) -> Given:
     return args, {name: mapped(change, value) for name, value in kwargs.items()}
 
 
-def as_recorded(given: Given, called: Call, *, unsure: bool = False) -> Given | None:
-    """The arguments with the axes that the reference was given, or only those that are `unsure`;
-    `None` if these are the same.
+def as_recorded(given: Given, called: Call, *, equal: bool = False) -> Given | None:
+    """The arguments with the axes that the reference was given, or only those of which neither
+    kind nor shape tells, as their sizes are `equal`; `None` if these are the same.
     """
-    leaves = [leaf for leaf in called.inputs if leaf.moved and not (unsure and leaf.sure)]
+    leaves = [leaf for leaf in called.inputs if leaf.moved and not (equal and told(leaf))]
     moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
 
     def turned(array: Any) -> Any:
@@ -159,6 +159,11 @@ def as_recorded(given: Given, called: Call, *, unsure: bool = False) -> Given | 
         return np.moveaxis(array, -1, 1) if own else array
 
     return _mapped(turned, given) if moved else None
+
+
+def told(leaf: Leaf) -> bool:
+    """True if kind or shape tells whether axis 1 of the reference's array is to be last."""
+    return leaf.sure or leaf.buffer is None or len({*leaf.buffer.shape[1:]}) > 1
 
 
 def add_hint(error: Exception, called: Call) -> None:

@@ -102,10 +102,10 @@ class RunningPort:
     def _in_other_layout(
         self, context: Context, scope: Scope, ref: Trace, given: Arguments, trace: Trace
     ) -> Trace | None:
-        """The calls on arrays with the reference's axes, where shape and kind do not tell that they
-        are the port's, and it returns what the reference does only then.
+        """The calls on arrays with the reference's axes, if neither shape nor kind tells the port's
+        and it returns what the reference does only then.
         """
-        other = layout_rules.as_recorded(given, ref.calls[-1], unsure=True)
+        other = layout_rules.as_recorded(given, ref.calls[-1], equal=True)
         if self._args is not None or context.options.layout or other is None:
             return None
         if returns_the_same(ref.calls[-1], trace.calls[-1], context.store):
