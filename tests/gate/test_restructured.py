@@ -222,7 +222,7 @@ def test_a_correct_port_without_caches_warns(small_torch, encoder):
 @pytest.mark.parametrize(
     ("restructure", "guilty"),
     [
-        (wrap, SAMPLERS),
+        pytest.param(wrap, SAMPLERS, marks=pytest.mark.slow),
         pytest.param(pool_in_block, BLOCKS, marks=pytest.mark.slow),
         pytest.param(inline, BLOCKS, marks=pytest.mark.slow),
         (write_out, BLOCKS),

@@ -94,6 +94,7 @@ def test_encode_and_decode_do_the_same_in_two_steps(home, theirs):
     assert np.abs(np.load(home / "decoded.npy").astype(int) - theirs).max() <= 1
 
 
+@pytest.mark.slow
 def test_decode_reads_a_latent_in_bfloat16(home):
     """In a process of its own: once JAX is imported NumPy knows the type."""
     words = ("--weights", home / "vae", "--dtype", "bfloat16", "--quiet")

@@ -126,13 +126,13 @@ print(json.dumps({
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "axes"),
     [
         ("encode", {"tiles": 8}),
-        pytest.param("decode", {"tiles": 8}, marks=pytest.mark.slow),
-        # a first chunk, and three for two devices
-        pytest.param("decode", {"tiles": 4, "time": 2}, marks=pytest.mark.slow),
+        ("decode", {"tiles": 8}),
+        ("decode", {"tiles": 4, "time": 2}),  # a first chunk, and three for two devices
     ],
 )
 def test_tiles_spread_over_devices(objective, tmp_path, method, axes):

@@ -16,19 +16,22 @@ from tests.reports import compare
 X = np.random.default_rng(0).standard_normal((2, 4, 5, 6)).astype(np.float32)
 
 
+PAIRS = (
+    {"groups": "attention_heads", "axis": "norm_axes"},
+    {"value bias": "scale_or_offset", "axis": "norm_axes"},
+    {"bfloat16": "dtype", "scale": "attention_scale"},
+    {"pairs": "rotary", "exchanged": "attention_heads"},
+    {"groups": "attention_heads", "exchanged": "attention_heads"},
+    {"exchanged": "attention_heads", "diagonal": "attention_mask"},
+    {"bfloat16": "dtype", "diagonal": "attention_mask"},
+    {"value bias": "scale_or_offset", "groups": "attention_heads"},
+)
+
+
 @pytest.mark.parametrize(
     "mistakes",
-    [
-        {"groups": "attention_heads", "axis": "norm_axes"},
-        {"value bias": "scale_or_offset", "axis": "norm_axes"},
-        {"bfloat16": "dtype", "scale": "attention_scale"},
-        {"pairs": "rotary", "exchanged": "attention_heads"},
-        {"groups": "attention_heads", "exchanged": "attention_heads"},
-        {"exchanged": "attention_heads", "diagonal": "attention_mask"},
-        {"bfloat16": "dtype", "diagonal": "attention_mask"},
-        {"value bias": "scale_or_offset", "groups": "attention_heads"},
-    ],
-    ids=" and ".join,
+    [*PAIRS[:3], *(pytest.param(pair, marks=pytest.mark.slow) for pair in PAIRS[3:])],
+    ids=[" and ".join(pair) for pair in PAIRS],
 )
 def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
     """In the order of execution."""
