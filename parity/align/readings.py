@@ -78,6 +78,10 @@ class Values:
         """True if the port's array has the reference's numbers in some reading."""
         return any(True for _ in self.agreeing(ref, port))
 
+    def agree_in(self, ref: Leaf, port: Leaf, reading: Reading | None) -> bool:
+        """True if the port's array has the reference's numbers in this reading."""
+        return bool(ref.buffer and port.buffer and self._near(ref.buffer, port.buffer, reading))
+
     def gap(self, ref: Leaf, port: Leaf) -> float:
         """Relative distance of two arrays in the reading in which it is least."""
         assert ref.buffer is not None
@@ -95,10 +99,10 @@ class Values:
         return next(self.agreeing(ref, port), fitting[0])
 
     def fitting(self, ref: Leaf, port: Leaf) -> Sequence[Reading | None]:
-        """Readings that give the port's shape, and if there is none, its numbers."""
+        """Readings that give the port's shape; if no usual one does, heads before positions."""
         usual, given = readings(ref, port), tuple(self._ordered(ref, port))
         found = (*given, *usual) if self.at_door else (*usual, *given)
-        return found or [*self.agreeing(ref, port)][:1]
+        return found or tuple(self._as_heads(ref, port))
 
     def _ordered(self, ref: Leaf, port: Leaf) -> Iterator[Reading]:
         """Readings in an order of axes that the caller's arrays have."""

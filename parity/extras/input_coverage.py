@@ -135,7 +135,7 @@ def neutral(tensors: Iterable[Tensor]) -> tuple[str, ...]:
     ones, zeros = [], []
     for tensor in tensors:
         values = tensor.read() if tensor.size and len(tensor.shape) <= 1 else None
-        if values is None or values.dtype.kind not in "fV":
+        if values is None or values.dtype.kind not in "fcV":
             continue
         if (tensor.buffer or "bias" in tensor.name) and not values.any():
             zeros.append(tensor.full_name)

@@ -34,7 +34,6 @@ class Roundings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not (one.is_floating_point() or one.is_complex()) or _whole(one):
             return one
         drawn = torch.randn(one.shape, generator=self._draw, dtype=torch.float32)
-        drawn += torch.randint(2, (), generator=self._draw) - 0.5  # as of a constant, such as 1 / n
         return one * (1 + self._step * drawn).to(one.dtype)
 
 

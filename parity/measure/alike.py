@@ -5,8 +5,6 @@ from entry to entry, or from row to row.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,17 +36,14 @@ SMALL = 64.0
 """Units of roundoff below which such an error may be that of one number that all entries share."""
 
 
-def alike(
-    ref: Array, port: Array, wide: Array, roundings: Sequence[Array] = ()
-) -> tuple[float, str]:
+def alike(ref: Array, port: Array, wide: Array) -> tuple[float, str]:
     """R of what is alike in the error of all entries, and a text if nearly all of it is.
 
     The unit is what of the reference's error is, or what roundings that differ by row or by column
-    leave of it by chance, on either side; or what is so of `roundings`, the errors that a rounding
-    of each operation makes.
+    leave of it by chance, on either side.
     """
     unit = unit_roundoff(ref.dtype)
-    x, of_ref, of_port, *more = _sampled(wide, ref, port, *(wide + one for one in roundings))
+    x, of_ref, of_port = _sampled(wide, ref, port)
     if x.size < LEAST:
         return 0.0, ""
     size = _rms(x)
@@ -57,55 +52,38 @@ def alike(
     varied = x - x.mean()
     spread = _rms(varied)
     shapes = np.stack([np.ones_like(x), varied / spread if spread else np.zeros_like(x)])
-    its, own, *others = (_Split.of(one, shapes) for one in (of_ref, of_port, *more))
-    least = max(its.part, its.chance, own.chance, 4 * unit * size)
-    rounded = np.sqrt(sum(one.factors**2 for one in others) / max(len(others), 1))
-    r = float(np.linalg.norm(own.factors / np.maximum(rounded, least)))
+    (ref_part, ref_chance, ref_share), (part, chance, share) = (
+        _split(error, shapes) for error in (of_ref, of_port)
+    )
+    r = part / max(ref_part, ref_chance, chance, 4 * unit * size)
     if any(1 < count < ROWS for count in x.shape):
         return 0.0, ""  # so few are alike by chance
-    if own.share < NEARLY_ALL or its.share > FEW or own.part <= SMALL * unit * size:
+    if share < NEARLY_ALL or ref_share > FEW or part <= SMALL * unit * size:
         return r if x.size >= MANY else 0.0, ""
-    return r, f"nearly all of the error ({own.part / size:.2g} of the size) is alike in all entries"
+    return r, f"nearly all of the error ({part / size:.2g} of the size) is alike in all entries"
 
 
-def _sampled(wide: Array, *arrays: Array) -> list[Array]:
+def _sampled(wide: Array, ref: Array, port: Array) -> tuple[Array, Array, Array]:
     """`wide` and the distances of the others from it, as a table of rows and channels."""
     channels = wide.shape[-1] if wide.ndim > 1 else wide.size
-    tables = [one.reshape(-1, channels) for one in (wide, *arrays)]
+    tables = [one.reshape(-1, channels) for one in (wide, ref, port)]
     step = -(-wide.size // MOST)
     kind = np.complex128 if wide.dtype.kind == "c" else np.float64
-    found = [one[::step].astype(kind) for one in tables]
-    finite = np.logical_and.reduce([np.isfinite(one) for one in found])
-    x, *others = (np.where(finite, one, 0) for one in found)
-    return [x, *(one - x for one in others)]
+    x, a, b = (one[::step].astype(kind) for one in tables)
+    finite = np.isfinite(x) & np.isfinite(a) & np.isfinite(b)
+    x, a, b = (np.where(finite, one, 0) for one in (x, a, b))
+    return x, a - x, b - x
 
 
-@dataclass(frozen=True)
-class _Split:
-    """Of an error, the size of what it is of each shape, what of that may be by chance, and the
-    share of its square.
-    """
-
-    factors: Array
-    chance: float
-    share: float
-
-    @property
-    def part(self) -> float:
-        """The size of what is of the shapes."""
-        return float(np.linalg.norm(self.factors))
-
-    @classmethod
-    def of(cls, error: Array, shapes: Array) -> "_Split":
-        """An error taken apart."""
-        each = [error * shape.conj() for shape in shapes]
-        factors = [one.mean() for one in each]
-        rest = error - sum(f * shape for f, shape in zip(factors, shapes, strict=True))
-        left = [rest * shape.conj() for shape in shapes]
-        chance = max(math.hypot(*(_chance(one, axis) for one in left)) for axis in (0, 1))
-        sizes = np.abs(factors)
-        square = max(_rms(error) ** 2, np.finfo(np.float64).tiny)
-        return cls(sizes, chance, float((sizes**2).sum()) / square)
+def _split(error: Array, shapes: Array) -> tuple[float, float, float]:
+    """The size of what an error is of the shapes, what it may be by chance, and its share."""
+    each = [error * shape.conj() for shape in shapes]
+    factors = [one.mean() for one in each]
+    rest = error - sum(f * shape for f, shape in zip(factors, shapes, strict=True))
+    left = [rest * shape.conj() for shape in shapes]
+    part = math.hypot(*map(abs, factors))
+    chance = max(math.hypot(*(_chance(one, axis) for one in left)) for axis in (0, 1))
+    return part, chance, part**2 / max(_rms(error) ** 2, np.finfo(np.float64).tiny)
 
 
 def _chance(values: Array, axis: int) -> float:

@@ -5,7 +5,7 @@ outputs, so a mistake before them does not show in what the container returns.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 
@@ -14,7 +14,7 @@ import numpy as np
 from parity.align.readings import Values
 from parity.core.arrays import Array, as_read, comparable
 from parity.core.calls import Call, LeafMatch, Match, Reading
-from parity.core.limits import fail_limit, r_limit
+from parity.core.limits import fail_limit
 from parity.core.measurements import ChildInput, Error
 from parity.core.metrics import zero_signs
 from parity.core.problems import not_measured
@@ -27,16 +27,18 @@ from parity.measure import whole
 from parity.measure.channels import suspicious
 from parity.measure.free import Key
 from parity.measure.noise import bounded, rounded_alone, score
+from parity.measure.reread import Readings, read_as, told
 
 SLACK = 1.5
 """How far above its limit R may be, at worst, where the float64 run is left out. PyTorch's own
 error may be several roundings, and a correct port is that far from it too. Mistakes start at 300
 (see `limits`)."""
 
-MISTAKEN = 30.0
-"""R above which an error is no rounding, however much a call's code enlarges that."""
-
 OTHER_ZEROS = "zeros have the other sign, where the reference only moves data"
+
+AGAIN = 3
+"""How many times the forced run is made again, each time with what the one before told of layouts:
+what is made of an array that is read wrongly may be told only then."""
 
 NOT_REPEATABLE = "not measured: its arguments hold a module or random streams under jit"
 NO_CALL = "not measured: the port did not make this call again on the reference's inputs"
@@ -59,13 +61,13 @@ class Exclusives:
     received: Mapping[Key, Buffer]
     handed_on: Mapping[Key, int] = field(default_factory=dict)
     calls: Mapping[int, Call] = field(default_factory=dict)
-    readings: "Readings" = field(default_factory=dict)
+    readings: Readings = field(default_factory=dict)
 
     def as_forced(self, matches: Sequence[Match]) -> Sequence[Match]:
         """The matches, with what only the port has as it is where all else is the reference's, and
         arrays as they are read there.
         """
-        matches = _read_as(matches, self.readings)
+        matches = read_as(matches, self.readings)
         return [replace(x, port=self.calls.get(x.ref.order, x.port)) for x in matches]
 
     def failing(self, matches: Sequence[Match]) -> frozenset[int]:
@@ -99,9 +101,12 @@ def measure_exclusive(
         return Exclusives({}, {}, {}, {})
     work = _Work(matches, store, floor, progress)
     forced = _run_port(Recording(matches, calls[1], store), sides, work)
-    readings = work.readings
-    if readings:
-        matches = _read_as(matches, readings)
+    readings: Readings = {}
+    for _ in range(AGAIN):
+        if not work.readings.keys() - readings.keys():
+            break
+        readings = {**readings, **work.readings}
+        matches = read_as(matches, readings)
         work = _Work(matches, store, floor, progress)
         forced = _run_port(Recording(matches, calls[1], store), sides, work)
     unknown: Mapping[int, str] = {}
@@ -111,54 +116,14 @@ def measure_exclusive(
         with Background(threads=2) as background:
             listener = partial(work.reference, background)
             unknown = sides.reference.own(of_ref, listener, work.wanted)
-    samples = [*range(1, whole.SAMPLES + 1)] if work.seen else [1, 3, 5, 7] if work.doubts else []
-    if samples and not unknown:
-        progress.stage("exclusive error: the reference with a few roundings more", len(samples))
-        for sample in samples:
-            sides.reference.own(of_ref, work.rounded, work.wanted, sample)
+    if work.seen and not unknown:
+        progress.stage("exclusive error: where rounding decides whole numbers", whole.SAMPLES)
+        for sample in range(1, whole.SAMPLES + 1):
+            sides.reference.own(of_ref, work.note, work.wanted, sample)
             progress.advance()
         work.without_decided()
-        work.with_roundings()
     result = work.result(forced.problems, unknown)
     return replace(result, calls=forced.calls, readings=readings)
-
-
-Readings = Mapping[tuple[bool, Key], Reading | None]
-"""How arrays are to be read: outputs, and where the first is true inputs."""
-
-
-def _read_as(matches: Sequence[Match], readings: Readings) -> Sequence[Match]:
-    """The matches with these readings."""
-
-    def read(given: bool, match: Match, leaf: LeafMatch) -> LeafMatch:
-        key = given, (match.ref.order, leaf.ref.name)
-        return replace(leaf, reading=readings[key]) if key in readings else leaf
-
-    return (
-        [
-            replace(
-                match,
-                inputs=tuple(read(True, match, leaf) for leaf in match.inputs),
-                outputs=tuple(read(False, match, leaf) for leaf in match.outputs),
-            )
-            for match in matches
-        ]
-        if readings
-        else matches
-    )
-
-
-Again = Callable[[Sequence[Array]], None]
-
-
-@dataclass
-class _Doubt:
-    """How to `measure` an array of the port, given `others`: those of the reference in float64 with
-    a few roundings more.
-    """
-
-    measure: Again
-    others: list[Array] = field(default_factory=list)
 
 
 def _run_port(recording: Recording, sides: Sides, work: "_Work") -> Forced:
@@ -196,8 +161,6 @@ class _Work:
     """Whole numbers that differ, as the reference has them in other runs: of outputs, and where the
     first is true of inputs."""
 
-    doubts: dict[tuple[bool, Key], "_Doubt"] = field(default_factory=dict)
-    """What is off by more than rounding usually is, and less than mistakes are."""
     readings: dict[tuple[bool, Key], Reading | None] = field(default_factory=dict)
     """Readings in which arrays agree, and not in those that the free run told."""
     narrowed: set[int] = field(default_factory=set)
@@ -238,12 +201,10 @@ class _Work:
             self.wanted.add(match.ref.order)
 
     def _read(self, given: bool, match: Match, leaf: LeafMatch, port: Buffer) -> None:
-        """Note the reading in which an array agrees, if that is another."""
-        assert leaf.port is not None
         values = Values(self.store, heads=match.ref.parent != -1)
-        found = [*values.agreeing(leaf.ref, replace(leaf.port, buffer=port))]
-        if found and leaf.reading not in found:
-            self.readings[given, (match.ref.order, leaf.ref.name)] = found[0]
+        reading = told(leaf, port, values)
+        if reading != leaf.reading:
+            self.readings[given, (match.ref.order, leaf.ref.name)] = reading
 
     def _other_zeros(self, match: Match, ref: Array, port: Array) -> bool:
         """True if the reference moves data, and zeros that it got or made have the other sign.
@@ -289,24 +250,6 @@ class _Work:
                     array = as_read(np.asarray(wide[key[1]]), leaf.reading)
                     self.seen.setdefault((bool(at), key), []).append(array)
 
-    def rounded(self, match: Match, received: Arrays, outputs: Arrays) -> None:
-        """As `note`, of a run with a few roundings more, which is kept for what is in doubt."""
-        for given, leaves, found in (
-            (False, match.outputs, outputs),
-            (True, match.inputs, received),
-        ):
-            for leaf in leaves:
-                doubt = self.doubts.get((given, (match.ref.order, leaf.ref.name)))
-                if doubt is not None and leaf.ref.name in found:
-                    array = as_read(np.asarray(found[leaf.ref.name]), leaf.reading)
-                    doubt.others.append(array)
-        self.note(match, received, outputs)
-
-    def with_roundings(self) -> None:
-        """Measure again what is in doubt: code such as that of a norm enlarges its roundings."""
-        for doubt in self.doubts.values():
-            doubt.measure(doubt.others)
-
     def without_decided(self) -> None:
         """Measure whole numbers again, without the entries that rounding decides."""
         for (given, key), seen in self.seen.items():
@@ -322,50 +265,23 @@ class _Work:
                 error = replace(error, moved=True)
                 self.child_inputs[key] = replace(self.child_inputs[key], error=error)
 
-    def _scored(
-        self,
-        ref: Array,
-        port: Array,
-        wide: Array | None,
-        narrowed: bool,
-        others: Sequence[Array] = (),
-    ) -> Error:
-        error = score(ref, port, wide, others=others)
+    def _scored(self, ref: Array, port: Array, wide: Array | None, narrowed: bool) -> Error:
+        error = score(ref, port, wide)
         if wide is None or not narrowed or error.nonfinite:
             return error
         return replace(error, problem=error.problem or rounded_alone(ref, port, wide))
 
-    def _output(
-        self,
-        match: Match,
-        leaf: LeafMatch,
-        wide: Array,
-        narrowed: bool,
-        others: Sequence[Array] = (),
-    ) -> None:
+    def _output(self, match: Match, leaf: LeafMatch, wide: Array, narrowed: bool) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
         port = self.store.get(self.outputs[key])
-        error = self._scored(ref, port, wide, narrowed, others)
+        error = self._scored(ref, port, wide, narrowed)
         if error.moved and error.mae > 0:
             error = replace(error, moved=self._only_moves(ref, match.ref, match.ref.order))
-        again = partial(self._output, match, leaf, wide, narrowed)
-        self._doubt((False, key), match, error, again)
         self.errors[key] = replace(error, part=error.part or self.errors[key].part)
 
-    def _doubt(self, key: tuple[bool, Key], judged: Match, error: Error, again: Again) -> None:
-        if r_limit(judged.family).warn < error.r <= MISTAKEN:
-            self.doubts.setdefault(key, _Doubt(again))
-
-    def _input(
-        self,
-        match: Match,
-        leaf: LeafMatch,
-        wide: Array | None,
-        narrowed: bool,
-        others: Sequence[Array] = (),
-    ) -> None:
+    def _input(self, match: Match, leaf: LeafMatch, wide: Array | None, narrowed: bool) -> None:
         key, ref = (match.ref.order, leaf.ref.name), reference(leaf, self.store)
-        error = self._scored(ref, self.store.get(self.received[key]), wide, narrowed, others)
+        error = self._scored(ref, self.store.get(self.received[key]), wide, narrowed)
         if ref.dtype.kind in "biu":
             error = replace(error, moved=True)  # exact whatever was computed
         elif error.moved and error.mae > 0:
@@ -375,8 +291,6 @@ class _Work:
         elif np.isnan(error.r) and not error.problem and not self._harmless(error, match, ref):
             text = "not measured: the reference did not pass it to the child again"
             error = replace(error, problem=not_measured(text))
-        again = partial(self._input, match, leaf, wide, narrowed)
-        self._doubt((True, key), self._by_order[match.parent], error, again)
         after = self._before.get(match.ref.order, "")
         order, leaf_name = key
         child = ChildInput(match.parent, order, match.ref.path, leaf_name, after, error)

@@ -3,20 +3,18 @@
     R = rms(port - ref64) / max(rms(ref - ref64), 4u * rms(ref64))
 
 R near 1 means: as accurate as PyTorch. Where PyTorch is poor, R is that of a factor or an offset in
-all entries, if that is larger: see `alike`. Where R is in doubt, what one rounding of each
-operation of the reference makes of the result belongs to the denominator too.
+all entries, if that is larger: see `alike`.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from parity.core.arrays import Array
 from parity.core.measurements import Error
-from parity.core.metrics import distance, ratio, rms, triangle, unit_roundoff
+from parity.core.metrics import distance, ratio, triangle, unit_roundoff
 from parity.core.problems import Problem, ProblemKind, other_shape
-from parity.force.common import STEP
 from parity.measure.alike import alike
 from parity.measure.channels import worst_channel
 from parity.measure.masks import unmasked
@@ -25,18 +23,11 @@ LONG = 16.0
 """The root of how many terms a sum may have before more than four roundings are allowed for."""
 
 
-def score(
-    ref: Array,
-    port: Array,
-    wide: Array | None = None,
-    terms: float = 0.0,
-    others: Sequence[Array] = (),
-) -> Error:
+def score(ref: Array, port: Array, wide: Array | None = None, terms: float = 0.0) -> Error:
     """Distance of `port` from `ref`, and R if the float64 result `wide` is given.
 
     `terms` is the size of what `wide` is a sum of, where that is known: a sum whose terms cancel
-    has their roundings, not its own. `others` are float64 results in which each operation is off by
-    `STEP`: some code, as that of a norm of an input with a large mean, enlarges its roundings.
+    has their roundings, not its own.
     """
     if ref.shape != port.shape:
         inf = float("inf")
@@ -45,15 +36,13 @@ def score(
     mae, rel_l2, nonfinite = distance(ref, port)
     if wide is None or wide.shape != ref.shape or nonfinite or ref.dtype.kind not in "fcV":
         return Error(mae, rel_l2, nonfinite)
+    wide = _held(wide, ref.dtype)
     port_error, ref_error, norm = triangle(ref, port, wide)
     norm = max(norm, terms)
     # the reference's type: a port that computes in a coarser one is not as accurate
-    unit = unit_roundoff(ref.dtype)
-    with np.errstate(invalid="ignore"):  # of infinities nothing is left
-        roundings = [(one - wide) * (unit / STEP) for one in others]
-    floor = max(ref_error, 4 * unit * norm, root_mean(roundings))
+    floor = max(ref_error, 4 * unit_roundoff(ref.dtype) * norm)
     channel = worst_channel(ref, port, wide)
-    same_r, same = alike(ref, port, wide, roundings) if port_error > 0 else (0.0, "")
+    same_r, same = alike(ref, port, wide) if port_error > 0 else (0.0, "")
     return Error(
         mae,
         rel_l2,
@@ -65,6 +54,17 @@ def score(
     )
 
 
+def _held(wide: Array, kind: np.dtype[Any]) -> Array:
+    """The float64 result with what the type cannot hold at its limits: `torch.finfo(x.dtype).min`,
+    with which masks are made, is another number in float64.
+    """
+    if kind.kind == "c":
+        return wide
+    limit = float(ml_dtypes.finfo(kind).max)  # type: ignore[no-untyped-call]
+    over = np.isfinite(wide) & (np.abs(wide) > limit)
+    return np.where(over, np.copysign(limit, wide), wide) if over.any() else wide
+
+
 COARSE = 1024.0
 """Units of roundoff of the reference's type from which on an error may be that of a type of fewer
 bits, ..."""
@@ -74,11 +74,6 @@ MOST = 2.0**-6
 
 NEARER = 16.0
 """How many times nearer to float64 a port is that does not round so."""
-
-
-def root_mean(arrays: Sequence[Array]) -> float:
-    """The root mean square of all entries of arrays of one size; 0 of none."""
-    return float(np.linalg.norm([rms(one) for one in arrays]) / max(len(arrays), 1) ** 0.5)
 
 
 def rounded_alone(ref: Array, port: Array, wide: Array) -> Problem | None:

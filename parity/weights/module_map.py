@@ -154,11 +154,12 @@ class _Pairing:
                 [(a, b) for a, b in both if returned and returned.same(a, b)] if both[1:] else []
             )
             layers.sort(key=lambda pair: pair not in named)
-            first = [pair for pair in layers if pair in alike]
+            # a layer that does more than it is named for is what wraps the plain one
+            first = [pair for pair in alike if pair in layers or pair in named]
             rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
             outer = [(a, b) for a, b in rest if not (ref.own[a] or port.own[b])]
             steps = _in_steps(outer, returned) if paths[1:] and returned else []
-            for path, name in (*first, *alike, *layers, *named, *steps, *rest):
+            for path, name in (*first, *layers, *alike, *named, *steps, *rest):
                 self.take(path, name, turn)
 
     def by_place(self, given: Mapping[str, str], ref: _Held, port: _Held) -> None:

@@ -1623,3 +1623,85 @@ def test_a_layer_that_does_more_is_what_wraps_the_plain_layer(layer, right, wron
     assert compare(reference, port_with(right), X).verdict == "PASS"
     report = compare(reference, port_with(wrong), X)
     assert (report.verdict, report.first_fault.path) == ("FAIL", "a")
+
+
+KEEP = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda keep: 1 - keep, lambda keep: keep[:, ::-1], lambda keep: jnp.roll(keep, 1, 1)],
+    ids=["inverted", "reversed", "rolled"],
+)
+def test_a_mask_of_finfo_min_that_is_made_wrongly_is_its_makers(made):
+    """In the float64 run `finfo(x.dtype).min` is another number."""
+
+    def forward(self, x, keep):
+        mask = (1 - keep[:, None]) * torch.finfo(x.dtype).min
+        return self.a(x, mask)
+
+    def port_with(change):
+        def call(self, x, keep):
+            mask = (1 - change(keep)[:, None]) * jnp.finfo(x.dtype).min
+            return self.a(x, mask)
+
+        return nnx_of(call, a=inner)
+
+    attention = torch_of(
+        lambda self, x, mask: self.o(torch.softmax(x @ x.mT / 8**0.5 + mask, -1) @ x), o=linear()
+    )
+    inner = port_of(
+        attention,
+        lambda self, x, mask: self.o(jax.nn.softmax(x @ x.swapaxes(1, 2) / 8**0.5 + mask, -1) @ x),
+    )
+    reference = torch_of(forward, a=attention)
+    assert compare(reference, port_with(lambda keep: keep), X, KEEP).verdict == "PASS"
+    report = compare(reference, port_with(made), X, KEEP)
+    (fault,) = report.faults
+    assert (fault.path, report.verdict) == ("", "FAIL")
+    assert "in `mask` of `a`" in fault.evidence
+
+
+@pytest.mark.parametrize("heads", [2, 5])
+def test_a_returned_cache_with_positions_first_breaks_no_diagnosis(heads):
+    """(item, head, position, 4) in the reference, (item, position, head, 4) in the port."""
+
+    def attention(self, x):
+        k = self.k(x).unflatten(-1, (heads, 4)).transpose(1, 2)
+        return self.o(torch.tanh(k).transpose(1, 2).flatten(2)), k
+
+    def port_attention(self, x):
+        k = self.k(x).reshape(2, 5, heads, 4)
+        return self.o(jnp.tanh(k).reshape(2, 5, 4 * heads)), k
+
+    layer = torch_of(attention, k=linear(1, 8, 4 * heads), o=linear(2, 4 * heads, 8))
+    reference = torch_of(lambda self, x: self.a(self.up(x))[0], up=linear(), a=layer)
+    inner = port_of(layer, port_attention)
+    port = nnx_of(lambda self, x: self.a(self.up(x))[0], up=ported(reference.up), a=inner)
+    assert compare(reference, port, X).verdict == "PASS"
+    port.up.bias[...] += 1
+    (fault,) = compare(reference, port, X).faults
+    assert (fault.path, fault.cause) == ("up", "weights_value")
+
+
+def test_what_is_made_of_an_array_in_another_order_is_read_so_too():
+    """Where heads are as many as positions, and the values before are wrong."""
+    split = torch_of(lambda self, x: torch.tanh(x).reshape(2, 5, 5, 4).transpose(1, 2))
+    split_port = nnx_of(lambda self, x: jnp.tanh(x).reshape(2, 5, 5, 4))
+    norm, fc, out = torch.nn.LayerNorm(4), linear(0, 8, 20), linear(1, 20, 20)
+    reference = randomise(
+        torch_of(
+            lambda self, x: self.out(
+                self.norm(self.split(self.fc(x))).transpose(1, 2).reshape(2, 5, 20)
+            ),
+            fc=fc, split=split, norm=norm, out=out,
+        )
+    )  # fmt: skip
+    port = nnx_of(
+        lambda self, x: self.out(self.norm(self.split(self.fc(x))).reshape(2, 5, 20)),
+        fc=ported(fc), split=split_port, norm=ported(norm), out=ported(out),
+    )  # fmt: skip
+    assert compare(reference, port, X).verdict == "PASS"
+    port.fc.bias[...] += 0.5
+    (fault,) = compare(reference, port, X).faults
+    assert (fault.path, fault.cause) == ("fc", "weights_value")
