@@ -1,7 +1,7 @@
 """The operations at which two programs part: walking back from a wrong result on both sides."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -85,8 +85,11 @@ def walks(
     ref: Program, port: Program, values: Values, wrong: Sequence[Pair]
 ) -> tuple["Walk", "Walk"]:
     """The walks back from the wrong results, in the reference and in the port."""
+    given = {number for number, value in enumerate(port.values) if value.known}
+    twins = [values.of_reference(pair.ref.value) for pair in wrong]
+    put = {pair.ref.value for pair, x in zip(wrong, twins, strict=True) if x and x.number in given}
     return (
-        Walk(ref, values.of_reference, values.all_of_reference, [pair.ref for pair in wrong]),
+        Walk(ref, values.of_reference, values.all_of_reference, [pair.ref for pair in wrong], put),
         Walk(port, values.of_port, values.all_of_port, [pair.port for pair in wrong]),
     )
 
@@ -104,11 +107,17 @@ def _odd(ref: Sequence[int], port: Sequence[int], values: Values) -> Iterator[tu
 class Walk:
     """Goes from wrong results back through values without counterpart, to the `frontier`.
 
-    These are the operations whose inputs are all right and whose outputs are not.
+    These are the operations whose inputs are all right and whose outputs are not. The results `put`
+    are in the other program as that was given them, as at a tap, and not as it made them.
     """
 
     def __init__(
-        self, program: Program, twin_of: TwinOf, twins_of: TwinsOf, results: Sequence[Result]
+        self,
+        program: Program,
+        twin_of: TwinOf,
+        twins_of: TwinsOf,
+        results: Sequence[Result],
+        put: Collection[int] = (),
     ) -> None:
         self._program, self._twin_of, self._twins_of = program, twin_of, twins_of
         self._places = {id(one): at for at, one in enumerate(program.operations)}
@@ -116,6 +125,7 @@ class Walk:
         self._stopping: dict[int, bool] = {}
         self._frontier: set[int] = set()
         self._leaving: list[Found] = []
+        self._put = put
         self._results = [result.value for result in results]
         for result in results:
             self._back(result)
@@ -169,7 +179,9 @@ class Walk:
         return operation.name in HARMLESS and bool(operation.inputs)
 
     def _back(self, result: Result) -> None:
-        if self.stops(result.value):  # it is right as such: it should be another here
+        if (
+            self.stops(result.value) and result.value not in self._put
+        ):  # it is right as such: it should be another here
             self._leaving += self._left_as_it_is(result)
             return
         open_ = [result.value]

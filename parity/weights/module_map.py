@@ -155,7 +155,7 @@ class _Pairing:
             )
             layers.sort(key=lambda pair: pair not in named)
             # a layer that does more than it is named for is what wraps the plain one
-            first = [pair for pair in alike if pair in layers or pair in named]
+            first = [pair for side in (layers, named) for pair in side if pair in alike]
             rest = [(a, b) for a, b in both if not ref.own[a] or not port.own[b]]
             outer = [(a, b) for a, b in rest if not (ref.own[a] or port.own[b])]
             steps = _in_steps(outer, returned) if paths[1:] and returned else []
