@@ -96,8 +96,8 @@ class Attempts:
     broken: dict[str, None] = field(default_factory=dict)
 
     def over(self) -> bool:
-        """True if no more may be spent."""
-        return self.replayer.record.limit.over or self.tape.cost + self.runs >= MOST
+        """True if no more may be spent: another change may take a whole run."""
+        return self.replayer.record.limit.over or self.tape.cost + self.runs > MOST - 1
 
     def words(self) -> str:
         """How many changes were tried, and how many were not."""
