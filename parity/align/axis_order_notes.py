@@ -5,7 +5,7 @@ A caller relies on the order: where nothing but shape and values speaks for it, 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from parity.capture.layout import channel_last, channel_second, told
+from parity.capture.layout import channel_last, channel_second, known
 from parity.core.calls import Call, Leaf, LeafMatch, Match
 from parity.core.globs import path_name
 
@@ -64,5 +64,5 @@ def _by_values_alone(leaf: LeafMatch, kept: Collection[bytes]) -> bool:
     it is given to says so; those get the arrays `kept`.
     """
     given = leaf.port.buffer if leaf.port else None
-    turned = leaf.ref.moved and leaf.reading is not None and not told(leaf.ref)
+    turned = leaf.ref.moved and leaf.reading is not None and not known(leaf.ref)
     return turned and given is not None and given.digest not in kept

@@ -151,17 +151,17 @@ def as_recorded(given: Given, called: Call, *, equal: bool = False) -> Given | N
     """The arguments with the axes that the reference was given, or only those of which neither
     kind nor shape tells, as their sizes are `equal`; `None` if these are the same.
     """
-    leaves = [leaf for leaf in called.inputs if leaf.moved and not (equal and told(leaf))]
+    leaves = [leaf for leaf in called.inputs if leaf.moved and not (equal and known(leaf))]
     moved = {leaf.buffer.digest for leaf in leaves if leaf.buffer}
 
     def turned(array: Any) -> Any:
         own = isinstance(array, np.ndarray) and digest(array) in moved
-        return np.moveaxis(array, -1, 1) if own else array
+        return _turned(array, moved=True) if own else array
 
     return _mapped(turned, given) if moved else None
 
 
-def told(leaf: Leaf) -> bool:
+def known(leaf: Leaf) -> bool:
     """True if kind or shape tells whether axis 1 of the reference's array is to be last."""
     return leaf.sure or leaf.buffer is None or len({*leaf.buffer.shape[1:]}) > 1
 

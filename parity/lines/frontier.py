@@ -179,9 +179,8 @@ class Walk:
         return operation.name in HARMLESS and bool(operation.inputs)
 
     def _back(self, result: Result) -> None:
-        if (
-            self.stops(result.value) and result.value not in self._put
-        ):  # it is right as such: it should be another here
+        if self.stops(result.value) and result.value not in self._put:
+            # it is right as such: it should be another here
             self._leaving += self._left_as_it_is(result)
             return
         open_ = [result.value]

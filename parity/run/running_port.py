@@ -112,7 +112,7 @@ class RunningPort:
             return None
         try:
             found = self._recorded(context, scope, ref, *other)
-        except Exception:  # it does not take them
+        except Exception:  # of the port's own code: it does not take them, so they are not its own
             return None
         same = returns_the_same(ref.calls[-1], found.calls[-1], context.store)
         return found if same else None

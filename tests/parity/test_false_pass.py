@@ -1,5 +1,6 @@
 """Mistakes that a careless comparison lets pass, each through the public `compare`."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -195,3 +196,56 @@ def test_an_image_that_is_taken_channel_last_and_returned_channel_first():
     port = port_of(reference, lambda self, x: self.conv(x).transpose(0, 3, 1, 2))
     (note,) = compare(reference, port, X).notes
     assert "in the order (0, 1, 2, 3) of PyTorch's" in note
+
+
+def written_out(xp, epsilon, after):
+    """A norm written by hand, and what the model makes of it."""
+
+    def forward(self, x):
+        kept = {"keepdim" if xp is torch else "keepdims": True}
+        centred = x - xp.mean(x, -1, **kept)
+        return after(xp, centred / xp.sqrt(xp.mean(centred**2, -1, **kept) + epsilon))
+
+    return forward
+
+
+def _largest(xp, y):
+    top = y.amax(-1, keepdim=True) if xp is torch else y.max(-1, keepdims=True)
+    return xp.where(y >= top, y, 0 * y)
+
+
+def _above_the_eighth(xp, y):
+    top = xp.topk(y, 8, -1)[0] if xp is torch else jax.lax.top_k(y, 8)[0]
+    return xp.where(y < top[..., -1:], 0 * y, y)
+
+
+@pytest.mark.parametrize("after", [_largest, _above_the_eighth])
+def test_a_small_mistake_before_a_comparison(after):
+    """Roundings of either side of it could change whole entries: that is no excuse."""
+    x = np.random.default_rng(0).standard_normal((2, 32, 64)).astype(np.float32)
+    reference = torch_of(written_out(torch, 1e-5, after))
+    for epsilon, verdict in ((1e-5, "PASS"), (1e-6, "FAIL")):
+        port = nnx_of(written_out(jnp, epsilon, after))
+        report = parity.compare(reference, port, (x,), layout={"*": "as_is"})
+        assert report.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        (lambda x: x.softmax(1), lambda x: jax.nn.softmax(x, 1)),
+        (lambda x: x * x.pow(2).mean(1, True).rsqrt(), lambda x: _scaled(x, 1)),
+        (lambda x: x * x.pow(2).mean((2, 3), True).rsqrt(), lambda x: _scaled(x, (2, 3))),
+        (lambda x: x.cumsum(2), lambda x: jnp.cumsum(x, 2)),
+    ],
+    ids=["softmax", "channels", "positions", "sums"],
+)
+def test_an_axis_that_stayed_pytorch_s(theirs, ours):
+    """A port of images takes them channel-last, though on PyTorch's arrays it would be right."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 8, 5)).astype(np.float32)
+    port = nnx_of(lambda self, x: ours(x))
+    assert parity.compare(torch_of(lambda self, x: theirs(x)), port, (x,)).verdict == "FAIL"
+
+
+def _scaled(x, axes):
+    return x * jax.lax.rsqrt(jnp.mean(x**2, axes, keepdims=True))
