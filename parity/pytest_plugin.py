@@ -183,7 +183,7 @@ class AssertParity:
             return "--parity-report=DIR writes the whole table"
         folder = config.invocation_params.dir / chosen / folder_name(self._item.nodeid, label)
         report.write(folder)
-        return f"report: {folder}"
+        return f"report: {folder / 'report.html'}"
 
 
 def _marked(item: pytest.Item) -> dict[str, Any]:

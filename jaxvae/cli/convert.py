@@ -32,11 +32,16 @@ def convert(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Write the checkpoint SOURCE as the other kind to the new folder TARGET.
+    """Write a checkpoint of diffusers as one of JAX, or back.
 
-    What diffusers saved, here or on the Hub, becomes a checkpoint for `jaxvae.load_checkpoint`,
-    which many devices read in parts; such a checkpoint becomes a folder that diffusers loads.
-    Values stay the same to the bit where --dtype can hold them.
+    SOURCE is the checkpoint, TARGET a new folder. What diffusers saved, here or on the Hub, becomes
+    a checkpoint for `jaxvae.load_checkpoint`, which many devices read in parts; such a checkpoint
+    becomes a folder that diffusers loads. Values stay the same to the bit where --dtype can hold
+    them.
+
+    \b
+    Example:
+      jaxvae convert path/to/vae checkpoints/vae
     """
     if target.exists():
         raise WeightsError(f"{target}: expected a new folder, found one; choose another name")

@@ -29,10 +29,14 @@ NAMES = ("latent", "mean")
 def decode(
     source: Path, target: Path, rate: float | None, quiet: bool, as_json: bool, **model: Any
 ) -> None:
-    """Decode the safetensors file SOURCE and write the video to TARGET.
+    """Decode a latent and write the video or image.
 
     SOURCE is what `jaxvae encode` wrote, or has an array `latent` or `mean` of the same layout, (1,
     frames, height, width, channels), not scaled.
+
+    \b
+    Example:
+      jaxvae decode latent.safetensors clip.mp4 --weights path/to/vae
     """
     if rate is not None and not 0 < rate < 1000:
         raise click.UsageError(f"--rate {rate}: expected frames a second")

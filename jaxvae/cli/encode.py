@@ -37,10 +37,14 @@ def encode(
     as_json: bool,
     **model: Any,
 ) -> None:
-    """Write the latent of the video SOURCE to the safetensors file TARGET.
+    """Write the latent of a video or image to a safetensors file.
 
-    It holds `mean` and `logvar`, (1, frames, height, width, channels), neither scaled nor sampled,
-    and says in its metadata how many frames a second the video has.
+    TARGET holds `mean` and `logvar`, (1, frames, height, width, channels), neither scaled nor
+    sampled, and says in its metadata how many frames a second the video has.
+
+    \b
+    Example:
+      jaxvae encode clip.mp4 latent.safetensors --weights path/to/vae
     """
     if target.suffix != ".safetensors" or not target.parent.is_dir():
         raise VideoError(f"{target}: expected a name in a folder that exists, with .safetensors")

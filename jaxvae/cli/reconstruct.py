@@ -48,11 +48,15 @@ def reconstruct(
     as_json: bool,
     **model: Any,
 ) -> None:
-    """Encode the video or image SOURCE, decode the mean of its latent, and write that to TARGET.
+    """Encode a video or image, decode it, and write the result.
 
-    Frames that the model would not give back one for one are left out at the end. PSNR and SSIM are
-    those of the 8-bit frames before TARGET is coded. Sound is not copied. Of the video
-    only a few frames are in memory at a time, beside its latent.
+    What is decoded is the mean of the latent. Frames that the model would not give back one for one
+    are left out at the end. PSNR and SSIM are those of the 8-bit frames before TARGET is coded.
+    Sound is not copied. Of the video only a few frames are in memory at a time, beside its latent.
+
+    \b
+    Example:
+      jaxvae reconstruct clip.mp4 back.mp4 --weights path/to/vae
     """
     check_output(target)
     refuse_source(source, target)

@@ -6,8 +6,10 @@ from typing import Any
 import click
 
 from parity.cli.options import EAGER, EMULATE, find_pair, place_of, registered
-from parity.cli.output import PROFILE, QUIET, Output, with_output
+from parity.cli.output import OPEN, PROFILE, QUIET, Output, with_output
 from parity.core.exceptions import InputError
+
+OUT = "Where the report goes  [default: reports/PAIR-check]"
 
 
 @click.command()
@@ -17,11 +19,16 @@ from parity.core.exceptions import InputError
     help="Whose port to check: a registered name, or module:attribute of one of yours  "
     "[default: the pair that was recorded]",
 )
-@with_output("Where the report goes  [default: reports/PAIR-check]", EMULATE, EAGER, PROFILE, QUIET)
+@with_output(OUT, EMULATE, EAGER, PROFILE, QUIET, OPEN)
 def check(trace: Path, pair: str | None, output: Output, **how: Any) -> None:
-    """Check the port of a pair against the golden trace in folder TRACE; PyTorch is not needed.
+    """Check the port of a pair against a golden trace.
 
-    --json prints what report.json holds. Files are written in any case.
+    TRACE is a folder that `parity record` wrote. PyTorch is not needed. --json prints what
+    report.json holds. Files are written in any case.
+
+    \b
+    Example:
+      parity check traces/mine --open
     """
     from parity.traces.index import read_index
 

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 from parity.cli.options import DEPTH, DIAGNOSIS, EAGER, EMULATE, ONLY, SEEDS, load, of_a_part
-from parity.cli.output import QUIET, REPRO, Output, with_output
+from parity.cli.output import OPEN, QUIET, REPRO, Output, with_output
 from parity.cli.traces import are_traces, compare_two
 from parity.core.exceptions import InputError
 
@@ -41,16 +41,23 @@ FORM = "(torch_module, nnx_module, args), or a mapping of the arguments of parit
     "Where the report goes  [default: reports/MODULE.FUNCTION, or reports/TRACE-TRACE]",
     REPRO,
     QUIET,
+    OPEN,
 )
 def compare(names: tuple[str, ...], output: Output, **how: Any) -> None:
-    """Compare the module and the port that MODULE:FUNCTION makes, or two golden traces.
+    """Compare a module and its port, or two golden traces.
 
-    The function takes no arguments. It returns (torch_module, nnx_module, args), or a mapping of
-    the arguments of `parity.compare`; options given here replace those. --json prints what
-    report.json holds; files are written in any case.
+    FUNCTION takes no arguments and makes both. It returns (torch_module, nnx_module, args), or a
+    mapping of the arguments of `parity.compare`; options given here replace those. --json prints
+    what report.json holds; files are written in any case.
 
     Of two traces, folders that `parity record` wrote, the first is the reference; neither model
     runs, PyTorch is not needed, and the options that say how to run are refused.
+
+    \b
+    Examples:
+      parity compare my.module:make_pair --open
+      parity compare my.module:make_pair --only 'encoder.*' --gradients
+      parity compare traces/before traces/after
     """
     if how["gradients"] and how["only"]:
         raise InputError(

@@ -33,13 +33,17 @@ def factor_of(context: click.Context, option: click.Parameter, text: str | None)
 )
 @JSON
 def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) -> None:
-    """Show what is worse, better, new and gone in report AFTER, the rows of BEFORE being the norm.
+    """Show what is worse, better, new and gone between two reports.
 
-    Both are folders or report.json files. Of each row two figures are compared: R, or where that
-    was not measured the relative local error; and the inclusive MAE, or where that was not
-    measured the free-running one. What is below R 1.5, a relative error of 32
+    BEFORE, the norm, and AFTER are folders or report.json files. Of each row two figures are
+    compared: R, or where that was not measured the relative local error; and the inclusive MAE, or
+    where that was not measured the free-running one. What is below R 1.5, a relative error of 32
     roundings (1.9e-6 in float32) or an MAE of 1e-6 counts as that: two machines round differently.
     Exits with 0 without --fail-if-worse.
+
+    \b
+    Example:
+      parity diff reports/before reports/after --fail-if-worse 2x
     """
     from parity.report import Report
     from parity.report.diff import diff as compare

@@ -11,6 +11,10 @@ def env(as_json: bool) -> None:
     """Print versions, devices and precision as a block to paste.
 
     The effective precision is measured, on one product of each framework.
+
+    \b
+    Example:
+      parity env --json
     """
     from parity.host.environment import flat, here
 

@@ -24,10 +24,14 @@ from parity.cli.output import JSON
 def history(
     folder: Path, add: str | None, only: str, fail_if_worse: float | None, as_json: bool
 ) -> None:
-    """Show the largest R and MAE of each report that FOLDER keeps, the oldest first.
+    """Show the largest R and MAE of each report that a folder keeps.
 
-    As in `parity history .parity --add reports/cogvideox --fail-if-worse 2x` after each commit.
-    Reports are kept as NUMBER_COMMIT.json. Exits with 0 without --fail-if-worse.
+    The oldest is first. Reports are kept as NUMBER_COMMIT.json. Exits with 0 without
+    --fail-if-worse.
+
+    \b
+    Example, after each commit:
+      parity history .parity --add reports/mine --fail-if-worse 2x
     """
     from parity.report import history as kept
     from parity.report.as_json import dumps

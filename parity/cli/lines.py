@@ -23,13 +23,17 @@ MARKS = {"parts": ">", "follows": " "}
 @click.argument("name", metavar="MODULE:FUNCTION")
 @JSON
 def lines(name: str, as_json: bool) -> None:
-    """Align the two programs that MODULE:FUNCTION makes by the values that they compute.
+    """Align a module and a function of JAX line by line, by values.
 
-    The function takes no arguments and returns (torch_module, function, args): what is called is
+    FUNCTION takes no arguments and returns (torch_module, function, args): what is called is
     torch_module(*args) and function(*args), an NNX module or any function of JAX. A fourth entry
     holds the port's args; else arrays of four axes and more are given to it channel-last. Printed
     are the lines of both where values part, and those that follow from it; lines that agree are
     counted. Exits with 1 if they part.
+
+    \b
+    Example:
+      parity lines my.module:make_pair
     """
     from parity.lines.whole_programs import align
     from parity.report.as_json import dumps

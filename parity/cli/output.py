@@ -1,6 +1,7 @@
 """Output of a command: folders, progress, what is printed, the exit code."""
 
 import sys
+import webbrowser
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ REPRO = click.option(
     metavar="DIR",
     help="Write the call of the first fault there: its arrays, and a script that shows it.",
 )
+OPEN = click.option("--open", "opened", is_flag=True, help="Open the page of the report.")
 JSON = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON document, and nothing else."
 )
@@ -47,6 +49,7 @@ class Output:
     out: str | None
     repro: str | None = None
     profile: str | None = None
+    opened: bool = False
 
     @cached_property
     def console(self) -> "Console":
@@ -106,6 +109,11 @@ class Output:
                 click.echo(f"wrote {len(shown)} files to {self.repro}; run {shown[-1]}")
         except InputError as error:  # the report stands all the same
             click.echo(f"parity: {printable(error)}", err=True)
+        page = folder / "report.html"
+        if not (self.quiet or self.as_json):
+            click.echo(f"page: {page}")
+        if self.opened and not webbrowser.open(page.resolve().as_uri()):
+            click.echo(f"parity: no browser was found; open {page} in one", err=True)
         sys.exit(0 if report.holds else 1)
 
 

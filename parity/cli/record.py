@@ -15,10 +15,14 @@ QUIET = click.option("--quiet", is_flag=True, help="No progress; print only what
 
 @pair_command(OUT, SEED, ONLY, DEPTH, QUIET)
 def record(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
-    """Run the PyTorch side of PAIR once and write all that `parity check` needs.
+    """Record the PyTorch side of a pair, for `parity check`.
 
     --json prints what was written. Options that the pair has of its own come after its name: see
     `parity record PAIR --help`.
+
+    \b
+    Example:
+      parity record my_pair:PAIR --out traces/mine
     """
     with output.progress() as progress:
         folder = output.folder(f"traces/{chosen.name}", of_a_part(how))

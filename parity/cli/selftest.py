@@ -22,10 +22,14 @@ MISTAKES = click.option("--only", metavar="GLOB", default="*", help="Mistakes by
 
 @pair_command(OUT, ROUNDS, SEED, MISTAKES, PROFILE, QUIET)
 def selftest(pair: str, chosen: Any, options: dict[str, Any], output: Output, **how: Any) -> None:
-    """Make known mistakes in the port of PAIR, and see whether they are found.
+    """Make known mistakes in a port, and see whether they are found.
 
     --json prints every trial. The table is written in any case. Options that the pair has of its
     own come after its name: see `parity selftest PAIR --help`.
+
+    \b
+    Example:
+      parity selftest cogvideox --rounds 2 --only 'attention*'
     """
     from parity.report import terminal
 

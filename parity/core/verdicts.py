@@ -111,24 +111,36 @@ class Row:
     child_inputs: float = 0.0
     """The largest relative error among the child inputs of the call that are out of its limit, or,
     if none is, in doubt."""
+    child_r: float = 0.0
+    """The largest R among these."""
 
     @property
     def own(self) -> float:
         """Relative L2 local error of the call, in its outputs or child inputs; NaN if that was not
         measured.
         """
-        returned = math.nan if self.exclusive is None else self.exclusive.rel_l2
-        if not self.child_inputs:
-            return returned
-        return self.child_inputs if math.isnan(returned) else max(returned, self.child_inputs)
+        return _larger(self.exclusive.rel_l2 if self.exclusive else math.nan, self.child_inputs)
+
+    @property
+    def r(self) -> float:
+        """R of the call, of its outputs or child inputs; NaN if that was not measured."""
+        return _larger(self.exclusive.r if self.exclusive else math.nan, self.child_r)
+
+
+def _larger(returned: float, passed: float) -> float:
+    """The larger figure of what a call returns, NaN if not measured, and of its child inputs, 0 if
+    none is off.
+    """
+    return max(returned, passed) if passed and not math.isnan(returned) else passed or returned
 
 
 @dataclass(frozen=True, repr=False)
 class Fault:
     """A call whose local computation is wrong, whatever happens around and inside it.
 
-    `segment` says between which two calls inside it, `""` if it makes none. `cause` is a word of
-    the closed vocabulary (see `diagnose`), `evidence` what was measured, `hint` what to do.
+    `segment` says between which two calls inside it, `""` if it makes none. `magnitude` is how far
+    off it is and by which measure that fails, `""` for what `evidence` measures itself. `cause` is
+    a word of the closed vocabulary (see `diagnose`), `evidence` what shows it, `hint` what to do.
     `error_map` is `None` where the arrays have different shapes, and for all but the first faults
     of a report.
     """
@@ -138,10 +150,11 @@ class Fault:
     leaf: str
     case: str
     kind: str
-    evidence: str
+    evidence: str = ""
     segment: str = ""
     cause: str = ""
     hint: str = ""
+    magnitude: str = ""
     calls: int = 1
     """How many calls of this module fail so."""
     error_map: ErrorMap | None = None
@@ -161,14 +174,18 @@ class Fault:
         return f"{self.name} ({self.kind}), call {self.call} of {self.case}"
 
     def __repr__(self) -> str:
-        text = escaped(f"{self.where}: {self.cause or self.evidence}")
+        text = escaped(f"{self.where}: {self.cause or self.magnitude}")
         return f"<Fault {text if len(text) <= LINE else f'{text[: LINE - 3]}...'}>"
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Cause of a fault: a word of the closed vocabulary, the evidence measured, and what to do."""
+    """Cause of a fault: a word of the closed vocabulary, the evidence measured, and what to do.
+
+    `magnitude` is how far off the line is, where one call has several mistakes.
+    """
 
     cause: str
     evidence: str
     hint: str
+    magnitude: str = ""

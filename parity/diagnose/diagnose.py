@@ -281,13 +281,12 @@ class _Investigation:
             cause, text = best.shown[1], _words(best.shown)
             if best.shown[0] > EXPLAINED:
                 cause, text = self._fallback, self._nothing(True)
-            evidence = "; ".join(filter(None, (text, best.place)))
-            diagnosis = Diagnosis(cause, evidence, HINTS[cause])
+            diagnosis = Diagnosis(cause, text, HINTS[cause], best.place)
             keys = tuple(key for one in ones for key in one.keys)
             found.append((best, Finding(diagnosis, parted.lines, keys)))
             for one in best.more:
-                evidence = f"{_words(one.shown)}; {one.place}"
-                diagnosis = Diagnosis(one.shown[1], evidence, HINTS[one.shown[1]])
+                cause, text = one.shown[1], _words(one.shown)
+                diagnosis = Diagnosis(cause, text, HINTS[cause], one.place)
                 found.append((one, Finding(diagnosis, parted.lines, keys)))
         return sorted(found, key=lambda pair: pair[0].begins)
 

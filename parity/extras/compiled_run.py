@@ -70,13 +70,13 @@ class CompiledRun:
         case = row.case + COMPILED
         row = replace(
             row, case=case, verdict="FAIL", reason=self.failure, metrics=None, inclusive=None,
-            exclusive=None, gain=math.nan, grade="", child_inputs=0.0,
+            exclusive=None, gain=math.nan, grade="", child_inputs=0.0, child_r=0.0,
         )  # fmt: skip
         order = self.first.order if self.first else -1
         first = next((m.ref for m in matches if m.port.order == order), matches[-1].ref)
         cause = "glue" if any(match.parent == first.order for match in matches) else "unknown"
         place = first.path, first.number, row.leaf, case, first.kind
-        return row, Fault(*place, self.failure, cause=cause, hint=HINT)
+        return row, Fault(*place, magnitude=self.failure, cause=cause, hint=HINT)
 
 
 HINT = "look for code that does something else inside a program: what it asks of values and types"

@@ -153,10 +153,8 @@ def _explained(
         path = first.path.removeprefix(f"{match.ref.path}." if match.ref.path else "")
         segment, what = f"after `{path}`", f"what it passes back to `{path}`"
     cause, text, hint = cause_of(subject, container=bool(inside))
-    evidence = f"{what} is off by {subject.own.rel_l2:.1e} ({found.judged.reason})"
-    if text:
-        evidence = f"{evidence}: {text}"
-    return replace(fault, segment=segment, evidence=evidence, cause=cause, hint=hint)
+    size = f"{what} is off by {subject.own.rel_l2:.1e} ({found.judged.reason})"
+    return replace(fault, segment=segment, magnitude=size, evidence=text, cause=cause, hint=hint)
 
 
 def _after_forward(fault: Fault, faulty: Collection[str]) -> Fault:
@@ -165,5 +163,5 @@ def _after_forward(fault: Fault, faulty: Collection[str]) -> Fault:
     path = next((path for path in faulty if path.startswith(below)), None)
     if path is None:
         return fault
-    text = f"{fault.evidence}; `{path}` is at fault in the forward pass: look at that first"
-    return replace(fault, evidence=text)
+    text = f"`{path}` is at fault in the forward pass: look at that first"
+    return replace(fault, evidence="; ".join(filter(None, (fault.evidence, text))))

@@ -93,7 +93,7 @@ def _fault(calls: Sequence[Found], found: Sequence[Found], parents: Mapping[int,
         leaf=row.leaf,
         case=row.case,
         kind=row.kind,
-        evidence=_evidence(first),
+        magnitude=_magnitude(first),
         segment=segment_of(first, found, parents),
         calls=len(calls),
     )
@@ -117,7 +117,7 @@ def segment_of(one: Found, found: Sequence[Found], parents: Mapping[int, int]) -
     return f"after `{inside[max(inside)].removeprefix(prefix)}`"
 
 
-def _evidence(one: Found) -> str:
+def _magnitude(one: Found) -> str:
     row, reason = one.row, one.judged.reason
     if one.judged.blame == "inclusive":
         error = row.inclusive

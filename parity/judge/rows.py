@@ -116,7 +116,7 @@ def row_of(
     """The row of one output of a call."""
     buffer = leaf.ref.buffer
     figures = errors.inclusive or errors.exclusive or errors.free
-    off = (child.error.rel_l2 for child in errors.child_inputs if child.error.mae >= 0)
+    off = [child.error for child in errors.child_inputs if child.error.mae >= 0]
     return Row(
         rung=rung.name if rung else "",
         case=case.name,
@@ -138,5 +138,6 @@ def row_of(
         parent=match.parent,
         limited=case.r_limit is None,
         one_sided=leaf.only_on,
-        child_inputs=max(off, default=0.0),
+        child_inputs=max((error.rel_l2 for error in off), default=0.0),
+        child_r=max((error.r for error in off if error.r >= 0), default=0.0),
     )

@@ -73,7 +73,7 @@ def _mae(row: Row) -> float:
 def _brief(report: Contents, missed: Sequence[Row], wanted: str | None) -> str:
     """Return what is wrong first: a fault, the grade, what is missing, else the worst row."""
     if fault := report.first_fault:
-        return f"`{fault.name}`: {fault.cause or fault.evidence}"
+        return f"`{fault.name}`: {fault.cause or fault.magnitude}"
     if report.holds and missed:
         return f"{_output(missed[0])}: grade {grade(_mae(missed[0]))}, not {wanted}"
     if not report.coverage.complete:

@@ -24,7 +24,7 @@ COLUMNS = (
 `floor_rel_l2` and `R` belong to the exclusive error."""
 
 DETAILS = (
-    *("order", "parent", "limited", "one_sided", "child_inputs"),
+    *("order", "parent", "limited", "one_sided", "child_inputs", "child_r"),
     *("free_nonfinite", "incl_nonfinite"),
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from parity.core.exceptions import InputError
+from parity.core.globs import path_name
 from parity.core.metrics import roundoff
 from parity.core.verdicts import COMPILED, Row, Verdict
 from parity.host.environment import flat
@@ -120,9 +121,14 @@ def diff(before: Contents, after: Contents) -> Diff:
     """Compare two reports by rung, case, path, call and leaf.
 
     Raises:
-        InputError: a report has two rows of one name.
+        InputError: a report has two rows of one name, or the two have none in common.
     """
     old, new = _by_key(before), _by_key(after)
+    if old and new and not old.keys() & new.keys():
+        raise InputError(
+            f"the reports have no row in common: {_first(before, old)}; {_first(after, new)}. They "
+            "are of different models or cases; give two reports of one comparison"
+        )
     found = [_change(key, old.get(key), new.get(key)) for key in {**old, **new}]
     changes = [change for change in found if change is not None]
     changes.sort(key=lambda x: (STATES.index(x.state), not x.judged_worse, -largest([x.times], 0)))
@@ -134,6 +140,11 @@ def diff(before: Contents, after: Contents) -> Diff:
         other_inputs=tuple(_unlike(_run(before), _run(after))),
         other_environment=tuple(_unlike(_machine(before), _machine(after))),
     )
+
+
+def _first(report: Contents, rows: Mapping[Key, Row]) -> str:
+    row = next(iter(rows.values()))
+    return f"that of {report.name} begins with {path_name(row.path)} of {row.case}"
 
 
 def _by_key(report: Contents) -> dict[Key, Row]:

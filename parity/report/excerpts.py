@@ -6,8 +6,11 @@ from textwrap import dedent
 from parity.core.exceptions import escaped
 from parity.core.lines import Lines, SourceLine
 
-COLUMN = 48
-"""Characters of each side's column in a text."""
+WIDTH = 98
+"""Characters of a text with both sides beside each other, where nothing else is said."""
+
+NARROW = 72
+"""Below so many characters the sides are one under the other."""
 
 Row = tuple[int, str, bool]
 """Number and text of a line, and whether it is the one meant."""
@@ -20,15 +23,18 @@ def excerpt(line: SourceLine) -> list[Row]:
     return [(first + at, text, first + at == line.line) for at, text in enumerate(texts)]
 
 
-def side_by_side(lines: Lines) -> list[str]:
+def side_by_side(lines: Lines, width: int = WIDTH) -> list[str]:
     """The first line of each side with those around it, then where the others are."""
     sides = [_column("port", lines.port), _column("reference", lines.reference)]
-    return [beside(*row) for row in zip_longest(*sides, fillvalue="")]
+    if width < NARROW:
+        return [_cut(row, width) for side in sides for row in side]
+    return [beside(left, right, width) for left, right in zip_longest(*sides, fillvalue="")]
 
 
-def beside(left: str, right: str) -> str:
-    """A row of two columns, each cut to its width."""
-    return f"{_cut(left):<{COLUMN}}  {_cut(right)}".rstrip()
+def beside(left: str, right: str, width: int = WIDTH) -> str:
+    """A row of two columns, each cut to its half of the width."""
+    column = width // 2 - 1
+    return f"{_cut(left, column):<{column}}  {_cut(right, column)}".rstrip()
 
 
 def _column(side: str, lines: tuple[SourceLine, ...]) -> list[str]:
@@ -42,6 +48,6 @@ def _column(side: str, lines: tuple[SourceLine, ...]) -> list[str]:
     return [f"{side} {first.place}: {first.operation}", *shown, *more]
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, width: int) -> str:
     text = escaped(text)
-    return text if len(text) <= COLUMN else f"{text[: COLUMN - 3]}..."
+    return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -102,7 +102,7 @@ def _files(folder: Path) -> list[tuple[int, Path]]:
 def _point(kept: int, report: Report, rows: Sequence[Row]) -> Point:
     commit = str(report.environment.get("commit") or "")
     fault = report.first_fault.path if report.first_fault else ""
-    r = largest(row.exclusive.r for row in rows if row.exclusive)
+    r = largest(row.r for row in rows)
     mae = largest(_mae(row) for row in rows if row.limited)
     return Point(kept, commit, report.verdict, r, mae, fault)
 

@@ -9,7 +9,8 @@ from parity.core.globs import path_name
 from parity.core.verdicts import Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
-from parity.report.sections import coverage_lines, fault_place, fault_reason
+from parity.report.faults import fault_parts, fault_reason
+from parity.report.sections import coverage_lines
 from parity.report.table import cut, grouped
 
 Parts = dict[str, tuple[dict[str, str], Iterable[str]]]
@@ -50,7 +51,7 @@ def _module(report: Contents, path: str, rows: Sequence[Row]) -> Parts:
     fault = next((fault for fault in reversed(report.faults) if fault.path == path), None)
     if fault is not None:
         said = {"message": fault_reason(fault), "type": fault.cause or "unknown"}
-        text = (f"{fault_place(fault)}: {fault_reason(fault)}", f"hint: {fault.hint}")
+        text = (f"{name}: {text}" for name, text in fault_parts(fault).items())
         parts["failure"] = said, (*text, *_lines(failing))
     elif failing:
         parts["failure"] = {"message": failing[0].reason, "type": "FAIL"}, _lines(failing)

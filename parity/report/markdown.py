@@ -9,11 +9,10 @@ from parity.core.verdicts import Fault
 from parity.report.cells import cells
 from parity.report.contents import Contents
 from parity.report.excerpts import side_by_side
+from parity.report.faults import fault_parts, grouped_faults
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
-    fault_place,
-    fault_reason,
     kind_cells,
     ladder_cells,
     number,
@@ -35,7 +34,7 @@ WORST = (
 
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
-    faults = [f"1. {_safe(_fault(x))}{_source(x)}" for x in report.faults]
+    faults = [f"1. {_fault(*group)}{_source(group[0])}" for group in grouped_faults(report.faults)]
     rungs, kinds = ladder_cells(report), kind_cells(report)
     parts = [
         f"# {_safe(report.name)}: {report.headline}",
@@ -53,8 +52,10 @@ def as_markdown(report: Contents) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def _fault(fault: Fault) -> str:
-    return f"{fault_place(fault)}: {fault_reason(fault, '**')}. {fault.hint}"
+def _fault(fault: Fault, *alike: Fault) -> str:
+    """The cause, and an item of a list for each part."""
+    parts = [f"   - {name}: {_safe(text)}" for name, text in fault_parts(fault, *alike).items()]
+    return "\n".join([f"**{_safe(fault.cause or 'cause not known')}**", *parts])
 
 
 def _source(fault: Fault) -> str:

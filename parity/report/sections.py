@@ -1,16 +1,23 @@
 """Sections of a report: the same sentences on a terminal, in Markdown and on the page."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parity.core.globs import path_name
 from parity.core.measurements import Emulation, Loss, NonFinite
-from parity.core.verdicts import Coverage, Fault, Row
+from parity.core.verdicts import Coverage, Row
 from parity.judge.verdict import GRADES, MEANINGS
 from parity.report.contents import Contents
-from parity.report.table import KindSummary, RungSummary, by_kind, cut, grouped, summarise
+from parity.report.table import (
+    KindSummary,
+    RungSummary,
+    by_kind,
+    cut,
+    grouped,
+    summarise,
+    unnumbered,
+)
 from parity.report.weights import weight_lines
 
 MOST = 3
@@ -99,20 +106,6 @@ def _cells(line: RungSummary | KindSummary) -> dict[str, str]:
     return {HEADS.get(name, name): text(name, value) for name, value in vars(line).items()}
 
 
-def fault_place(fault: Fault, code: str = "`", *, brief: bool = False) -> str:
-    """The call of a fault; `code` stands around names. A `brief` place has the first call alone."""
-    where = fault.where.replace(fault.name, f"{code}{fault.name}{code}", 1)
-    leaf = f", output {code}{fault.leaf}{code}" if fault.leaf and not brief else ""
-    more = f", {fault.calls} calls in all" if fault.calls > 1 and not brief else ""
-    segment = f", {fault.segment}" if fault.segment else ""
-    return f"{where}{leaf}{more}{segment}"
-
-
-def fault_reason(fault: Fault, bold: str = "") -> str:
-    """The cause of a fault, if it is known, and the evidence; `bold` stands around the cause."""
-    return f"{bold}{fault.cause}{bold}: {fault.evidence}" if fault.cause else fault.evidence
-
-
 def coverage_lines(coverage: Coverage) -> list[str]:
     """Sentences on what was compared and what was not, and why."""
     c = coverage
@@ -138,7 +131,7 @@ def coverage_lines(coverage: Coverage) -> list[str]:
 
 def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
     """Reasons why rows are WARN or UNKNOWN, the calls of one module together."""
-    alike = grouped(rows, lambda row: (row.verdict, row.path, row.leaf, _wording(row.reason)))
+    alike = grouped(rows, lambda row: (row.verdict, row.path, row.leaf, unnumbered(row.reason)))
     lines = []
     for row, *others in alike.values():
         more = f", {len(others) + 1} calls" if others else ""
@@ -146,11 +139,6 @@ def doubt_lines(rows: Sequence[Row]) -> Sequence[str]:
         where = f"`{path_name(row.path)}`{output} call {row.call} of {row.case}{more}"
         lines.append(f"{row.verdict}: {where}: {row.reason}")
     return cut(lines, MORE)
-
-
-def _wording(reason: str) -> str:
-    """The reason without its figures."""
-    return re.sub(r"[0-9][0-9.e+-]*", "", reason)
 
 
 def precision_lines(emulations: Sequence[Emulation]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Rows as a pandas table, and the summary of a ladder."""
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from csv import DictWriter
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 K = TypeVar("K")
+T = TypeVar("T")
 
 SEVERITY: tuple[Verdict, ...] = ("PASS", "WARN", "UNKNOWN", "FAIL")
 """Verdicts, the worst last."""
@@ -55,16 +57,21 @@ def worst(rows: Sequence[Row]) -> Worst:
         largest(row.metrics.rel_l2 for row in rows if row.metrics),
         largest(row.inclusive.rel_l2 for row in rows if row.inclusive),
         largest(row.own for row in rows),
-        largest(row.exclusive.r for row in rows if row.exclusive),
+        largest(row.r for row in rows),
     )
 
 
-def grouped(rows: Iterable[Row], key: Callable[[Row], K]) -> dict[K, list[Row]]:
-    """Rows that have the same key, by it, in their order."""
-    found: dict[K, list[Row]] = {}
+def grouped(rows: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Rows, or faults, that have the same key, by it, in their order."""
+    found: dict[K, list[T]] = {}
     for row in rows:
         found.setdefault(key(row), []).append(row)
     return found
+
+
+def unnumbered(text: str) -> str:
+    """The text without its figures."""
+    return re.sub(r"[0-9][0-9.e+-]*", "", text)
 
 
 def to_frame(rows: Sequence[Row]) -> "pd.DataFrame":

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from io import StringIO
+from textwrap import wrap
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -17,12 +18,17 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
+from parity.report.excerpts import WIDTH as BOTH_SIDES
 from parity.report.excerpts import side_by_side
-from parity.report.sections import fault_place, fault_reason, ladder_cells, sections
+from parity.report.faults import fault_parts, grouped_faults
+from parity.report.sections import ladder_cells, sections
 from parity.report.table import COLOURS
 
 WIDTH, WIDE = 100, 160
 """Columns where the output is no terminal; the second for tables with a path in each line."""
+
+LABEL = 9
+"""Characters before the text of a fault's part."""
 
 
 class _Readable(Console):
@@ -94,7 +100,7 @@ def as_text(report: Contents) -> str:
 
 
 def show(report: Contents, console: Console) -> None:
-    """Print the ladder, the sections, the faults and the verdict."""
+    """Print the ladder, the sections, the mistakes and the verdict."""
     if rungs := ladder_cells(report):
         table = Table(
             title=line(report.name), title_justify="left", box=SIMPLE_HEAD, pad_edge=False
@@ -108,16 +114,34 @@ def show(report: Contents, console: Console) -> None:
         console.print(table)
     for section in sections(report):
         for sentence in section.lines:
-            text = f"{section.mark}{sentence}".replace("**", "")
-            console.print(line(text), soft_wrap=True)
+            say(console, f"{section.mark}{sentence}".replace("**", ""))
     show_verdict(report, console)
 
 
+def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Print a text in lines that end between words, further ones indented; one line if piped."""
+    lines = [escaped(text)]
+    if console.is_terminal:
+        lines = wrap(
+            lines[0],
+            console.width,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    for one in lines:
+        console.print(line(one, style), soft_wrap=True)
+
+
 def show_verdict(report: Contents, console: Console) -> None:
-    """Print the faults and the verdict."""
-    for fault in report.faults:
-        text = f"fault: {fault_place(fault, '', brief=True)}: {fault_reason(fault)}"
-        console.print(line(text, "red"), soft_wrap=True)
-        for row in side_by_side(fault.lines) if fault.lines else ():
+    """Print a block for each mistake, and the verdict."""
+    groups = grouped_faults(report.faults)
+    for number, group in enumerate(groups, 1):
+        of = f" {number} of {len(groups)}" if len(groups) > 1 else ""
+        say(console, f"fault{of}: {group[0].cause or 'cause not known'}", "bold red")
+        for name, text in fault_parts(*group).items():
+            say(console, f"  {name:<{LABEL}}{text}".replace("`", ""), indent=" " * (2 + LABEL))
+        width = console.width - 2 if console.is_terminal else BOTH_SIDES
+        for row in side_by_side(group[0].lines, width) if group[0].lines else ():
             console.print(line(f"  {row}"), soft_wrap=True)
-    console.print(line(f"{report.name}: {report.headline}", COLOURS[report.verdict]))
+    say(console, f"{report.name}: {report.headline}", COLOURS[report.verdict])

@@ -86,14 +86,17 @@ def _explained(fault: Fault, record: CaseRecord, reference: Reference) -> Iterat
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
     findings = _causes(first, record, reference, kept)
-    size = fault.evidence if len(findings) == 1 else ""  # of several each says its own
     for number, one in enumerate(findings):
-        evidence = (one.diagnosis.evidence, size, lost, why)
+        sizes = [one.diagnosis.magnitude]  # of several mistakes each says its own
+        if len(findings) == 1:
+            sizes.insert(0, fault.magnitude)
+        evidence = (one.diagnosis.evidence, *sizes[1:], lost, why)
         yield replace(
             fault,
             parting=number,
             cause=one.diagnosis.cause,
             hint=_hint(one),
+            magnitude=sizes[0],
             evidence="; ".join(filter(None, dict.fromkeys(evidence))),
             segment=_segment(one, first, record) or fault.segment,
             error_map=None if number else picture,

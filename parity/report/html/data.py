@@ -15,10 +15,12 @@ from parity.report.table import grouped, largest, worst
 
 SHOWN = (
     *("path", "kind", "call", "leaf", "case", "rel_l2", "incl_rel_l2", "excl_rel_l2"),
-    *("child_inputs", "R", "incl_mae", "grade", "verdict"),
+    *("child_inputs", "R", "child_r", "incl_mae", "grade", "verdict"),
 )
-"""The columns of the page's table; the others show for a row that is opened. `child_inputs` is
-there only if those of some call are wrong."""
+"""The columns of the page's table; the others show for a row that is opened. Those of child
+inputs are there only if those of some call are wrong."""
+
+CHILD = ("child_inputs", "child_r")
 
 
 def page_data(report: Contents) -> dict[str, Any]:
@@ -28,11 +30,12 @@ def page_data(report: Contents) -> dict[str, Any]:
     places = {call: at for at, call in enumerate(calls)}
     first = {_call(row): at for at, row in reversed([*enumerate(report.rows)])}
     document = {
-        "columns": [*COLUMNS, "child_inputs", "reason"],
+        "columns": [*COLUMNS, *CHILD, "reason"],
         "numeric": NUMERIC,
-        "shown": [name for name in SHOWN if wrong or name != "child_inputs"],
+        "shown": [name for name in SHOWN if wrong or name not in CHILD],
         "rows": [
-            [*cells(row).values(), row.child_inputs or math.nan, row.reason] for row in report.rows
+            [*cells(row).values(), *(getattr(row, name) or math.nan for name in CHILD), row.reason]
+            for row in report.rows
         ],
         "calls": [[first[call], *_errors(rows)] for call, rows in calls.items()],
         "measured": sum(

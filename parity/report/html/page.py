@@ -12,13 +12,12 @@ from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.excerpts import excerpt
+from parity.report.faults import fault_parts, fault_place, fault_reason, grouped_faults
 from parity.report.html.data import page_data
 from parity.report.modules import module_tree
 from parity.report.sections import (
     BOUNDED_KEY,
     GRADE_KEY,
-    fault_place,
-    fault_reason,
     kind_cells,
     ladder_cells,
     number,
@@ -49,6 +48,7 @@ def environment() -> "Environment":
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
     found.filters |= {"place": fault_place, "reason": fault_reason, "excerpt": excerpt}
+    found.filters["parts"] = fault_parts
     return found
 
 
@@ -80,7 +80,8 @@ def as_notebook(report: Contents) -> str:
     else, the notebook's colours.
     """
     template = environment().get_template("notebook.html")
-    return template.render(report=report, rungs=ladder_cells(report), listed=LISTED)
+    groups = grouped_faults(report.faults)
+    return template.render(report=report, groups=groups, rungs=ladder_cells(report), listed=LISTED)
 
 
 def _source(name: str) -> str:
