@@ -17,6 +17,10 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=false",
 )
 
+# A process for each core: with a thread for each core in each of them, threads wait for each other.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # What JAX keeps are many objects that live: to look through them takes time.
 gc.set_threshold(50_000, 20, 50)
 

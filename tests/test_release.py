@@ -100,7 +100,7 @@ def test_the_harness_needs_its_dependencies_and_the_frameworks(installed, tmp_pa
     (tmp_path / "mlp.py").write_text(model)
     done = parity("compare", "mlp:make_pair", "--quiet", "--repro", "repro")
     assert done.returncode == 1, done.stderr
-    assert "activation: tanh GELU" in done.stdout
+    assert "why      tanh GELU" in done.stdout
     folder = tmp_path / "reports" / "mlp.make_pair"
     assert {"layers.csv", "weights.csv", "report.html"} <= {x.name for x in folder.iterdir()}
     assert parity("show", folder).returncode == parity("diff", folder, folder).returncode == 0

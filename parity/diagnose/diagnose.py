@@ -190,17 +190,18 @@ class _Investigation:
         if shown[0] > EXPLAINED and not few:
             shown, _ = whole.best_of(left_out)
         if shown[0] <= EXPLAINED:
-            return [self._one(shown[1], f"{_words(shown)}, {place}")]
+            return [self._one(shown[1], _words(shown, place))]
         untried = [line for line in self._suspected if line not in self._tried]
         apart = len(groups) > 1 and not untried and not self._other_values
         if apart or any(one.shown[0] <= EXPLAINED for one, _ in groups):
             return _told(groups)
         if (shown := search.reordered())[0] <= EXPLAINED:
-            return [self._one(shown[1], f"{_words(shown)}, {place}")]
+            return [self._one(shown[1], _words(shown, place))]
         if untried:
-            texts = "; ".join(line.text for line in untried[:3])
-            return [self._one(untried[0].cause, f"{texts}; {place}")]
-        return [self._one(self._fallback, f"{place}; {self._nothing(bool(several))}")]
+            texts = [*(line.text for line in untried[:3]), place]
+            return [self._one(untried[0].cause, "; ".join(filter(None, texts)))]
+        texts = [place, self._nothing(bool(several))]
+        return [self._one(self._fallback, "; ".join(filter(None, texts)))]
 
     @property
     def _other_values(self) -> bool:
@@ -375,7 +376,7 @@ class _Investigation:
     def _place(self, target: Target) -> str:
         tapped = {match.ref.order for match in self._record.matches if match.ref.tapped}
         named = target.key is not None and target.key[0] not in tapped
-        return location(target.ref, target.port, named=named)
+        return location(target.limited(target.ref), target.limited(target.port), named=named)
 
     def _weights(self, whole: Search) -> Iterator[Way]:
         """The port's values in the tensors that differ from the reference's."""
@@ -450,8 +451,9 @@ SURE = 0.01
 """A change that leaves more is believed only if none explains all that is wrong in the call."""
 
 
-def _words(shown: Shown) -> str:
-    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
+def _words(shown: Shown, place: str = "") -> str:
+    where = f", {place}" if place else ""
+    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error{where}"
 
 
 def _with_second(own: _Local, search: Search, others: Sequence[_Local]) -> _Local:

@@ -28,6 +28,8 @@ from parity.diagnose.result_changes import NOTHING, Shown
 from parity.diagnose.tape import NOWHERE, Slot, Tape
 from parity.lines.values import ENDLESS
 
+LARGEST = float(np.finfo(np.float32).max)
+
 MOST = 60
 """How many runs of a call the changes of it may take."""
 
@@ -74,8 +76,14 @@ class Target:
         return distance(np.ascontiguousarray(self.limited(array)), self.limited(self.port))[1]
 
     def limited(self, array: Array) -> Array:
-        """The array without the huge numbers of masks, if it is one inside the call."""
-        return array if self.key is not None else np.clip(array, -self._most, self._most)
+        """The array without the huge numbers of masks, if it is one inside the call; what leaves it
+        has none beyond float32, as `torch.finfo(x.dtype).min` is in the float64 run.
+        """
+        if self.key is not None and array.dtype != np.float64:
+            return array
+        most = self._most if self.key is None else LARGEST
+        limited: Array = np.clip(array, -most, most)
+        return limited
 
     @cached_property
     def _most(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,6 +87,8 @@ class Values:
         self._figures: dict[tuple[bool, int], _Figures] = {}
         self._pairs: dict[tuple[int, int], Twin | None] = {}
         self._sizes = {True: _by_size(ref), False: _by_size(port)}
+        self._columns: dict[tuple[bool, int], _Column] = {}
+        self._alike: dict[tuple[bool, int], list[int]] = {}
 
     def of_port(self, number: int) -> Twin | None:
         """The reference's value that one of the port's is."""
@@ -104,12 +107,37 @@ class Values:
         return list(filter(None, self._ports(number)))
 
     def _refs(self, number: int) -> Iterator[Twin | None]:
-        size = self._port.values[number].array.size
-        return (self._pair(ref, number, ref) for ref in self._sizes[True][size])
+        return (self._pair(ref, number, ref) for ref in self._candidates(False, number))
 
     def _ports(self, number: int) -> Iterator[Twin | None]:
-        size = self.ref.values[number].array.size
-        return (self._pair(number, port, port) for port in self._sizes[False][size])
+        return (self._pair(number, port, port) for port in self._candidates(True, number))
+
+    def _candidates(self, ref: bool, number: int) -> list[int]:
+        """Values of the other program of which mean and size allow to be this one, or a multiple.
+
+        All of them are looked at together: a long function has thousands of one size.
+        """
+        if (ref, number) not in self._alike:
+            own = self._of(ref, number)
+            others = self._column(not ref, own.array.size)
+            limit = self.limit(number) if ref else others.limit
+            one, other = (own, others) if ref else (others, own)
+            may_be = _near(one, other, limit) | _multiple(one, other, limit)
+            self._alike[ref, number] = others.number[may_be].tolist()
+        return self._alike[ref, number]
+
+    def _column(self, ref: bool, size: int) -> "_Column":
+        if (ref, size) not in self._columns:
+            numbers = self._sizes[ref][size]
+            figures = [self._of(ref, number) for number in numbers]
+            self._columns[ref, size] = _Column(
+                np.array(numbers, int),
+                np.array([one.infinite for one in figures], int),
+                np.array([one.mean for one in figures], float),
+                np.array([one.size for one in figures], float),
+                np.array([self.limit(number) for number in numbers] if ref else 0.0),
+            )
+        return self._columns[ref, size]
 
     @staticmethod
     def _free(
@@ -156,7 +184,7 @@ class Values:
         if (ref, port) not in self._pairs:
             own, its = self._of(True, ref), self._of(False, port)
             limit = self._limit(own, ref)
-            found = _twin(own, its, limit) if own.near(its, limit) else None
+            found = _twin(own, its, limit) if _near(own, its, limit) else None
             self._pairs[ref, port] = found or _scaled(own, its, limit)
         twin = self._pairs[ref, port]
         return twin and replace(twin, number=other)
@@ -179,6 +207,16 @@ def _best(found: Iterator[Twin | None]) -> Twin | None:
     return best
 
 
+class _Column(NamedTuple):
+    """Figures of all values of one size that a program has; the limits are the reference's."""
+
+    number: Array
+    infinite: Array
+    mean: Array
+    size: Array
+    limit: Array
+
+
 class _Figures:
     """An array and what is the same in whatever order its numbers are."""
 
@@ -190,14 +228,6 @@ class _Figures:
         self.mean = float(wide.mean()) if wide.size else 0.0
         self.size = float(np.sqrt(np.square(wide).mean())) if wide.size else 0.0
         """Root mean square."""
-
-    def near(self, other: "_Figures", limit: float) -> bool:
-        """True if both may be the same: a distance is at least that of means and of sizes."""
-        return (
-            self.infinite == other.infinite
-            and abs(self.mean - other.mean) <= limit
-            and abs(self.size - other.size) <= limit
-        )
 
     @cached_property
     def few(self) -> bool:
@@ -261,13 +291,33 @@ def _twin(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
     return Twin(-1, Likeness.REORDERED)
 
 
+def _near(ref: Any, port: Any, limit: Any) -> Any:
+    """True if both may be the same: a distance is at least that of means and of sizes.
+
+    Either is the figures of a value or a column of them, in this and in the next.
+    """
+    return (
+        (ref.infinite == port.infinite)
+        & (abs(ref.mean - port.mean) <= limit)
+        & (abs(ref.size - port.size) <= limit)
+    )
+
+
+def _multiple(ref: Any, port: Any, limit: Any) -> Any:
+    """True if the port's value may be the reference's times a number that is not 1."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        factor = np.divide(port.size, ref.size)
+        off = abs(factor * ref.mean - port.mean)
+        finite = (ref.infinite == 0) & (port.infinite == 0)
+        some = (ref.size > 0) & (port.size > 0)
+        return finite & some & (off <= factor * limit) & (abs(factor - 1) >= FACTOR_MATTERS)
+
+
 def _scaled(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
     """The twin if the port's value is the reference's times a number."""
-    if ref.infinite or port.infinite or not ref.size or not port.size or ref.few:
+    if not _multiple(ref, port, limit) or ref.few:
         return None
     factor = port.size / ref.size
-    if abs(factor * ref.mean - port.mean) > factor * limit or abs(factor - 1) < FACTOR_MATTERS:
-        return None
     twin = _twin(_Figures(ref.array * factor), port, factor * limit)
     return twin and replace(twin, factor=factor)
 

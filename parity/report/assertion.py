@@ -52,8 +52,6 @@ def assess(report: Contents, wanted: str | None = None) -> Assertion:
         return Assertion(verdict, brief, "")
     headline = report.headline if verdict == report.verdict else verdict
     lines = [f"parity {headline}: {brief.removeprefix(f'{headline}: ')}"]
-    if fault := report.first_fault:
-        lines.append(f"what to do: {fault.hint}")
     if missed and wanted:
         row = missed[0]
         lines.append(

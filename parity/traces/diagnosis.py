@@ -29,7 +29,8 @@ def diagnosis(found: Found, scene: CaseRecord, advice: str) -> Diagnosis:
         return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
     left, cause, text = result_changes.best(*arrays) if arrays else (math.inf, "", "")
     if left <= EXPLAINED:
-        evidence = f"{text} explains {100 * (1 - left):.4g} % of the error, {place}"
+        where = f", {place}" if place else ""
+        evidence = f"{text} explains {100 * (1 - left):.4g} % of the error{where}"
         return Diagnosis(cause, evidence, HINTS[cause])
     container = any(one.parent == match.ref.order for one in scene.matches)
     return Diagnosis("glue" if container else "unknown", place, advice)

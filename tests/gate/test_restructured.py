@@ -219,14 +219,15 @@ def test_a_correct_port_without_caches_warns(small_torch, encoder):
     assert set(table[table.verdict != "PASS"].leaf.str.split(".").str[0]) == {"1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("restructure", "guilty"),
     [
-        pytest.param(wrap, SAMPLERS, marks=pytest.mark.slow),
-        pytest.param(pool_in_block, BLOCKS, marks=pytest.mark.slow),
-        pytest.param(inline, BLOCKS, marks=pytest.mark.slow),
+        (wrap, SAMPLERS),
+        (pool_in_block, BLOCKS),
+        (inline, BLOCKS),
         (write_out, BLOCKS),
-        pytest.param(forget, SAMPLERS, marks=pytest.mark.slow),
+        (forget, SAMPLERS),
     ],
 )
 def test_the_mistaken_pooling_is_named(restructure, guilty, small_torch, encoder):

@@ -38,8 +38,8 @@ def test_a_wrong_port_fails_without_torch(trace, tmp_path):
     done = run(COMMAND, *words, **WITHOUT_TORCH)
     assert done.returncode == 1, done.stderr
     assert "Traceback" not in done.stderr
-    faults = [line for line in done.stdout.splitlines() if line.startswith("fault: ")]
-    assert [line.split()[1] for line in faults] == ["stem", "block", "<root>"]
+    faults = [line.split() for line in done.stdout.splitlines() if line.startswith("  where ")]
+    assert [words[1] for words in faults] == ["stem", "block", "<root>"]
     tables = {"layers.csv", "conv.csv", "net.csv", "weights.csv"}
     names = {path.name for path in tmp_path.iterdir()}
     assert names == tables | {"report.json", "report.md", "report.html", "junit.xml"}

@@ -228,8 +228,8 @@ def scaling(scale):
 def test_a_plain_value_is_charged_to_who_hands_it_on(plain, edited):
     report = compare_traces(plain, edited(scaling(0.6)))
     assert places(report) == [("", "between `block` and the input of `block`", "glue")]
-    evidence = report.first_fault.evidence
-    assert "a child input has value 0.6 instead of 0.5 in `scale` of `block`" in evidence
+    magnitude = report.first_fault.magnitude
+    assert "a child input has value 0.6 instead of 0.5 in `scale` of `block`" in magnitude
     assert compare_traces(plain, edited(scaling(0.5))).verdict == "PASS"
 
 

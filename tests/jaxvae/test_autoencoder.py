@@ -147,6 +147,7 @@ def mark(vae, value):
         module.mark = value
 
 
+@pytest.mark.slow
 def test_one_program_for_the_first_chunk_and_one_for_the_rest(bridge, make_pair, traces):
     vae = make_pair().ours
     mark(vae, "programs")
@@ -187,6 +188,7 @@ def test_a_static_mark_forces_a_retrace_and_its_removal_finds_the_old_program(
     assert traces["encoder"] == 2
 
 
+@pytest.mark.slow
 def test_inside_a_callers_jit_the_result_is_the_same(bridge, pair):
     x, z = bridge.normal(1, 25, 16, 16, 3), bridge.normal(1, 9, 4, 4, 4)
     encode = jax.jit(lambda vae, x: vae.encode(x))

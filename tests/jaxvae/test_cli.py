@@ -51,6 +51,7 @@ def theirs(pair, window):
         return to_pixels(pair.theirs(video).sample[0].movedim(0, -1).numpy())
 
 
+@pytest.mark.slow
 def test_reconstruct_gives_the_frames_of_diffusers(home, window, theirs):
     done = jaxvae(
         "reconstruct", home / "clip.npy", home / "back.npy", "--weights", home / "vae",
@@ -130,6 +131,7 @@ def test_convert_and_back(home, pair):
     assert all(torch.equal(found[name], wanted[name]) for name in wanted)
 
 
+@pytest.mark.slow
 def test_what_convert_wrote_can_be_used(home, run):
     assert run("convert", "vae", "for-jax", "--quiet") == (0, "")
     words = ("encode", "clip.npy", "mean.safetensors", "--frames", "1", "--quiet", "--weights")

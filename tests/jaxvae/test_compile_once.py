@@ -48,7 +48,8 @@ def steps_of(seen):
 LONGEST = {"encode": 17, "decode": 9}
 
 
-@pytest.mark.parametrize("method", [pytest.param("encode", marks=pytest.mark.slow), "decode"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["encode", "decode"])
 def test_any_number_of_frames(objective, seen, method):
     """Encoding starts with 1 to 7 frames, decoding with 1 to 3, and both go on with one program."""
     vae, size = objective.ours, {"encode": 4, "decode": 2}[method]

@@ -114,6 +114,7 @@ def test_field_with_effect(bridge, make_pair, base, field):
         assert changed == expected
 
 
+@pytest.mark.slow
 def test_fields_without_effect(bridge, make_pair, base):
     changes = dict(BASE)
     for change, changed in CHANGES.values():

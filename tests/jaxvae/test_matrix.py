@@ -113,6 +113,7 @@ def run(vae, direction, x):
 TILE = (16, 16, 0.25, 0.25)  # steps of 12: 3x3 tiles, the last ones smaller, of four shapes
 
 
+@pytest.mark.slow
 def test_tiled_encode(bridge, pair, monkeypatch):
     """One program for each shape of tile, also for a second call and for a stream."""
     step = chex.assert_max_traces(encode_chunk, n=4)
@@ -127,6 +128,7 @@ def test_tiled_encode(bridge, pair, monkeypatch):
     assert np.array_equal(streamed[0], moments)
 
 
+@pytest.mark.slow
 def test_tiled_and_sliced_decode(bridge, pair, monkeypatch):
     """Three columns, two chunks in each, of two samples one at a time."""
     step = chex.assert_max_traces(decode_chunk, n=4)

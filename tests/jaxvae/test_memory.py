@@ -39,6 +39,7 @@ def test_a_stream_holds_the_same_for_any_number_of_frames(objective):
     assert len(set(held[21][2:])) == 1
 
 
+@pytest.mark.slow
 def test_tiles_bound_what_steps_need(objective, bridge):
     vae = bridge.clone(objective.ours)
     whole = [max(temporary(vae, (1, 2, size, size, 2))) for size in (8, 20)]

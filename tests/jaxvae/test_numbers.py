@@ -264,6 +264,7 @@ def test_bfloat16_model(bridge, models):
     assert distance(video, to_numpy(reference), to_numpy(exact)) < AS_TORCH
 
 
+@pytest.mark.slow
 def test_parameters_are_rounded_to_the_dtype_of_the_computation(bridge, models):
     """float32 parameters under bfloat16 give what bfloat16 ones give, and the other way round."""
     config, rounded, _, _ = models
@@ -324,6 +325,7 @@ def test_gradients_of_a_bfloat16_convolution(bridge, side):
     assert np.array_equal(tangent, value)
 
 
+@pytest.mark.slow
 def test_float64(bridge):
     with jax.enable_x64(True):
         theirs = bridge.randomise(diffusers.AutoencoderKLCogVideoX(**TINY)).double()

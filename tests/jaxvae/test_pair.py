@@ -58,6 +58,7 @@ def tensors(folder, change):
     save_file(state, folder / WEIGHTS)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_both_sides(saved):
     report = run_pair(ENCODE, {"weights": str(saved), "frames": 1})
     assert not report.faults

@@ -84,6 +84,7 @@ def agree(ours, one):
     assert np.abs(ours - one).max() / np.abs(one).max() < LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", QUICK)
 def test_as_on_one_device(quick, mode):
     check(quick, mode)

@@ -42,7 +42,7 @@ def test_each_of_two_mistakes_has_its_own_line_and_cause(mistakes):
         marked = attention.marked(attention.__file__, name)
         assert any(abs(fault.lines.port[0].line - line) <= 1 for line in marked)
         assert fault.cause == cause
-        assert "off by" in fault.evidence
+        assert "off by" in fault.magnitude
 
 
 def test_what_no_change_explains_is_a_fault_of_its_own_before_another():

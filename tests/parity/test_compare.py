@@ -64,7 +64,7 @@ def test_a_scaled_output_is_named(pair, image, path):
     assert report.verdict == "FAIL"
     assert not report
     assert [fault.path for fault in report.faults] == [path]
-    assert "R " in report.first_fault.evidence
+    assert "R " in report.first_fault.magnitude
 
 
 def test_three_faults_are_all_named_in_order(pair, image):

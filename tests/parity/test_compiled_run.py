@@ -111,7 +111,7 @@ def test_another_result_in_a_program_fails_where_it_begins(reference, plain):
     assert report.notes == ()
     (fault,) = report.faults
     assert (fault.path, fault.call, fault.case) == ("cell.linear", 1, "__call__/compiled")
-    text = fault.evidence
+    text = fault.magnitude
     assert text.startswith("the uncaptured, jitted port returns something else: rel_l2 ")
     assert text.endswith("the first call that differs is `cell.linear`, call 1")
     (row,) = [row for row in report.rows if row.verdict == "FAIL"]
@@ -128,7 +128,7 @@ def test_a_port_at_fault_is_measured_against_pytorch_s_own_noise(reference):
     port.head.bias[...] = port.head.bias[...] + 10
     faults = parity.compare(reference, port, (X,)).faults
     assert [fault.path for fault in faults] == ["head", "cell.linear"]
-    assert "returns something else" in faults[1].evidence
+    assert "returns something else" in faults[1].magnitude
 
 
 def test_a_port_that_looks_at_values_cannot_be_compiled(reference):
@@ -173,7 +173,7 @@ def test_what_is_shipped_is_compared(reference, function, said):
         Progress(),
     )
     assert outcome.notes == ()
-    assert [said in fault.evidence for fault in outcome.faults] == [True] * bool(said)
+    assert [said in fault.magnitude for fault in outcome.faults] == [True] * bool(said)
     assert [row.verdict for row in outcome.rows if row.case == "loop/compiled"] == (
         ["FAIL"] * bool(said)
     )
@@ -204,7 +204,7 @@ def test_random_streams_are_those_of_the_recorded_run(reference):
     port = make_port(reference, random, rngs=nnx.Rngs(7))
     drawn, fault = parity.compare(reference, port, (X,)).faults
     assert drawn.cause == "dropout"
-    assert "rel_l2 1.0e-01" in fault.evidence
-    assert "the first call that differs" not in fault.evidence  # the factor is the root's own
+    assert "rel_l2 1.0e-01" in fault.magnitude
+    assert "the first call that differs" not in fault.magnitude  # the factor is the root's own
     assert fault.path == ""
     assert int(port.rngs.noise.count[...]) == 0

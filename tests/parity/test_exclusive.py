@@ -54,7 +54,7 @@ def test_own_code_between_two_calls(pair, image):
     own = report.table[(report.table.path == "block") & (report.table.leaf == "0")]
     assert own.excl_mae.max() < 1e-6  # what it returns is right, given what `conv` returned
     assert own.incl_mae.min() > 1e-4
-    assert "a child input is off by 1.0e-02" in report.first_fault.evidence
+    assert "a child input is off by 1.0e-02" in report.first_fault.magnitude
 
 
 def test_mistakes_one_inside_the_other_and_side_by_side(pair, image):
@@ -212,7 +212,7 @@ def test_moved_data_must_be_bit_exact():
     report = compare(reference, make_port(1.0 + 1e-7), (VECTORS,))
     assert report.table.R.iloc[0] < 1  # less than any other module may be off by
     assert report.verdict == "FAIL"
-    assert "only moves data" in report.first_fault.evidence
+    assert "only moves data" in report.first_fault.magnitude
 
 
 def test_exact_arithmetic_is_not_taken_for_moved_data():

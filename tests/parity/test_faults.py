@@ -71,7 +71,7 @@ def test_a_fault_counts_from_the_call_that_first_receives_it():
     (first, second) = faults(child_inputs, root=OWN, b=OWN)
     assert (first.path, first.segment) == ("", "between `a` and the input of `b`")
     assert (second.path, second.segment) == ("b", "after `x`")
-    assert "a child input is off by 1.0e+00" in first.evidence
+    assert "a child input is off by 1.0e+00" in first.magnitude
     child_inputs = {"a": (ChildInput(2, 0, "a.x", "x", "", error),)}
     (only,) = faults(child_inputs, a=OWN)
     assert only.segment == "between its own input and the input of `x`"
@@ -86,4 +86,4 @@ def test_calls_of_one_module_are_one_fault():
     ]
     (fault,) = find_faults(found, {0: 2, 1: 2, 2: -1})
     assert (fault.path, fault.call, fault.leaf, fault.calls) == ("a", 0, "0", 2)
-    assert (fault.segment, "relative 9.0e-01" in fault.evidence) == ("", True)
+    assert (fault.segment, "relative 9.0e-01" in fault.magnitude) == ("", True)

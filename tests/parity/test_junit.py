@@ -38,7 +38,7 @@ def test_a_fault_fails_its_module_with_cause_evidence_and_hint(report, tmp_path)
     (fault,) = report.faults
     failure = cases["stem"].find("failure")
     assert failure.get("type") == fault.cause == "weights_value"
-    assert failure.get("message") == f"{fault.cause}: {fault.evidence}"
+    assert failure.get("message") == f"{fault.cause}: {fault.evidence}; {fault.magnitude}"
     assert fault.hint in failure.text
     assert "FAIL: call 0 of __call__: R " in failure.text
     assert cases["stem"].get("classname") == report.name

@@ -125,7 +125,7 @@ def edited(document, key, value):
         (["rows", 0, 9], "0.5", r"rows\[0\]\.mae: expected a number, null, \"inf\""),
         (["rows", 0, 9], 10**4000, r"rows\[0\]\.mae: expected a number, null, \"inf\""),
         (["rows", 0, 27], "FINE", r"rows\[0\]\.verdict: expected one of PASS, WARN"),
-        (["rows", 0, 5], REMOVED, r"rows\[0\]: 44 values for 45 columns"),
+        (["rows", 0, 5], REMOVED, r"rows\[0\]: 45 values for 46 columns"),
         (["reasons", 0], REMOVED, r"reasons for \d+ rows"),
         (["columns", 0], REMOVED, "its columns are not those of this version"),
         (["faults", 0, "call"], None, r"faults\[0\]\.call: expected an integer, found N"),

@@ -168,7 +168,7 @@ def test_a_mistake_is_named_at_the_tap_after_it(mistakes, expected, tmp_path):
     report = compare(*make_block(**mistakes), (X,), keep_repro=True)
     assert places(report) == expected
     assert report.verdict == "FAIL"
-    assert "the code before it is off by MAE" in report.first_fault.evidence
+    assert "the code before it is off by MAE" in report.first_fault.magnitude
     assert report.first_fault.kind == "tap"
     assert report.first_fault.error_map.along[1].axis == "axis 1"  # heads are no rows of an image
     with pytest.raises(parity.InputError, match="a tap cannot be called by itself"):

@@ -52,6 +52,7 @@ def test_odd_sizes_and_a_batch(bridge, kl):
     assert bridge.error(ours(x), whole) < LIMIT
 
 
+@pytest.mark.slow
 def test_tiles_and_slices(bridge, kl):
     ours, x, moments = compare(bridge, kl, "encode", (2, 29, 19, 3), TILE)
     windows = ours.sample_windows((2, 1, 29, 19, 3))
@@ -95,6 +96,7 @@ def products(module, x):
     return len(list(_products(traced.jaxpr)))
 
 
+@pytest.mark.slow
 def test_fused_projections(bridge, kl):
     ours, theirs = bridge.clone(kl.ours), bridge.clone(kl.theirs)
     x = bridge.normal(1, 16, 8, 16)

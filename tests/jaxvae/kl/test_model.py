@@ -179,6 +179,7 @@ def test_a_picture_on_the_command_line(kl, folder, tmp_path):
     assert imageio.imread(tmp_path / "shown.png").shape == (20, 3 * 16, 3)
 
 
+@pytest.mark.slow
 def test_a_stream_is_made_of_images(bridge, kl):
     video = bridge.normal(1, 3, 16, 12, 3)
     stream = kl.ours.encode_stream((video[:, :2], video[:, 2:]), 3)

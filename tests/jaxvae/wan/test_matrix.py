@@ -85,16 +85,17 @@ def test_sizes_that_the_source_refuses(bridge, wan22):
             wan22.ours.encode(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "modes"),
     [
         ((1, 5, 16, 20), {"tile": (16, 16, 16, 8)}),
-        pytest.param((1, 5, 24, 20), {"tile": TILES}, marks=slow),
-        pytest.param((2, 5, 16, 16), {"slicing": True}, marks=slow),
-        pytest.param((2, 5, 32, 24), {"tile": TILES, "slicing": True}, marks=slow),
-        pytest.param((1, 9, 40, 16), {"tile": TILES}, marks=slow),
-        pytest.param((1, 5, 48, 40), {"tile": (24, 16, 20, 10)}, marks=slow),  # cut at the end
-        pytest.param((1, 1, 64, 64), {"tile": (32, 32, 24, 24)}, marks=slow),
+        ((1, 5, 24, 20), {"tile": TILES}),
+        ((2, 5, 16, 16), {"slicing": True}),
+        ((2, 5, 32, 24), {"tile": TILES, "slicing": True}),
+        ((1, 9, 40, 16), {"tile": TILES}),
+        ((1, 5, 48, 40), {"tile": (24, 16, 20, 10)}),  # cut at the end
+        ((1, 1, 64, 64), {"tile": (32, 32, 24, 24)}),
     ],
 )
 def test_tiles_and_slices(bridge, wan, shape, modes):
