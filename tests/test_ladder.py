@@ -13,7 +13,7 @@ from parity.judge.verdict import GRADES
 from parity.pipeline import run_pair
 from tests.ladders import check_coverage, check_outputs, check_ratchet
 
-pytestmark = pytest.mark.parity
+pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ Inside `jit` arrays are tracers: they reach the record by ordered callbacks.
 
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FunctionType
 from typing import Any
 
 import jax
@@ -88,6 +89,10 @@ def layer(stacked: nnx.Module, turn: int) -> nnx.Module:
     return one
 
 
+PLAIN = {int, float, bool, str, type(None), FunctionType}
+"""Types of which a module has many attributes, and none of its nodes."""
+
+
 def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
     """Modules, their containers and their variables by dotted path, each node once."""
     seen: set[int] = set()
@@ -106,7 +111,8 @@ def _nodes(root: nnx.Module) -> Iterator[tuple[str, Any]]:
         else:
             items = value.items() if isinstance(value, dict) else enumerate(value)
         for name, child in items:
-            yield from visit(child, join(path, str(name)))
+            if type(child) not in PLAIN:
+                yield from visit(child, join(path, str(name)))
 
     return visit(root, "")
 

@@ -23,7 +23,6 @@ def ladder():
     return run_pair(PAIR, {"config": "small"})
 
 
-@pytest.mark.slow
 @pytest.mark.parity
 def test_every_gate_holds(ladder):
     assert ladder.verdict == "PASS", ladder.faults
@@ -31,13 +30,11 @@ def test_every_gate_holds(ladder):
     check_coverage(ladder)
 
 
-@pytest.mark.slow
 @pytest.mark.parity
 def test_nothing_is_worse_than_in_the_committed_baseline(ladder):
     check_ratchet(ladder, "kl")
 
 
-@pytest.mark.slow
 @pytest.mark.parity
 def test_rungs_and_outputs(ladder):
     table = ladder.table
