@@ -61,19 +61,17 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another is in it.
     """
-    import fcntl  # not on Windows
+    from filelock import FileLock, Timeout
 
-    handle = os.open(folder, os.O_RDONLY)
+    lock = FileLock(folder / ".lock")
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(f"{folder}: another process writes there; choose another") from error
-        except OSError:
-            pass  # a file system without locks
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(f"{folder}: another process writes there; choose another") from error
+    try:
         yield
     finally:
-        os.close(handle)
+        lock.release()
 
 
 def _encoded(content: str | bytes) -> bytes:

@@ -1,9 +1,11 @@
-"""Globs over dotted names: what they match, and what they make of a name."""
+"""Globs over dotted names, as `fnmatch` has them: what they match, and what they make of a name."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from fnmatch import fnmatchcase
-from typing import Any
+from fnmatch import fnmatchcase, translate
+from functools import cache
+from typing import Any, NamedTuple
 
 from parity.core.exceptions import InputError
 
@@ -49,7 +51,7 @@ def renamed(name: str, rename: Mapping[str, str]) -> str:
     """
     if not name:
         return rename.get("", "")
-    pattern = most_specific(rename, (name,), matches)
+    pattern = most_specific(rename, (name,))
     if pattern is None:
         return name
     target = rename[pattern]
@@ -61,23 +63,47 @@ def renamed(name: str, rename: Mapping[str, str]) -> str:
 def captured(pattern: str, name: str) -> tuple[str, ...] | None:
     """The text that each `*` of the pattern holds; `None` if it does not match.
 
-    The first holds as much as it can, then the next. A regular expression would say the same, but
+    The first holds as much as it can, then the next. One regular expression would say the same, but
     some take years, and a pattern may be a file's.
     """
-    first, *parts = pattern.split("*")
+    first, *parts = _between_stars(pattern)
     if not parts:
-        return () if name == first else None
-    last, rest = parts.pop(), name.removeprefix(first)
-    if len(rest) + len(first) != len(name) or not rest.endswith(last):
+        return () if first.fits(name, 0) and first.length == len(name) else None
+    last = parts.pop()
+    start, stop = first.length, len(name) - last.length
+    if start > stop or not (first.fits(name, 0) and last.fits(name, stop)):
         return None
-    held, rest = [], rest[: len(rest) - len(last)]
+    held = []
     for part in reversed(parts):
-        at = rest.rfind(part)
-        if at < 0:
+        places = range(stop - part.length, start - 1, -1)
+        at = next((at for at in places if part.fits(name, at)), None)
+        if at is None:
             return None
-        held.append(rest[at + len(part) :])
-        rest = rest[:at]
-    return (rest, *reversed(held))
+        held.append(name[at + part.length : stop])
+        stop = at
+    return (name[start:stop], *reversed(held))
+
+
+class _Part(NamedTuple):
+    """A piece of a glob that has no `*`, and how many letters it matches."""
+
+    pattern: re.Pattern[str]
+    length: int
+
+    def fits(self, name: str, at: int) -> bool:
+        """True if it matches the letters from there on."""
+        return self.pattern.fullmatch(name, at, at + self.length) is not None
+
+
+@cache
+def _between_stars(glob: str) -> tuple[_Part, ...]:
+    letters: list[list[str]] = [[]]
+    for letter in re.findall(r"(?s)\[(?:!.|[^!])[^]]*\]|.", glob):
+        if letter == "*":
+            letters.append([])
+        else:
+            letters[-1].append(letter)
+    return tuple(_Part(re.compile(translate("".join(part))), len(part)) for part in letters)
 
 
 def why(name: str, declared: Mapping[str, str]) -> str | None:
@@ -86,20 +112,13 @@ def why(name: str, declared: Mapping[str, str]) -> str | None:
     return None if glob is None else declared[glob]
 
 
-def most_specific(
-    globs: Iterable[str], names: Sequence[str], match: Callable[[str, str], bool] = fnmatchcase
-) -> str | None:
+def most_specific(globs: Iterable[str], names: Sequence[str]) -> str | None:
     """The glob that has most letters besides wildcards, of those that match one of the names.
 
     Of several that say as much it is the last; `None` if no glob matches.
     """
-    found = [glob for glob in globs if any(match(name, glob) for name in names)]
+    found = [glob for glob in globs if any(fnmatchcase(name, glob) for name in names)]
     return max(reversed(found), key=lambda glob: sum(x not in "*?[]" for x in glob), default=None)
-
-
-def matches(name: str, pattern: str) -> bool:
-    """True if `renamed` would replace the name."""
-    return captured(pattern, name) is not None
 
 
 def check_used(
@@ -107,7 +126,7 @@ def check_used(
     globs: Iterable[str],
     names: Iterable[str],
     what: str,
-    match: Callable[[str, str], bool] = matches,
+    match: Callable[[str, str], bool] = fnmatchcase,
 ) -> None:
     """Refuse a glob that matches none of the names: it is mistyped, and would do nothing.
 

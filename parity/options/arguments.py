@@ -10,7 +10,7 @@ from flax import nnx
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
 from parity.core.exceptions import InputError, shown
-from parity.core.globs import check_used, matches
+from parity.core.globs import check_used
 from parity.core.tensors import Fused, Stacked
 from parity.options.emulate import check_emulate
 from parity.options.options import Options
@@ -101,7 +101,7 @@ def check_globs(torch_module: torch.nn.Module, nnx_module: nnx.Module, options: 
     pending = {
         "rename": _pending("rename", options.rename, of_ref, f"{what} of the reference"),
         "layout": _pending("layout", options.layout, ref_paths, modules, _of_path),
-        "ignore": _pending("ignore", plain, [*of_ref, *port_names], what, fnmatchcase),
+        "ignore": _pending("ignore", plain, [*of_ref, *port_names], what),
     }
     names = [glob for rule in options.fused for glob in rule.globs]
     check_used("fused", names, tensors, "tensor of the reference")
@@ -114,7 +114,7 @@ def _pending(
     globs: Iterable[str] | None,
     names: Sequence[str],
     what: str,
-    match: Callable[[str, str], bool] = matches,
+    match: Callable[[str, str], bool] = fnmatchcase,
 ) -> Callable[[Sequence[str]], None]:
     """A check that refuses the globs that match neither a name nor one of the taps it is given."""
 
@@ -127,7 +127,7 @@ def _pending(
 
 def check_choice(paths: Collection[str], options: Options) -> None:
     """Refuse globs of `only` that match no module of the reference, and `emulate` beside it."""
-    check_used("only", options.only, paths, "module of the reference", fnmatchcase)
+    check_used("only", options.only, paths, "module of the reference")
     if options.only and options.emulate:
         raise InputError("emulate: it is measured on all calls, and only= leaves some out")
     if options.only and options.gradients:

@@ -73,7 +73,7 @@ def points(reports: dict[int, Report], only: str) -> list[Point]:
     """
     glob = rooted(only)
     paths = [row.path for report in reports.values() for row in report.rows]
-    check_used("--only", [glob] if only != "*" else [], paths, "module of a report", fnmatchcase)
+    check_used("--only", [glob] if only != "*" else [], paths, "module of a report")
     return [
         _point(kept, report, [row for row in report.rows if fnmatchcase(row.path, glob)])
         for kept, report in reports.items()

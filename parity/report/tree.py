@@ -32,7 +32,7 @@ def show_tree(
     """
     root, only = module_tree(report), rooted(only)
     paths = [*dict.fromkeys(row.path for row in report.rows), *report.coverage.unmatched]
-    check_used("--only", [only] if only != "*" else [], paths, "module of the report", fnmatchcase)
+    check_used("--only", [only] if only != "*" else [], paths, "module of the report")
     own = any(row.exclusive is not None for row in report.rows)
     heads = ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", "")))
     numbers = (Column(head, justify="right", no_wrap=True) for head in heads)

@@ -1,13 +1,21 @@
 """The command, through its entry point: exit codes, and one clear line for bad input."""
 
+import io
 import shutil
 import subprocess
 import time
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from jaxvae.cli import cli as jaxvae_commands
+from parity.cli import cli as parity_commands
+from parity.cli.output import Output
+from parity.core.verdicts import Coverage
+from parity.report import Report
 from tests.commands import parity, refused
 
 
@@ -23,6 +31,29 @@ def test_help_is_quick_and_names_the_options():
     for option in options:
         assert option in done.stdout
     assert min(times) < 1.5  # 0.2 s on an idle machine
+
+
+@pytest.mark.parametrize("group", [parity_commands, jaxvae_commands], ids=["parity", "jaxvae"])
+def test_every_command_has_a_whole_sentence_in_the_list_and_an_example(group):
+    listed = CliRunner().invoke(group, ["--help"], terminal_width=80).output
+    assert "..." not in listed.partition("Commands:")[2]
+    for name, command in group.commands.items():
+        assert f"  {name} " in listed
+        _, example = command.help.split("\b\n")
+        assert example.startswith("Example")
+        assert f" {name} " in example
+
+
+def test_the_page_is_opened_on_request(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or len(opened) == 1)
+    done = Output(quiet=False, as_json=False, out=None, opened=True)
+    report = Report("pair", (), (), Coverage(0, (), {}, (), {}, 0, 0), {}, {})
+    for said in ("", "no browser was found; open"):
+        with pytest.raises(SystemExit), redirect_stderr(io.StringIO()) as errors:
+            done.end(report, tmp_path)
+        assert said in errors.getvalue()
+    assert opened[0] == (tmp_path / "report.html").resolve().as_uri()
 
 
 def test_the_shell_completes_commands_options_and_pairs():

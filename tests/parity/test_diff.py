@@ -145,6 +145,12 @@ def test_other_inputs_and_another_environment_are_said():
     assert diff(old, replace(old, facts={"input": "clip, frames 0-16"})).other_inputs == ()
 
 
+def test_unrelated_reports_are_refused():
+    with pytest.raises(InputError, match="no row in common: that of pair begins with a of c; "):
+        diff(report(row("a")), report(row("b")))
+    assert not diff(report(), report(row("b"))).changes[0].judged_worse  # nothing, then something
+
+
 def test_rows_that_nothing_tells_apart():
     with pytest.raises(InputError, match="two rows are named"):
         diff(report(row()), report(row(), row()))
