@@ -66,6 +66,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 format: setup
 	$(BIN)/ruff check --fix .

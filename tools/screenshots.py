@@ -1,5 +1,5 @@
-"""Pictures of the HTML report for the documentation: a report with a planted mistake, in both
-colour schemes.
+"""Pictures of the HTML report and of the terminal for the documentation: a report with a planted
+mistake, in both colour schemes.
 
     python -m tools.screenshots
 
@@ -8,6 +8,7 @@ needs Chromium and chromedriver on the path, and a minute. It writes into `docs/
 
 import base64
 import io
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 import click
 from PIL import Image
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 
 from tools.browser import chromium, missing, prefer
 
@@ -27,6 +31,9 @@ PARTS = {
     "rows": ("#rows", "#rows"),
 }
 """Pictures by name: the elements that they begin and end with."""
+
+THEMES = {"light": DEFAULT_TERMINAL_THEME, "dark": SVG_EXPORT_THEME}
+"""Colours of the terminal."""
 
 MARGIN = 8
 """Pixels around a picture."""
@@ -46,6 +53,9 @@ def main() -> None:
 
     report = parity.run_pair(POOLING, {"config": "small", "size": "32x32"})
     OUT.mkdir(parents=True, exist_ok=True)
+    for scheme in THEMES:
+        (OUT / f"terminal-fault-{scheme}.svg").write_text(_terminal(report, scheme), "utf-8")
+        click.echo(f"docs/images/terminal-fault-{scheme}.svg")
     with tempfile.TemporaryDirectory() as folder, chromium() as driver:
         page = Path(folder) / "report.html"
         report.to_html(page)
@@ -58,6 +68,17 @@ def main() -> None:
                 picture = _small(_shot(driver, first, last))
                 (OUT / f"report-{name}-{scheme}.png").write_bytes(picture)
                 click.echo(f"docs/images/report-{name}-{scheme}.png: {len(picture)} bytes")
+
+
+def _terminal(report: Any, scheme: str) -> str:
+    """The faults as a terminal shows them; the picture fetches no fonts."""
+    from parity.report.terminal import show_verdict
+
+    console = Console(record=True, width=104, file=io.StringIO(), force_terminal=True)
+    show_verdict(report, console)
+    form = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    name = f"parity run {report.name}"
+    return console.export_svg(title=name, theme=THEMES[scheme], code_format=form, unique_id=scheme)
 
 
 def _shot(driver: Any, first: str, last: str) -> bytes:

@@ -40,7 +40,7 @@ def test_every_command_has_a_whole_sentence_in_the_list_and_an_example(group):
     for name, command in group.commands.items():
         assert f"  {name} " in listed
         _, example = command.help.split("\b\n")
-        assert example.startswith("Example")
+        assert example.lstrip().startswith("Example")
         assert f" {name} " in example
 
 
