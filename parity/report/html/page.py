@@ -11,9 +11,12 @@ from markupsafe import Markup, escape
 from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.report.contents import Contents
+from parity.report.diff import INPUTS
 from parity.report.excerpts import excerpt
-from parity.report.faults import fault_parts, fault_place, fault_reason, grouped_faults
+from parity.report.faults import fault_parts, fault_place, grouped_faults
 from parity.report.html.data import page_data
+from parity.report.html.picture import VIRIDIS, picture
+from parity.report.markdown import markdown_head
 from parity.report.modules import module_tree
 from parity.report.sections import (
     BOUNDED_KEY,
@@ -33,6 +36,10 @@ LISTED = 10
 """How many faults, and how many notes, a notebook lists."""
 
 
+STATED = ("command", "commit")
+"""Entries of the environment that have a place of their own."""
+
+
 def environment() -> "Environment":
     """Templates that escape whatever is put into them, and refuse what they do not know."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -47,8 +54,8 @@ def environment() -> "Environment":
     )
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
-    found.filters |= {"place": fault_place, "reason": fault_reason, "excerpt": excerpt}
-    found.filters["parts"] = fault_parts
+    found.filters |= {"place": fault_place, "parts": fault_parts, "excerpt": excerpt}
+    found.filters["picture"] = picture
     return found
 
 
@@ -57,15 +64,21 @@ def as_html(report: Contents) -> str:
 
     What is not escaped holds no text of a report: style and script, ours and uPlot's.
     """
-    env = environment()
+    templates = environment()
+    facts = report.facts.items()
     scripts = ("uplot/uPlot.iife.min.js", "page.js", "charts.js")
     script = "".join(_source(name) for name in scripts)
-    return env.get_template("page.html").render(
+    return templates.get_template("page.html").render(
         report=report,
         style=Markup(_source("uplot/uPlot.min.css") + _source("page.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        data=page_data(report),
+        data=page_data(report) | {"markdown": markdown_head(report)},
+        groups=grouped_faults(report.faults),
+        inputs={name: value for name, value in facts if name in INPUTS},
+        run={name: value for name, value in facts if name not in INPUTS},
+        environment={k: v for k, v in report.environment.items() if k not in STATED},
+        ramp=", ".join(VIRIDIS),
         root=module_tree(report),
         rungs=ladder_cells(report),
         grade_key=GRADE_KEY,
