@@ -370,6 +370,7 @@ def test_the_wheel_holds_the_templates(tmp_path):
     subprocess.run(words, cwd=root, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    expected = ("base.html", "page.html", "page.css", "page.js", "charts.js", "notebook.html",
+    expected = ("base.html", "diff.html", "page.html", "page.css", "page.js", "charts.js",
+                "notebook.html",
                 "uplot/uPlot.iife.min.js", "uplot/uPlot.min.css", "uplot/LICENSE")  # fmt: skip
     assert {f"parity/report/html/templates/{name}" for name in expected} <= set(names)

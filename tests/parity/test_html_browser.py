@@ -6,6 +6,7 @@ import random
 import time
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.resources import files
 from itertools import islice
 
 import pytest
@@ -16,6 +17,8 @@ from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.cells import COLUMNS, NUMERIC
+from parity.report.diff import diff
+from parity.report.html.page import diff_html
 from parity.report.markdown import markdown_head
 from parity.report.table import rows_csv
 from tools.browser import chromium, missing, prefer
@@ -458,6 +461,40 @@ def test_all_text_is_readable(driver, small, scheme):
     assert not [one for one in found if one[0] < 4.5]
     page = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+
+
+@pytest.fixture(scope="module")
+def pages(faulty, small, tmp_path_factory):
+    """A page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    right = replace(
+        faulty, faults=(), rows=tuple(row for row in faulty.rows if row.verdict == "PASS")
+    )
+    right.to_html(folder / "right.html")
+    text = diff_html(diff(right, faulty), 2.0)
+    (folder / "diff.html").write_text(text, "utf-8")
+    return {"faults": small, "no faults": folder / "right.html", "diff": folder / "diff.html"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["faults", "no faults", "diff"])
+def test_axe_finds_nothing(driver, pages, kind, scheme, size):
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
+    with sized(driver, *SIZES[size], touch=size == "phone"):
+        prefer(driver, scheme)
+        opened(driver, pages[kind])
+        assert (
+            driver.execute_script("return document.documentElement.scrollWidth") <= SIZES[size][0]
+        )
+        driver.execute_script(
+            "for (const one of document.querySelectorAll('details')) one.open = true;"
+            "document.querySelector('tbody button')?.click()"
+        )
+        driver.execute_script(axe)
+        found = driver.execute_async_script("axe.run().then(arguments[0])")
+    assert len(found["passes"]) > 15
+    assert not [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
 
 
 def test_what_hostile_names_hold_is_not_run(driver, tmp_path):

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.report.contents import Contents
-from parity.report.diff import INPUTS
+from parity.report.diff import INPUTS, Diff
 from parity.report.excerpts import excerpt
 from parity.report.faults import fault_parts, fault_place, grouped_faults
 from parity.report.html.data import page_data
@@ -86,6 +86,12 @@ def as_html(report: Contents) -> str:
         bounded_key=BOUNDED_KEY,
         sections={section.title: section.lines for section in reversed(sections(report))},
     )
+
+
+def diff_html(found: Diff, factor: float | None) -> str:
+    """The difference between two reports as one document, with every change, and no script."""
+    template = environment().get_template("diff.html")
+    return template.render(diff=found, factor=factor, style=Markup(_source("page.css")))
 
 
 def as_notebook(report: Contents) -> str:
