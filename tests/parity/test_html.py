@@ -317,10 +317,31 @@ def test_a_piece_of_a_notebook(faulty):
     for fault in faulty.faults:
         assert f"{fault.path} ({fault.kind})" in words
         assert fault.cause in words
+    port, reference = faulty.faults[0].lines.port[0], faulty.faults[0].lines.reference[0]
+    assert f"port {port.place}" in words
+    assert f"reference {reference.place}" in words
+    assert port.text.strip() in words
+    assert [attrs["src"][:15] for tag, attrs in piece.tags if tag == "img"] == ["data:image/png;"]
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
     for selectors in re.findall(r"^([^{\n]+)\{", style, re.MULTILINE):
         assert all(one.strip().startswith(".parity-report") for one in selectors.split(","))
     assert len(text) < 20_000
+
+
+def test_a_notebook_links_the_page_that_was_written_last(faulty, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = replace(faulty)  # of which no page was written
+
+    def links():
+        return [attrs["href"] for tag, attrs in Page(report._repr_html_()).tags if tag == "a"]
+
+    assert links() == []
+    report.write("out")
+    assert links() == ["out/report.html"]
+    report.to_html("java:x'\"<b>/#1?.html")
+    assert links() == ["java%3Ax%27%22%3Cb%3E/%231%3F.html"]
+    report.to_html(tmp_path.parent / "above.html")
+    assert links() == ["../above.html"]
 
 
 def variables(scheme):

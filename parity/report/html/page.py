@@ -2,8 +2,10 @@
 
 import base64
 import hashlib
+import os
 import re
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
@@ -12,7 +14,7 @@ from parity.core.exceptions import escaped
 from parity.core.globs import path_name
 from parity.report.contents import Contents
 from parity.report.diff import INPUTS, Diff
-from parity.report.excerpts import excerpt
+from parity.report.excerpts import excerpt, side_by_side
 from parity.report.faults import fault_parts, fault_place, grouped_faults
 from parity.report.html.data import page_data
 from parity.report.html.picture import VIRIDIS, picture
@@ -55,7 +57,7 @@ def environment() -> "Environment":
     found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
     found.filters |= {"number": number, "path": path_name, "plain": plain, "words": words}
     found.filters |= {"place": fault_place, "parts": fault_parts, "excerpt": excerpt}
-    found.filters["picture"] = picture
+    found.filters |= {"picture": picture, "side_by_side": side_by_side}
     return found
 
 
@@ -94,13 +96,21 @@ def diff_html(found: Diff, factor: float | None) -> str:
     return template.render(diff=found, factor=factor, style=Markup(_source("page.css")))
 
 
-def as_notebook(report: Contents) -> str:
+def as_notebook(report: Contents, page: Path | None = None) -> str:
     """Verdict, ladder and faults as a piece of a notebook: no script, a style that touches nothing
-    else, the notebook's colours.
+    else, the notebook's colours. A link leads to `page` from the working directory.
     """
-    template = environment().get_template("notebook.html")
-    groups = grouped_faults(report.faults)
-    return template.render(report=report, groups=groups, rungs=ladder_cells(report), listed=LISTED)
+    return (
+        environment()
+        .get_template("notebook.html")
+        .render(
+            report=report,
+            groups=grouped_faults(report.faults),
+            rungs=ladder_cells(report),
+            listed=LISTED,
+            page=page and os.path.relpath(page),
+        )
+    )
 
 
 def _source(name: str) -> str:
