@@ -170,7 +170,7 @@ def test_the_picture_of_an_error_map():
     colours = [(*bytes.fromhex(VIRIDIS[at][1:]), 255) for at in (0, 4, 8)]
     assert (pixels[:3], pixels[4]) == (colours, (*bytes.fromhex(VIRIDIS[2][1:]), 255))
     assert (pixels[3][3], pixels[5][3]) == (0, 0)
-    empty = ErrorMap("", "", False, 1.0, along, "", ("row", ""), (1, 1), ((math.nan,),), counts)
+    empty = ErrorMap("", "", False, 1.0, along, "", ("row", ""), (0, 0), ((math.nan,),), counts)
     assert math.isnan(picture(empty).low)
     assert "<img" in as_html(
         report_of(row(), faults=(Fault("a", 0, "", "c", "M", error_map=empty),))

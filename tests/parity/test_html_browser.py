@@ -403,17 +403,23 @@ def test_the_head_is_copied_as_markdown(driver, calls, way):
     from selenium.webdriver import ActionChains
     from selenium.webdriver.common.keys import Keys
 
+    def control(*keys):
+        driver.execute_script("document.getElementById('paste').select()")
+        chain = ActionChains(driver).key_down(Keys.CONTROL).send_keys(*keys)
+        chain.key_up(Keys.CONTROL).perform()
+
     path, report = calls
     opened(driver, path)
+    driver.execute_script(
+        "const place = document.createElement('textarea'); place.id = 'paste';"
+        "place.value = 'of before'; document.body.append(place)"
+    )
+    control("c")
     driver.execute_script(COPY[way])
     find(driver, "#copy").click()
     time.sleep(0.2)
     assert find(driver, "#copied").text == "copied"
-    driver.execute_script(
-        "const place = document.createElement('textarea'); place.id = 'paste';"
-        "document.body.append(place); place.focus()"
-    )
-    ActionChains(driver).key_down(Keys.CONTROL).send_keys("v").key_up(Keys.CONTROL).perform()
+    control("v")
     assert find(driver, "#paste").get_property("value") == markdown_head(report)
 
 

@@ -37,7 +37,7 @@ def picture(error_map: ErrorMap) -> Picture:
     colours = np.array([tuple(bytes.fromhex(colour[1:])) for colour in VIRIDIS])
     stops = np.linspace(0, 1, len(colours))
     pixels = np.stack([*(np.interp(at, stops, part) for part in colours.T), 255 * finite], axis=-1)
-    down, across = error_map.heat_size
+    down, across = (max(size, 1) for size in error_map.heat_size)  # a file may say anything
     named = zip(("down", "across"), error_map.heat_axes, error_map.heat_size, strict=True)
     return Picture(
         "data:image/png;base64," + base64.b64encode(_png(pixels.round().astype(np.uint8))).decode(),
