@@ -16,6 +16,7 @@ from parity.core.pair import Case, Pair, PairOptions
 from parity.core.tensors import Fused, Stacked
 from parity.core.time_limit import TimeLimit
 from parity.extras.compiled_run import Compiled
+from parity.host.notebook import shown_in_notebook
 from parity.host.progress import Progress
 from parity.options.arguments import (
     check_arguments,
@@ -36,6 +37,7 @@ from parity.run.running_port import RunningPort
 from parity.run.running_reference import RunningReference
 
 
+@shown_in_notebook
 @one_at_a_time
 @own_modes()
 def compare(
@@ -101,7 +103,7 @@ def compare(
         keep_repro: keep the call of the first fault, for `Report.write_repro`.
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
-        progress: hears how far the comparison is.
+        progress: hears how far the comparison is; without it a notebook shows that.
 
     Returns:
         The report, which is true if its verdict is a PASS.
@@ -165,6 +167,7 @@ def compare(
     return run_cases(comparison, [case], progress or Progress(), Usage())
 
 
+@shown_in_notebook
 @one_at_a_time
 @own_modes()
 def run_pair(

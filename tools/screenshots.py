@@ -25,7 +25,7 @@ from tools.browser import chromium, missing, prefer
 ROOT = Path(__file__).parent.parent
 OUT = ROOT / "docs" / "images"
 PARTS = {
-    "summary": ("header", "#summary .scroll"),
+    "summary": ("header", "#fault-1 .excerpts"),
     "fault": ("#fault-1", "#fault-1"),
     "drift": ("#drift-section", "#drift-section"),
     "rows": ("#rows", "#rows"),

@@ -3,11 +3,13 @@
 import math
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import click
 
 from parity.cli.output import JSON
 from parity.core.exceptions import InputError
+from parity.core.files import write_text
 
 
 def factor_of(context: click.Context, option: click.Parameter, text: str | None) -> float | None:
@@ -31,8 +33,11 @@ def factor_of(context: click.Context, option: click.Parameter, text: str | None)
     help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
     "or if a new one fails; with 2 if the two runs had other inputs.",
 )
+@click.option("--html", metavar="FILE", help="Also write a page of it, with every change.")
 @JSON
-def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) -> None:
+def diff(
+    before: str, after: str, fail_if_worse: float | None, html: str | None, as_json: bool
+) -> None:
     """Show what is worse, better, new and gone between two reports.
 
     BEFORE, the norm, and AFTER are folders or report.json files. Of each row two figures are
@@ -47,6 +52,7 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
     """
     from parity.report import Report
     from parity.report.diff import diff as compare
+    from parity.report.html.page import diff_html
     from parity.report.show_diff import show_diff, to_json
     from parity.report.terminal import WIDE, output
 
@@ -56,8 +62,12 @@ def diff(before: str, after: str, fail_if_worse: float | None, as_json: bool) ->
             f"--fail-if-worse: {before} and {after} are of other inputs"
             f" ({'; '.join(found.other_inputs)}), so errors cannot be compared; run both alike"
         )
+    if html is not None:
+        write_text(Path(html), diff_html(found, fail_if_worse))
     if as_json:
         click.echo(to_json(found, fail_if_worse))
     else:
         show_diff(found, output(WIDE), fail_if_worse)
+        if html is not None:
+            click.echo(f"page: {html}")
     sys.exit(0 if fail_if_worse is None or found.holds(fail_if_worse) else 1)

@@ -73,6 +73,18 @@ class Change:
     verdict_after: Verdict | None
 
     @property
+    def where(self) -> str:
+        """The output, its call and its case."""
+        leaf = f"#{self.leaf}" if self.leaf else ""
+        return f"{path_name(self.path)}{leaf} call {self.call} of {self.case}"
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdict before and then, one where they are the same or only one report has it."""
+        both = dict.fromkeys((self.verdict_before, self.verdict_after))
+        return tuple(verdict for verdict in both if verdict is not None)
+
+    @property
     def lost(self) -> bool:
         """True of a row that vanished; there is one of the port as it is shipped if that fails."""
         return self.state == "vanished" and not self.case.endswith(COMPILED)
@@ -111,6 +123,23 @@ class Diff:
             for change in self.changes
             if change.lost or change.times > factor or change.judged_worse
         )
+
+    @property
+    def counts(self) -> str:
+        """How many rows are in each state, and the two verdicts."""
+        counts = ", ".join(f"{len(self.of(state))} {state}" for state in STATES)
+        before, after = self.verdicts
+        return f"rows: {counts}, {self.same} the same; verdict {before}, then {after}"
+
+    def ratchet(self, factor: float) -> str:
+        """What a ratchet says of this, and why it fails."""
+        if self.holds(factor):
+            return f"ratchet {factor:g}x: holds"
+        failures, why = self.failures(factor), "the verdict on the whole is worse"
+        if failures:
+            first = f"{path_name(failures[0].path)} of {failures[0].case}"
+            why = f"{len(failures)} rows, the first {first}"
+        return f"ratchet {factor:g}x: FAIL: {why}"
 
     def holds(self, factor: float) -> bool:
         """True if a ratchet lets this pass; the verdict on the whole must not be worse either."""

@@ -34,12 +34,12 @@ WORST = (
 
 def as_markdown(report: Contents) -> str:
     """Summary, faults, rungs, R by kind, the sections, the worst rows, environment."""
-    faults = [f"1. {_fault(*group)}{_source(group[0])}" for group in grouped_faults(report.faults)]
     rungs, kinds = ladder_cells(report), kind_cells(report)
+    title, *faults = _head(report)
     parts = [
-        f"# {_safe(report.name)}: {report.headline}",
+        title,
         _items(_texts(report.facts)),
-        *(("## Faults", "\n".join(faults)) if faults else ()),
+        *faults,
         *(("## Rungs", _table(rungs), GRADE_KEY) if rungs else ()),
         *(("## R by kind of module", _table(kinds), BOUNDED_KEY) if kinds else ()),
     ]
@@ -50,6 +50,17 @@ def as_markdown(report: Contents) -> str:
     parts += ["## Worst inclusive errors", _table(_worst(report))]
     parts += ["## Environment", _items(_texts(report.environment))]
     return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def markdown_head(report: Contents) -> str:
+    """The verdict and the faults alone, as for an issue."""
+    return "\n\n".join(_head(report)) + "\n"
+
+
+def _head(report: Contents) -> list[str]:
+    faults = [f"1. {_fault(*group)}{_source(group[0])}" for group in grouped_faults(report.faults)]
+    title = f"# {_safe(report.name)}: {report.headline}"
+    return [title, "## Faults", "\n".join(faults)] if faults else [title]
 
 
 def _fault(fault: Fault, *alike: Fault) -> str:

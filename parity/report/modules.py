@@ -7,6 +7,7 @@ from functools import cached_property
 from parity.core.globs import ROOT
 from parity.core.verdicts import Row, Verdict
 from parity.report.contents import Contents
+from parity.report.faults import grouped_faults
 from parity.report.table import Worst, grouped, worst, worst_verdict
 
 
@@ -15,7 +16,8 @@ class Module:
     """A module by path: its rows, the modules inside it, and what is at fault.
 
     `verdict` is the worst of its own rows; without rows FAIL if it lacks a counterpart, else `""`.
-    `fault` is the number of its fault, 0 if it has none, `faults` how many are inside it.
+    `fault` is the number of its fault, 0 if it has none, `faults` how many are inside it. Equal
+    faults have one number, as everywhere.
     """
 
     path: str
@@ -46,7 +48,7 @@ class Module:
 
     @property
     def faults(self) -> int:
-        """Number of faults inside it, its own left out."""
+        """Number of modules at fault inside it, its own left out."""
         return sum(bool(module.fault) for module in self.below())
 
     def below(self) -> Iterator["Module"]:
@@ -68,7 +70,8 @@ def module_tree(report: Contents) -> Module:
             above = below.rpartition(".")[0]
             children.setdefault(above, []).append(below)
             below = above
-    faults = {fault.path: number for number, fault in enumerate(report.faults, 1)}
+    groups = enumerate(grouped_faults(report.faults), 1)
+    faults = {fault.path: number for number, group in groups for fault in group}
     unmatched = frozenset(report.coverage.unmatched)
 
     def module(path: str) -> Module:

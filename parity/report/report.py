@@ -1,6 +1,7 @@
 """`Report`: what a comparison found, with the files that it is written to and read from."""
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
 from parity.core.exceptions import InputError
@@ -55,12 +56,18 @@ class Report(Contents):
         from parity.report.html.page import as_html
 
         write_text(Path(path), as_html(self))
+        self._pages.append(Path(path).resolve())
+
+    @cached_property
+    def _pages(self) -> list[Path]:
+        """Where pages of this report were written, the last one last."""
+        return []
 
     def _repr_html_(self) -> str:
-        """Verdict, ladder and faults, as a notebook shows them."""
+        """Verdict, ladder and faults, as a notebook shows them, with a link to the last page."""
         from parity.report.html.page import as_notebook
 
-        return as_notebook(self)
+        return as_notebook(self, self._pages[-1] if self._pages else None)
 
     def write(self, folder: str | Path) -> Sequence[Path]:
         """Write `layers.csv`, one CSV per rung, `weights.csv`, `report.json`, `report.md`,
@@ -79,6 +86,7 @@ class Report(Contents):
             "junit.xml": as_junit(self),
         }
         write_all(Path(folder), files)
+        self._pages.append(Path(folder, "report.html").resolve())
         return [Path(folder) / name for name in files]
 
     def write_repro(self, folder: str | Path, make: str) -> Sequence[Path]:

@@ -7,7 +7,6 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from parity.core.globs import path_name
 from parity.report.as_json import dumps
 from parity.report.diff import STATES, Change, Diff
 from parity.report.sections import number
@@ -32,12 +31,12 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
             table.add_row(*_cells(change))
         console.print(table)
     if len(found.changes) > LISTED:
-        console.print(f"and {len(found.changes) - LISTED} more, which --json lists")
-    counts = ", ".join(f"{len(found.of(state))} {state}" for state in STATES)
-    before, after = found.verdicts
-    console.print(f"rows: {counts}, {found.same} the same; verdict {before}, then {after}")
+        more = len(found.changes) - LISTED
+        console.print(f"and {more} more, which --json and --html list")
+    console.print(found.counts)
     if factor is not None:
-        console.print(_ratchet(found, factor), soft_wrap=True)
+        style = "green" if found.holds(factor) else "red"
+        console.print(line(found.ratchet(factor), style), soft_wrap=True)
 
 
 def to_json(found: Diff, factor: float | None) -> str:
@@ -57,23 +56,8 @@ def to_json(found: Diff, factor: float | None) -> str:
 
 
 def _cells(change: Change) -> Iterator[str | Text]:
-    leaf = f"#{change.leaf}" if change.leaf else ""
-    where = f"{path_name(change.path)}{leaf} call {change.call} of {change.case}"
     yield Text(change.state, style=STYLES[change.state])
-    yield line(where)
+    yield line(change.where)
     yield change.figure
     yield from map(number, (change.before, change.after, change.times))
-    verdicts = [word for word in (change.verdict_before, change.verdict_after) if word is not None]
-    words = [Text(word, style=COLOURS[word]) for word in dict.fromkeys(verdicts)]
-    yield Text(" then ").join(words)
-
-
-def _ratchet(found: Diff, factor: float) -> Text:
-    failures = found.failures(factor)
-    if found.holds(factor):
-        return line(f"ratchet {factor:g}x: holds", "green")
-    why = "the verdict on the whole is worse"
-    if failures:
-        first = f"{path_name(failures[0].path)} of {failures[0].case}"
-        why = f"{len(failures)} rows, the first {first}"
-    return line(f"ratchet {factor:g}x: FAIL: {why}", "red")
+    yield Text(" then ").join(Text(word, style=COLOURS[word]) for word in change.verdicts)

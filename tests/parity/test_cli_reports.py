@@ -58,6 +58,12 @@ def test_diff_and_its_ratchet(folders):
     done = parity("diff", "wrong", "right", "--fail-if-worse", "2", cwd=folders)
     assert done.returncode == 0, done.stdout
     assert done.stdout.endswith("ratchet 2x: holds\n")
+    done = parity("diff", "right", "wrong", "--html", "new/diff.html", cwd=folders)
+    assert done.stdout.endswith("page: new/diff.html\n")
+    assert "stem call 0 of __call__" in (folders / "new/diff.html").read_text("utf-8")
+    assert [path.name for path in (folders / "new").iterdir()] == ["diff.html"]
+    (folders / "file").touch()
+    refused(parity("diff", "right", "wrong", "--html", "file/x", cwd=folders), "cannot be written")
     for factor in ("x", "0.5x", "nan", "inf"):
         words = ("diff", "right", "wrong", "--fail-if-worse", factor)
         refused(parity(*words, cwd=folders), "is not a factor of at least 1, as in 2x")

@@ -6,13 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
+from markupsafe import escape
 from rich.console import Console
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, escaped
 from parity.core.measurements import Error, Metrics
 from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.diff import diff
+from parity.report.html.page import diff_html
 from parity.report.show_diff import show_diff, to_json
 from parity.report.table import LISTED
 
@@ -117,7 +119,7 @@ def test_the_worst_is_first_and_the_table_ends():
     assert order[-3:] == ["gone", "new", "m29"]
     text = printed(found, 3)
     assert "m28 call 0 of c" in text
-    assert f"and {len(order) - LISTED} more, which --json lists" in text
+    assert f"and {len(order) - LISTED} more, which --json and --html list" in text
     assert "rows: 30 worse, 1 vanished, 1 new, 1 better, 0 the same" in text
     assert "ratchet 3x: FAIL: 31 rows, the first judged of c" in text
     document = json.loads(to_json(found, 3), parse_constant=pytest.fail)
@@ -160,3 +162,27 @@ def printed(found, factor):
     console = Console(record=True, width=120, file=io.StringIO())
     show_diff(found, console, factor)
     return console.export_text()
+
+
+def test_the_page_has_every_change_and_escapes_names():
+    evil = "a</td><script>alert(1)</script>\n{{ 7 * 7 }}"
+    many = [row(f"m{i}", r=2.0) for i in range(LISTED + 5)]
+    worse = [row(f"m{i}", r=10.0, verdict="FAIL") for i in range(LISTED + 5)]
+    found = diff(
+        report(*many, row(evil, r=1.0), environment={"versions": {evil: "1"}}),
+        report(*worse, row(evil, r=NAN), facts={"input": evil}),
+    )
+    text = diff_html(replace(found, names=(evil, "b")), 2.0)
+    assert text.count("<tr>") == 1 + LISTED + 6
+    for change in found.changes:
+        assert str(escape(escaped(change.where))) in text
+    assert text.count("<script") == 0
+    assert "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri" in text
+    assert text.count("{{ 7 * 7 }}") == 4  # its name, a change, input, environment
+    assert escape(found.counts) in text
+    assert "ratchet 2x: FAIL: 26 rows" in text
+    assert "Other inputs, so errors cannot be compared" in text
+    assert '<span class="badge PASS">PASS</span> then <span class="badge FAIL">FAIL</span>' in text
+    quiet = diff_html(diff(report(row()), report(row())), None)
+    assert "<table" not in quiet
+    assert "ratchet" not in quiet

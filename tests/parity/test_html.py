@@ -1,5 +1,7 @@
 """The page as a file: complete, escaped, self-contained, readable in both colour schemes."""
 
+import base64
+import io
 import json
 import math
 import re
@@ -15,14 +17,18 @@ import jsonschema
 import pytest
 
 import parity
+from parity.core.error_map import EDGES, Along, ErrorMap
 from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
 from parity.core.tensors import Weight
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.as_json import as_json
+from parity.report.faults import fault_parts, grouped_faults
 from parity.report.html.data import page_data
 from parity.report.html.page import as_html, as_notebook
+from parity.report.html.picture import VIRIDIS, picture
+from parity.report.markdown import markdown_head
 from parity.report.modules import module_tree
 from parity.run.assemble import ERROR_MAPS, _merged_faults
 
@@ -85,22 +91,90 @@ def page(text):
     return Page(text)
 
 
-def test_the_page_says_what_the_report_says(faulty, page):
-    sections = {attrs["id"] for tag, attrs in page.tags if tag == "section"}
-    assert sections == {"summary", "faults", "drift-section", "modules", "rows", "coverage",
-                        "weights", "environment"}  # fmt: skip
-    text = re.sub(r"\s+", " ", page.text)
-    assert f"{faulty.verdict}{faulty.name}" in text
-    first = faulty.first_fault
-    assert f"First fault: {first.cause}" in text
-    assert f"1. {first.path}: {first.cause}" in text
-    assert first.evidence.replace("`", "") in text
-    assert first.hint in text
-    assert faulty.environment["command"] in text
-    assert faulty.environment["versions"]["torch"] in text
-    assert "What it passes to blocks.0.norm, argument input, given the reference's inputs" in text
+def section(text, name):
+    """The text of a section, in one line."""
+    found = re.search(rf'<section id="{name}".*?</section>', text, re.DOTALL)[0]
+    return re.sub(r"\s+", " ", Page(found.replace("<dd>", " <dd>")).text)
+
+
+def test_the_page_says_what_the_report_says(faulty, page, text):
+    sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
+    assert sections == ["faults", "summary", "drift-section", "modules", "rows", "coverage",
+                        "weights", "run"]  # fmt: skip
+    words = re.sub(r"\s+", " ", page.text)
+    assert f"{faulty.verdict}{faulty.name}" in words
+    assert "What it passes to blocks.0.norm, argument input, given the reference's inputs" in words
     for weight in faulty.weights:
-        assert weight.name in text
+        assert weight.name in words
+    run, summary = section(text, "run"), section(text, "summary")
+    assert faulty.environment["command"] in run
+    assert faulty.environment["versions"]["torch"] in run
+    for name in ("seconds", "peak_memory_gib"):
+        assert name in faulty.facts
+        assert f"{name} {faulty.facts[name]}" in run
+        assert name not in summary
+    assert f"rows {len(faulty.rows)}" in summary
+
+
+def test_inputs_and_weights_are_told_in_the_summary():
+    text = as_html(report_of(row(), facts={"input": "a clip", "weights": "random", "seconds": 3}))
+    assert "input a clip weights random" in section(text, "summary")
+    assert "a clip" not in section(text, "run")
+
+
+def test_each_mistake_is_a_card_with_the_parts_that_every_format_has(faulty, text):
+    found = section(text, "faults")
+    for number, (first, *alike) in enumerate(grouped_faults(faulty.faults), 1):
+        assert f"{number}. {first.cause}" in found
+        for name, part in fault_parts(first, *alike).items():
+            assert f"{name} {part}".replace("`", "") in found
+    for side in (faulty.faults[0].lines.port, faulty.faults[0].lines.reference):
+        assert f"{side[0].place}: {side[0].operation}" in found
+        assert f"{side[0].line} {side[0].text.strip()}" in found
+
+
+def test_equal_faults_are_one_card_to_which_all_lead():
+    alike = [Fault(path, 0, "", "c", "M", "what 1.5", cause="axis") for path in ("a.b", "a.d")]
+    other = Fault("a.c", 0, "", "c", "M", "else", cause="eps")
+    rows = [row("a.b"), row("a.c"), row("a.d")]
+    report = report_of(*rows, faults=(alike[0], other, alike[1]))
+    page = Page(as_html(report))
+    cards = [attrs["id"] for tag, attrs in page.tags if tag == "article"]
+    assert cards == ["fault-1", "fault-2"]
+    assert "and 1 alike" in page.text
+    assert page.data()["faults"] == [[1, 0], [1, 2], [2, 1]]
+    (a,) = module_tree(report).inside
+    assert [module.fault for module in a.inside] == [1, 2, 1]
+
+
+def test_what_is_copied_is_the_head_of_the_report_in_markdown(faulty, page, tmp_path):
+    copied = page.data()["markdown"]
+    faulty.to_markdown(tmp_path / "report.md")
+    title, facts, *rest = (tmp_path / "report.md").read_text().split("\n\n")
+    assert facts.startswith("- ")
+    assert "\n\n".join([title, *rest]).startswith(copied.rstrip())
+    assert copied.endswith("```\n")
+    passed = markdown_head(report_of(row()))
+    assert passed == "# r: PASS\n"
+
+
+def test_the_picture_of_an_error_map():
+    image = pytest.importorskip("PIL.Image")
+    heat = ((0.0, 1.0, 2.0), (math.nan, 0.5, math.inf))
+    along = (Along("row", 2, (1.0, 1.0)),)
+    counts = (0,) * (len(EDGES) + 2)
+    found = picture(ErrorMap("", "", False, 1.0, along, "", ("row", ""), (2, 30), heat, counts))
+    assert found[1:] == (0.0, 2.0, 15, "down: row 0 to 1; across: one line 0 to 29")
+    shown = image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2])))
+    pixels = [shown.getpixel((x, y)) for y in (0, 1) for x in (0, 1, 2)]
+    colours = [(*bytes.fromhex(VIRIDIS[at][1:]), 255) for at in (0, 4, 8)]
+    assert (pixels[:3], pixels[4]) == (colours, (*bytes.fromhex(VIRIDIS[2][1:]), 255))
+    assert (pixels[3][3], pixels[5][3]) == (0, 0)
+    empty = ErrorMap("", "", False, 1.0, along, "", ("row", ""), (0, 0), ((math.nan,),), counts)
+    assert math.isnan(picture(empty).low)
+    assert "<img" in as_html(
+        report_of(row(), faults=(Fault("a", 0, "", "c", "M", error_map=empty),))
+    )
 
 
 def test_the_table_has_every_row(faulty, page):
@@ -179,10 +253,10 @@ def test_ids_are_of_one_element_each(page):
 def test_the_script_gets_the_error_maps(faulty, page):
     maps = page.data()["maps"]
     assert [tag for tag, attrs in page.tags if attrs.get("class") == "map"] == ["div"] * len(maps)
-    for number, fault in enumerate(faulty.faults, 1):
+    for number, (first, *_) in enumerate(grouped_faults(faulty.faults), 1):
         found = maps[str(number)]
-        assert found["counts"] == list(fault.error_map.counts)
-        assert found["heat"][0] == pytest.approx(fault.error_map.heat[0], rel=1e-3)
+        assert found["counts"] == list(first.error_map.counts)
+        assert found["along"][0]["axis"] == first.error_map.along[0].axis
 
 
 def test_points_are_the_worst_of_a_call():
@@ -196,7 +270,7 @@ def test_points_are_the_worst_of_a_call():
     assert exclusive == (3e-7, 2e-7, 0.5)
     assert floor == (pytest.approx(2**-22, rel=1e-3),) * 3
     assert data["measured"] == 2
-    assert data["faults"] == [2, None]
+    assert data["faults"] == [[1, 2]]
 
 
 def test_every_module_has_its_place_and_its_worst_figures():
@@ -243,10 +317,31 @@ def test_a_piece_of_a_notebook(faulty):
     for fault in faulty.faults:
         assert f"{fault.path} ({fault.kind})" in words
         assert fault.cause in words
+    port, reference = faulty.faults[0].lines.port[0], faulty.faults[0].lines.reference[0]
+    assert f"port {port.place}" in words
+    assert f"reference {reference.place}" in words
+    assert port.text.strip() in words
+    assert [attrs["src"][:15] for tag, attrs in piece.tags if tag == "img"] == ["data:image/png;"]
     style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)[1]
     for selectors in re.findall(r"^([^{\n]+)\{", style, re.MULTILINE):
         assert all(one.strip().startswith(".parity-report") for one in selectors.split(","))
     assert len(text) < 20_000
+
+
+def test_a_notebook_links_the_page_that_was_written_last(faulty, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    report = replace(faulty)  # of which no page was written
+
+    def links():
+        return [attrs["href"] for tag, attrs in Page(report._repr_html_()).tags if tag == "a"]
+
+    assert links() == []
+    report.write("out")
+    assert links() == ["out/report.html"]
+    report.to_html("java:x'\"<b>/#1?.html")
+    assert links() == ["java%3Ax%27%22%3Cb%3E/%231%3F.html"]
+    report.to_html(tmp_path.parent / "above.html")
+    assert links() == ["../above.html"]
 
 
 def variables(scheme):
@@ -296,6 +391,7 @@ def test_the_wheel_holds_the_templates(tmp_path):
     subprocess.run(words, cwd=root, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    expected = ("page.html", "page.css", "page.js", "charts.js", "notebook.html",
+    expected = ("base.html", "diff.html", "page.html", "page.css", "page.js", "charts.js",
+                "notebook.html",
                 "uplot/uPlot.iife.min.js", "uplot/uPlot.min.css", "uplot/LICENSE")  # fmt: skip
     assert {f"parity/report/html/templates/{name}" for name in expected} <= set(names)

@@ -1,15 +1,26 @@
 """The page in Chromium: quick with thousands of rows, usable by keyboard, readable."""
 
+import csv
 import json
 import random
 import time
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.resources import files
+from itertools import islice
 
 import pytest
 
+from parity.core.lines import Lines, SourceLine
 from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
 from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
+from parity.report.cells import COLUMNS, NUMERIC
+from parity.report.diff import diff
+from parity.report.html.page import diff_html
+from parity.report.markdown import markdown_head
+from parity.report.table import rows_csv
 from tools.browser import chromium, missing, prefer
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
@@ -80,6 +91,45 @@ def small(faulty, tmp_path_factory):
 def driver():
     with chromium() as driver:
         yield driver
+
+
+SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """The page of 1,149 calls with three mistakes, and its report."""
+    places = {350: "padding", 700: "eps", 701: "eps", 1100: "axis"}
+    rows = [
+        replace(row, path=f"{row.path}.{at}", call=0, verdict="FAIL" if at in places else "PASS")
+        for at, row in enumerate(islice(some_rows(), 1149))
+    ]
+    rows[5] = replace(rows[5], leaf='=SUM(A1), "b"', case="-1+1")
+    faults = tuple(
+        Fault(rows[at].path, 0, "", rows[at].case, "Conv", "evidence 1.5", cause=cause,
+              lines=Lines((SourceLine("port.py", at // 7, "x = wrong(x)", "wrong"),),
+                          (SourceLine("reference.py", at // 7, "x = right(x)", "right"),)))
+        for at, cause in places.items()
+    )  # fmt: skip
+    coverage = Coverage(1, ("encoder",), {}, (), {}, 1149, 1149)
+    facts = {"input": "noise", "weights": "random", "seconds": 1.5}
+    report = Report("calls", tuple(rows), faults, coverage, {"command": "parity run"}, facts)
+    path = tmp_path_factory.mktemp("calls") / "report.html"
+    report.to_html(path)
+    return path, report
+
+
+@contextmanager
+def sized(driver, width, height, *, touch=False):
+    """A window of this size within the block."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": touch}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": touch})
+    try:
+        yield
+    finally:
+        driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
 
 
 def find(driver, selector):
@@ -204,8 +254,9 @@ def test_the_chart_and_the_error_maps_are_drawn_in_the_colours_of_the_page(drive
     opened(driver, small)
     drawn, lines = driver.execute_script(COLOURS, "#chart canvas")
     assert set(lines) <= set(drawn)
-    heat, _ = driver.execute_script(COLOURS, ".map .heat canvas")
-    assert heat
+    find(driver, "#fault-1 details:last-of-type summary").click()
+    time.sleep(0.3)  # what is seen is drawn
+    assert driver.execute_script("return document.querySelector('.heat img').naturalWidth") > 1
     assert len(driver.find_elements("css selector", ".map .bars canvas")) > 3
     other = {"light": "dark", "dark": "light"}[scheme]
     prefer(driver, other)
@@ -232,6 +283,180 @@ def test_the_chart_zooms_around_the_call(driver, large, small):
         assert find(driver, "#chart canvas").size["width"] > 0.85 * width
 
 
+def test_all_mistakes_are_seen_without_scrolling(driver, calls):
+    with sized(driver, *SIZES["desktop"]):
+        opened(driver, calls[0])
+        lines = driver.find_elements("css selector", "#faults > ol > li")
+        assert [line.text.partition(",")[0] for line in lines] == [
+            "padding at port.py:50", "eps at port.py:100", "axis at port.py:157"
+        ]  # fmt: skip
+        assert "and 1 alike" in lines[1].text
+        assert all(line.rect["y"] + line.rect["height"] < 900 for line in lines)
+        card = find(driver, "#fault-1")
+        sides = card.find_elements("css selector", ".excerpts > div")
+        assert [side.text.split()[0] for side in sides] == ["port", "reference"]
+        assert sides[0].rect["y"] == sides[1].rect["y"]
+        assert sides[0].rect["x"] + sides[0].rect["width"] < sides[1].rect["x"]
+        assert not card.find_elements("css selector", "details[open]")
+
+
+def seen(driver):
+    """The faults that the chart shows, once it is drawn."""
+    time.sleep(0.2)
+    marks = driver.find_elements("css selector", "#chart a.mark")
+    return [mark.text for mark in marks if mark.is_displayed()]
+
+
+def test_the_chart_on_a_phone(driver, calls):
+    with sized(driver, *SIZES["phone"], touch=True):
+        opened(driver, calls[0])
+        time.sleep(0.3)  # the chart is drawn
+        assert driver.execute_script("return document.documentElement.scrollWidth") == 390
+        assert find(driver, "#chart canvas").size["width"] > 0.85 * 390
+        assert seen(driver) == ["1", "2", "2", "3"]
+        for button in ("zoom-in", "zoom-out", "zoom-all"):
+            assert find(driver, f"#{button}").size["height"] >= 24
+        # a finger on the chart chooses the call that is there
+        driver.execute_script("document.getElementById('chart').scrollIntoView()")
+        box = driver.execute_script(
+            "const box = document.querySelector('#chart .u-over').getBoundingClientRect();"
+            "return [box.left + 0.75 * box.width, box.top + 0.8 * box.height]"
+        )
+        for kind in ("touchStart", "touchEnd"):
+            points = [{"x": box[0], "y": box[1]}] if kind == "touchStart" else []
+            driver.execute_cdp_cmd(
+                "Input.dispatchTouchEvent", {"type": kind, "touchPoints": points}
+            )
+        time.sleep(0.5)
+        assert int(find(driver, "#call").get_attribute("value")) == pytest.approx(861, abs=4)
+        chosen = find(driver, "#call").get_attribute("value")
+        for _ in range(3):
+            find(driver, "#zoom-in").click()
+        assert seen(driver) == []
+        assert find(driver, "#call").get_attribute("value") == chosen
+        find(driver, "#zoom-all").click()
+        assert seen(driver) == ["1", "2", "2", "3"]
+
+
+def test_the_address_keeps_what_is_shown(driver, calls):
+    path, _ = calls
+    opened(driver, path)
+    find(driver, "#search").send_keys("encoder conv1")
+    find(driver, "#verdict").send_keys("PASS")
+    find(driver, "th[data-name='rel_l2'] button").click()
+    find(driver, "#next").click()
+    row = find(driver, "#table tbody tr:nth-child(3)")
+    row.find_element("css selector", "button").click()
+    before = driver.find_element("css selector", "#table tbody").text
+    address = driver.current_url
+    driver.get("about:blank")
+    driver.get(address)
+    assert not driver.get_log("browser")
+    assert find(driver, "#table tbody").text == before
+    assert find(driver, "#search").get_attribute("value") == "encoder conv1"
+    assert find(driver, "#page").text.startswith("page 2 of ")
+    more = find(driver, "tr.more")
+    assert 0 < driver.execute_script("return arguments[0].getBoundingClientRect().top", more) < 900
+    # another address in the same page, and one that says nothing that can be
+    driver.get(f"{path.as_uri()}#rows?search=conv2&sort=R")
+    assert "conv2" in shown(driver, "path")[0]
+    driver.get(f"{path.as_uri()}#rows?verdict=X&sort=__proto__&page=-7&open=1e9+length+-1+x")
+    assert find(driver, "#count").text == "1,149 of 1,149 rows"
+    assert find(driver, "#page").text == "page 1 of 12"
+    assert not driver.get_log("browser")
+    driver.get(f"{path.as_uri()}#fault-2")
+    assert driver.current_url.endswith("#fault-2")  # a fault may be in it as well
+
+
+def test_the_rows_that_are_found_become_a_table_of_others(driver, calls, tmp_path):
+    path, report = calls
+    command = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    driver.execute_cdp_cmd("Browser.setDownloadBehavior", command)
+    opened(driver, path)
+    find(driver, "#search").send_keys("encoder.blocks.0.resnets.0.conv0")
+    find(driver, "#download").click()
+    for _ in range(50):
+        if (tmp_path / "rows.csv").is_file():
+            break
+        time.sleep(0.1)
+    with (tmp_path / "rows.csv").open(newline="") as file:
+        found = list(csv.DictReader(file))
+    texts = [name for name in COLUMNS if name not in NUMERIC]
+    chosen = [x for x in report.rows if "encoder.blocks.0.resnets.0.conv0" in x.path]
+    expected = list(csv.DictReader(rows_csv(chosen).splitlines()))
+    assert len(found) == len(expected) == 10
+    for line, norm in zip(found, expected, strict=True):
+        assert {name: line[name] for name in texts} == {name: norm[name] for name in texts}
+        assert float(line["mae"]) == pytest.approx(float(norm["mae"]), rel=1e-3)
+        assert line["incl_mae"] != "null"
+    assert [*found[0]][: len(COLUMNS)] == list(COLUMNS)
+
+
+COPY = {
+    "the clipboard": "",
+    "a browser that lets no file have it": "navigator.clipboard.writeText = () => Promise.reject()",
+}
+
+
+@pytest.mark.parametrize("way", COPY)
+def test_the_head_is_copied_as_markdown(driver, calls, way):
+    from selenium.webdriver import ActionChains
+    from selenium.webdriver.common.keys import Keys
+
+    def control(*keys):
+        driver.execute_script("document.getElementById('paste').select()")
+        chain = ActionChains(driver).key_down(Keys.CONTROL).send_keys(*keys)
+        chain.key_up(Keys.CONTROL).perform()
+
+    path, report = calls
+    opened(driver, path)
+    driver.execute_script(
+        "const place = document.createElement('textarea'); place.id = 'paste';"
+        "place.value = 'of before'; document.body.append(place)"
+    )
+    control("c")
+    driver.execute_script(COPY[way])
+    find(driver, "#copy").click()
+    time.sleep(0.2)
+    assert find(driver, "#copied").text == "copied"
+    control("v")
+    assert find(driver, "#paste").get_property("value") == markdown_head(report)
+
+
+OUTSIDE = """
+const [wide, names] = arguments;
+const heads = [...document.getElementById("table").tHead.rows[0].cells];
+const cells = names.flatMap((name) => {
+  const at = heads.findIndex((th) => th.dataset.name === name);
+  return [...document.querySelectorAll("#table tr:not(.more)")].map((row) => row.cells[at]);
+});
+const hidden = (one) => {
+  const box = one.getBoundingClientRect();
+  const at = one.closest(".scroll").getBoundingClientRect();
+  return !one.checkVisibility() || box.left < 0 || box.right > wide || box.bottom > at.bottom + 1;
+};
+const white = (one) => getComputedStyle(one).color === "rgb(255, 255, 255)";
+return [cells.length, cells.filter(hidden).length,
+        [...document.querySelectorAll(".badge, mark")].filter(white).length,
+        getComputedStyle(document.body).color];
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_print_has_r_and_verdict(driver, calls, scheme):
+    opened(driver, calls[0])
+    wide = 718  # A4 upright within margins of a centimetre
+    with sized(driver, wide, 1000):
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        media = {"media": "print", "features": features}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        try:
+            found = driver.execute_script(OUTSIDE, wide, ["R", "verdict"])
+        finally:
+            driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    assert found == [202, 0, 0, "rgb(22, 25, 29)"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_all_text_is_readable(driver, small, scheme):
     prefer(driver, scheme)
@@ -242,6 +467,40 @@ def test_all_text_is_readable(driver, small, scheme):
     assert not [one for one in found if one[0] < 4.5]
     page = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert page == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+
+
+@pytest.fixture(scope="module")
+def pages(faulty, small, tmp_path_factory):
+    """A page of each kind."""
+    folder = tmp_path_factory.mktemp("pages")
+    right = replace(
+        faulty, faults=(), rows=tuple(row for row in faulty.rows if row.verdict == "PASS")
+    )
+    right.to_html(folder / "right.html")
+    text = diff_html(diff(right, faulty), 2.0)
+    (folder / "diff.html").write_text(text, "utf-8")
+    return {"faults": small, "no faults": folder / "right.html", "diff": folder / "diff.html"}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", ["faults", "no faults", "diff"])
+def test_axe_finds_nothing(driver, pages, kind, scheme, size):
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text("utf-8")
+    with sized(driver, *SIZES[size], touch=size == "phone"):
+        prefer(driver, scheme)
+        opened(driver, pages[kind])
+        assert (
+            driver.execute_script("return document.documentElement.scrollWidth") <= SIZES[size][0]
+        )
+        driver.execute_script(
+            "for (const one of document.querySelectorAll('details')) one.open = true;"
+            "document.querySelector('tbody button')?.click()"
+        )
+        driver.execute_script(axe)
+        found = driver.execute_async_script("axe.run().then(arguments[0])")
+    assert len(found["passes"]) > 15
+    assert not [(one["id"], one["nodes"][0]["html"]) for one in found["violations"]]
 
 
 def test_what_hostile_names_hold_is_not_run(driver, tmp_path):

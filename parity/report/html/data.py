@@ -11,6 +11,7 @@ from parity.core.metrics import roundoff
 from parity.core.verdicts import Row
 from parity.report.cells import COLUMNS, NUMERIC, cells
 from parity.report.contents import Contents
+from parity.report.faults import grouped_faults
 from parity.report.table import grouped, largest, worst
 
 SHOWN = (
@@ -24,10 +25,14 @@ CHILD = ("child_inputs", "child_r")
 
 
 def page_data(report: Contents) -> dict[str, Any]:
-    """Columns and rows of the table, calls and faults of the chart, error maps by fault."""
+    """Columns and rows of the table, calls of the chart, error maps.
+
+    A fault has the number of its group, and the place of its call in the chart.
+    """
     wrong = any(row.child_inputs for row in report.rows)
     calls = grouped(report.rows, _call)
     places = {call: at for at, call in enumerate(calls)}
+    groups = [*enumerate(grouped_faults(report.faults), 1)]
     first = {_call(row): at for at, row in reversed([*enumerate(report.rows)])}
     document = {
         "columns": [*COLUMNS, *CHILD, "reason"],
@@ -42,8 +47,17 @@ def page_data(report: Contents) -> dict[str, Any]:
             any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows)
             for rows in calls.values()
         ),
-        "faults": [places.get((x.case, x.path, x.call)) for x in report.faults],
-        "maps": {number: fault.error_map for number, fault in enumerate(report.faults, 1)},
+        "faults": [
+            (number, places[x.case, x.path, x.call])
+            for number, group in groups
+            for x in group
+            if (x.case, x.path, x.call) in places
+        ],
+        "maps": {
+            number: {"along": first.error_map.along, "counts": first.error_map.counts}
+            for number, (first, *_) in groups
+            if first.error_map
+        },
         "edges": EDGES,
     }
     found: dict[str, Any] = _brief(plain(document))

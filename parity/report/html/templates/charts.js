@@ -25,7 +25,7 @@
     }).observe(place);
   }
   const redraw = () => charts.forEach((chart) => chart.redraw());
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  for (const other of ["(prefers-color-scheme: dark)", "print"]) matchMedia(other).addEventListener("change", redraw);
 
   /* ---- errors along the network ---- */
 
@@ -47,7 +47,7 @@
       Number.isNaN(error) ? null : error === 0 ? undefined : Math.min(Math.max(error, bottom), top);
     const kases = data.calls.map(([row]) => cellOf(row, "case"));
     const starts = calls.filter((at) => at === 0 || kases[at] !== kases[at - 1]);
-    const faults = data.faults.flatMap((at, i) => (at === null ? [] : [[i + 1, at]]));
+    const { faults } = data;
     const slider = find("call");
     const whole = { min: -0.5, max: count - 0.5 };
     let chart;
@@ -80,25 +80,23 @@
       ctx.strokeStyle = colour("bad");
       ctx.lineWidth = devicePixelRatio;
       ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-      for (const [number, at] of faults) {
+      faults.forEach(([, at], i) => {
         ctx.beginPath();
         ctx.moveTo(Math.round(x(at)) + 0.5, bbox.top);
         ctx.lineTo(Math.round(x(at)) + 0.5, bbox.top + bbox.height);
         ctx.stroke();
-        marks.get(number).style.left = `${u.valToPos(at, "x")}px`;
-        marks.get(number).hidden = at < u.scales.x.min || at > u.scales.x.max;
-      }
+        marks[i].style.left = `${u.valToPos(at, "x")}px`;
+        marks[i].hidden = at < u.scales.x.min || at > u.scales.x.max;
+      });
       ctx.restore();
     }
 
-    const marks = new Map(
-      faults.map(([number]) => {
-        const mark = make("a", "mark", String(number));
-        mark.href = `#fault-${number}`;
-        mark.setAttribute("aria-label", `Fault ${number}`);
-        return [number, mark];
-      })
-    );
+    const marks = faults.map(([number]) => {
+      const mark = make("a", "mark", String(number));
+      mark.href = `#fault-${number}`;
+      mark.setAttribute("aria-label", `Fault ${number}`);
+      return mark;
+    });
 
     function point(at) {
       const row = data.calls[at][0];
@@ -115,6 +113,7 @@
     function show(at) {
       point(at);
       if (!chart) return;
+      chart.cursor.event = null; // where a finger was last chooses no call when the scale changes
       const { min, max } = chart.scales.x;
       if (at < min || at > max) chart.setScale("x", { min: at - (max - min) / 2, max: at + (max - min) / 2 });
       chart.setCursor({ left: chart.valToPos(at, "x"), top: 0 }, false);
@@ -154,47 +153,16 @@
     };
     plot(find("chart"), 320, options, [calls, ...errors.map((line) => line.map(drawn))], (made) => {
       chart = made;
-      chart.over.append(...marks.values());
+      chart.over.append(...marks);
     });
     point(faults.length ? faults[0][1] : 0);
     for (const event of ["input", "focus"]) slider.addEventListener(event, () => show(Number(slider.value)));
     find("zoom-in").addEventListener("click", () => zoom(0.5));
     find("zoom-out").addEventListener("click", () => zoom(2));
+    find("zoom-all").addEventListener("click", () => zoom(Infinity));
   }
 
   /* ---- error maps ---- */
-
-  const VIRIDIS = ["#440154", "#472d7b", "#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#addc30", "#fde725"];
-
-  function heat(map) {
-    const part = make("div", "heat");
-    const canvas = make("canvas");
-    const [high, wide] = [map.heat.length, map.heat[0].length];
-    Object.assign(canvas, { width: wide, height: high });
-    canvas.style.aspectRatio = map.heat_axes[0] === "row" ? `${map.heat_size[1]} / ${map.heat_size[0]}` : "1.4";
-    const cells = map.heat.map((line) => line.map(asNumber));
-    const finite = cells.flat().filter(Number.isFinite);
-    const [low, top] = [finite.reduce((a, b) => Math.min(a, b), Infinity), finite.reduce((a, b) => Math.max(a, b), 0)];
-    const stops = VIRIDIS.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-    const context = canvas.getContext("2d");
-    cells.forEach((line, y) =>
-      line.forEach((value, x) => {
-        if (!Number.isFinite(value)) return;
-        const at = top > low ? ((value - low) / (top - low)) * (stops.length - 1) : 0;
-        const [a, b] = [stops[Math.floor(at)], stops[Math.ceil(at)]];
-        context.fillStyle = `rgb(${a.map((c, i) => Math.round(c + (b[i] - c) * (at % 1))).join(" ")})`;
-        context.fillRect(x, y, 1, 1);
-      })
-    );
-    const scale = make("div", "scale");
-    const bar = make("span", "ramp");
-    bar.style.background = `linear-gradient(90deg, ${VIRIDIS.join(", ")})`;
-    scale.append(written(finite.length ? low : null, "mae"), bar, written(finite.length ? top : null, "mae"));
-    const [down, across] = map.heat_axes.map((name, i) => `${name || "one line"} 0 to ${map.heat_size[i] - 1}`);
-    part.append(make("div", "title", map.worst ? "the worst image" : "the image"), canvas);
-    part.append(make("div", "hint", `down: ${down}; across: ${across}`), scale);
-    return part;
-  }
 
   function bars(title, name, x, y, xAxis, yAxis, scales) {
     const part = make("div", "bars");
@@ -241,12 +209,10 @@
   }
 
   if (data.calls.length) drift();
-  for (const place of document.querySelectorAll(".map")) {
+  for (const place of document.querySelectorAll(".map .sides")) {
     const map = data.maps[place.dataset.fault];
     const long = map.along.filter((one) => one.size > 1);
-    const right = make("div", "sides");
-    right.append(...(long.length ? long : map.along).map(along), histogram(map.counts));
-    right.lastChild.classList.add("wide");
-    place.append(heat(map), right);
+    place.append(...(long.length ? long : map.along).map(along), histogram(map.counts));
+    place.lastChild.classList.add("wide");
   }
 })();

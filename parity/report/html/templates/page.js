@@ -73,6 +73,36 @@
     view.found = sorted(filtered());
     view.page = 0;
     draw();
+    keep();
+  }
+
+  /* ---- what is shown, in the address: a page of a file may change nothing of that but its fragment ---- */
+
+  const HERE = "#rows?";
+  const FIELDS = ["search", "verdict", "kind"];
+
+  function keep() {
+    const words = new URLSearchParams();
+    for (const id of FIELDS) if (find(id).value) words.set(id, find(id).value);
+    if (view.column !== null) words.set("sort", (view.down ? "-" : "") + view.column);
+    if (view.page) words.set("page", view.page + 1);
+    if (view.open.size) words.set("open", [...view.open].join(" "));
+    history.replaceState(null, "", HERE + words);
+  }
+
+  function restore() {
+    if (!location.hash.startsWith(HERE)) return;
+    const words = new URLSearchParams(location.hash.slice(HERE.length));
+    for (const id of FIELDS) find(id).value = words.get(id) || "";
+    const sort = words.get("sort") || "";
+    const column = sort.replace(/^-/, "");
+    [view.column, view.down] = [data.shown.includes(column) ? column : null, sort.startsWith("-")];
+    view.open = new Set((words.get("open") || "").split(" ").filter((at) => at in rows).map(Number));
+    view.found = sorted(filtered());
+    const pages = Math.ceil(view.found.length / PAGE);
+    view.page = Math.max(Math.min(Math.trunc(words.get("page")) || 1, pages) - 1, 0);
+    draw();
+    (document.querySelector("tr.more") || find("rows")).scrollIntoView({ block: "center" });
   }
 
   function cell(row, name) {
@@ -109,6 +139,7 @@
         line.nextElementSibling.remove();
       }
       button.setAttribute("aria-expanded", String(open));
+      keep();
     });
     td.append(button);
     return td;
@@ -205,10 +236,46 @@
     find(id).addEventListener("click", () => {
       view.page += step;
       draw();
+      keep();
       find("table-region").scrollTop = 0;
     });
   for (const button of document.querySelectorAll("button[data-path]"))
     button.addEventListener("click", () => showRows(button.dataset.path));
+
+  restore();
+  addEventListener("hashchange", restore);
+
+  /* ---- what is taken along ---- */
+
+  find("copy").addEventListener("click", async () => {
+    const place = make("textarea", "", data.markdown);
+    try {
+      await navigator.clipboard.writeText(data.markdown);
+    } catch { // not every browser lets a file have the clipboard
+      document.body.append(place);
+      place.select();
+      document.execCommand("copy");
+      place.remove();
+    }
+    find("copied").textContent = "copied";
+  });
+
+  /* as parity/report/table.py writes it: a spreadsheet must compute no text */
+  function entry(name, value) {
+    if (value === null) return "";
+    const text = !numeric.has(name) && /^[=+\-@]/.test(value) ? `'${value}` : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  }
+
+  find("download").addEventListener("click", () => {
+    const lines = view.found.map((at) => rows[at].map((value, i) => entry(data.columns[i], value)));
+    const text = [data.columns, ...lines].map((line) => `${line.join(",")}\n`).join("");
+    const link = make("a");
+    link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+    link.download = "rows.csv";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
 
   const cellOf = (at, name) => rows[at][columnOf.get(name)];
   window.page = { data, find, make, written, pathName, asNumber, cellOf }; // for charts.js
