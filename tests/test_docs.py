@@ -49,7 +49,7 @@ def forget(folder):
             del sys.modules[name]
 
 
-SLOW = ("CONTRIBUTING.md",)
+SLOW = ("CONTRIBUTING.md", "docs/jaxvae.md")
 ELSEWHERE = ("docs/causes.md",)
 """What `tests/test_causes.py` runs, block by block."""
 

@@ -78,6 +78,7 @@ def test_reconstruct_gives_the_frames_of_diffusers(home, window, theirs):
     assert np.array_equal(picture[20:40, 48:], gap)
 
 
+@pytest.mark.slow
 def test_encode_and_decode_do_the_same_in_two_steps(home, theirs):
     encoded = jaxvae(
         "encode", home / "clip.npy", home / "latent.safetensors", "--weights", home / "vae",

@@ -7,6 +7,7 @@ import pytest
 from tests.jaxvae.conftest import blocks
 
 
+@pytest.mark.slow
 def test_nothing_is_left_to_compile(make_pair, bridge, compiled):
     # two blocks are enough: what counts is which shapes meet
     vae = make_pair(**blocks(8, 8)).ours

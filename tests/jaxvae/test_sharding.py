@@ -90,6 +90,7 @@ def test_as_on_one_device(quick, mode):
     check(quick, mode)
 
 
+@pytest.mark.slow
 def test_what_a_device_holds_of_the_output(quick):
     told = json.loads(str(quick["told"]))
     assert told["batch/decode"] == [[2, 25, 8, 8, 3], [1, 25, 8, 8, 3]]

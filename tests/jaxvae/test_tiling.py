@@ -214,6 +214,7 @@ def drawn_geometry(direction, shape, config, tile, slicing):
             geometry.compare(direction, shape)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(geometry=geometries())
 def test_drawn_tiles_are_those_of_diffusers(geometry):

@@ -154,6 +154,7 @@ def test_large_frames_need_no_more_memory_than_a_block():
     assert sizes.temp_size_in_bytes < 4 * winograd.BLOCK + 2 * 4 * x.size
 
 
+@pytest.mark.slow
 def test_bfloat16_is_computed_wide_and_rounded_once(bridge):
     x, kernel = make(bridge, (3, 3, 3), (4, 9, 10))
     x, kernel = jnp.asarray(x, jnp.bfloat16), jnp.asarray(kernel, jnp.bfloat16)

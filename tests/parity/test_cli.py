@@ -112,6 +112,7 @@ def test_a_missing_video(tmp_path):
     refused(parity(*words, cwd=tmp_path), "'--video': gone.mp4: no such file")
 
 
+@pytest.mark.slow
 def test_a_clip_too_small_for_the_model(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((1, 2, 2, 3), np.uint8))
     words = ("run", "cogvideox", "--config", "small", "--video", "a.npy", "--frames", 1,

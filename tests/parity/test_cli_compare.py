@@ -162,6 +162,7 @@ def test_a_function_that_fails_shows_why(home):
     assert "nothing was compared" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_options_on_another_device(home):
     """What is chosen is right; the root, which is not, is not looked into."""
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"

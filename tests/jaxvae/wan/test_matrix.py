@@ -139,9 +139,8 @@ def test_layer_by_layer(bridge, wan):
     assert bridge.error(wan.ours(x, compiled=False), wan.ours(x)) < 2e-6
 
 
-@pytest.mark.parametrize(
-    ("dtype", "limit"), [("bfloat16", 0.08), pytest.param("float64", 5e-7, marks=slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "limit"), [("bfloat16", 0.08), ("float64", 5e-7)])
 def test_number_formats(bridge, wan, dtype, limit):
     """float64 is rounded to float32 where the source does it, before every upsampling."""
     import torch

@@ -86,6 +86,7 @@ def test_the_gradient_of_zeros_is_finite():
     assert np.isfinite(gradient).all()
 
 
+@pytest.mark.slow
 def test_first_chunks_and_the_state_rep(bridge):
     """Zeros are what the source pads with after "Rep", and a cache of one frame is filled up."""
     x = bridge.normal(1, 2, 4, 4, 8)
