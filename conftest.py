@@ -17,7 +17,7 @@ os.environ.setdefault(
     " --xla_cpu_use_fusion_emitters=false",
 )
 
-# A process for each core: with a thread for each core in each of them, threads wait for each other.
+# There is a process for each core: more threads than cores would only wait for each other.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 

@@ -103,7 +103,7 @@ def compare(
         keep_repro: keep the call of the first fault, for `Report.write_repro`.
         seed: what torch's random numbers start from, so that a reference with random layers gives
             the same report again; torch's own stream is left as it was.
-        progress: hears how far the comparison is; without it a notebook shows that.
+        progress: is told how far the comparison is; without it a notebook shows that.
 
     Returns:
         The report, which is true if its verdict is a PASS.

@@ -16,7 +16,6 @@ from typing import Any
 
 import click
 from PIL import Image
-from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import DEFAULT_TERMINAL_THEME, SVG_EXPORT_THEME
 
@@ -76,9 +75,9 @@ def _terminal(report: Any, scheme: str) -> str:
 
     console = Console(record=True, width=104, file=io.StringIO(), force_terminal=True)
     show_verdict(report, console)
-    form = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     name = f"parity run {report.name}"
-    return console.export_svg(title=name, theme=THEMES[scheme], code_format=form, unique_id=scheme)
+    picture = console.export_svg(title=name, theme=THEMES[scheme], unique_id=scheme)
+    return re.sub(r"@font-face \{.*?\}\n", "", picture, flags=re.DOTALL)
 
 
 def _shot(driver: Any, first: str, last: str) -> bytes:

@@ -33,7 +33,7 @@ def factor_of(context: click.Context, option: click.Parameter, text: str | None)
     help="Exit with 1 if a row is worse by more than this, if its verdict is, if a row vanished, "
     "or if a new one fails; with 2 if the two runs had other inputs.",
 )
-@click.option("--html", metavar="FILE", help="Also write a page of it, with every change.")
+@click.option("--html", metavar="FILE", help="Also write a page with every change.")
 @JSON
 def diff(
     before: str, after: str, fail_if_worse: float | None, html: str | None, as_json: bool
@@ -52,7 +52,6 @@ def diff(
     """
     from parity.report import Report
     from parity.report.diff import diff as compare
-    from parity.report.html.page import diff_html
     from parity.report.show_diff import show_diff, to_json
     from parity.report.terminal import WIDE, output
 
@@ -63,6 +62,8 @@ def diff(
             f" ({'; '.join(found.other_inputs)}), so errors cannot be compared; run both alike"
         )
     if html is not None:
+        from parity.report.html.page import diff_html
+
         write_text(Path(html), diff_html(found, fail_if_worse))
     if as_json:
         click.echo(to_json(found, fail_if_worse))

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,8 @@ def load(name: str, own: bool = True) -> Any:
     module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
         raise InputError(f"{name!r:.80}: expected module:attribute, as in package.module:function")
+    if module.endswith(".py"):
+        raise InputError(f"{name!r}: a module has no ending; write {module[:-3]}:{attribute}")
     here = str(Path.cwd())
     if own and here not in sys.path:
         sys.path.insert(0, here)  # a console script does not look there
@@ -127,5 +130,7 @@ def load(name: str, own: bool = True) -> Any:
         raise
     except AttributeError as error:
         if error.name == attribute and isinstance(error.obj, ModuleType):
-            raise InputError(f"{name!r} cannot be loaded: {error}") from error
+            near = get_close_matches(attribute, vars(error.obj), 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"{name!r} cannot be loaded: {error}{hint}") from error
         raise

@@ -99,7 +99,7 @@ class Output:
         if self.as_json:
             click.echo(as_json(report), nl=False)
         elif self.quiet:
-            show_verdict(report, output())
+            show_verdict(report, output(), reasons=not report.faults)
         else:
             show(report, output())
             click.echo(f"wrote {len(written)} files to {folder}")

@@ -13,6 +13,7 @@ from parity.core.exceptions import InputError, printable
 if TYPE_CHECKING:
     from parity.core.pair import Option, Pair
 
+HELP = ["-h", "--help"]
 CHOSEN, OWN = f"{__name__}.chosen", f"{__name__}.own"
 
 
@@ -22,7 +23,8 @@ def pair_command(
     """Make a function a command that takes a pair and these options, as `with_output` does."""
 
     def decorate(function: Callable[..., None]) -> click.Command:
-        return click.command(cls=PairCommand)(with_output(out, PAIR, *options)(function))
+        command = click.command(cls=PairCommand, context_settings={"help_option_names": HELP})
+        return command(with_output(out, PAIR, *options)(function))
 
     return decorate
 
@@ -55,7 +57,9 @@ class PairCommand(click.Command):
 
     def _name(self, args: list[str]) -> str | None:
         """Return the first word that is no option and no value of one that the command has."""
-        context = click.Context(self, ignore_unknown_options=True, resilient_parsing=True)
+        context = click.Context(
+            self, ignore_unknown_options=True, resilient_parsing=True, help_option_names=HELP
+        )
         found, rest, _ = self.make_parser(context).parse_args(list(args))
         words = [word for word in (found.get("pair"), *rest) if isinstance(word, str)]
         if words and words[0].startswith("-"):

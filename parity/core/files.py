@@ -1,6 +1,7 @@
 """Files that are whole or not there: written beside their place, then moved into it."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -61,17 +62,22 @@ def alone_in(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another is in it.
     """
-    from filelock import FileLock, Timeout
+    if sys.platform == "win32":  # a folder has no lock there
+        yield
+        return
+    import fcntl
 
-    lock = FileLock(folder / ".lock")
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise InputError(f"{folder}: another process writes there; choose another") from error
-    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(f"{folder}: another process writes there; choose another") from error
+        except OSError:
+            pass  # a file system without locks
         yield
     finally:
-        lock.release()
+        os.close(handle)
 
 
 def _encoded(content: str | bytes) -> bytes:

@@ -98,12 +98,21 @@ class _Part(NamedTuple):
 @cache
 def _between_stars(glob: str) -> tuple[_Part, ...]:
     letters: list[list[str]] = [[]]
-    for letter in re.findall(r"(?s)\[(?:!.|[^!])[^]]*\]|.", glob):
+    for letter in _pieces(glob):
         if letter == "*":
             letters.append([])
         else:
             letters[-1].append(letter)
     return tuple(_Part(re.compile(translate("".join(part))), len(part)) for part in letters)
+
+
+def _pieces(glob: str) -> list[str]:
+    """Letters, wildcards and sets of letters, each of which but `*` is one letter of a name."""
+    return re.findall(r"(?s)\[(?:!.|[^!])[^]]*\]|.", glob)
+
+
+def _is_letter(piece: str) -> bool:
+    return len(piece) == 1 and piece not in "*?"
 
 
 def why(name: str, declared: Mapping[str, str]) -> str | None:
@@ -113,12 +122,12 @@ def why(name: str, declared: Mapping[str, str]) -> str | None:
 
 
 def most_specific(globs: Iterable[str], names: Sequence[str]) -> str | None:
-    """The glob that has most letters besides wildcards, of those that match one of the names.
+    """The glob that has most letters that stand for themselves, of those that match a name.
 
     Of several that say as much it is the last; `None` if no glob matches.
     """
     found = [glob for glob in globs if any(fnmatchcase(name, glob) for name in names)]
-    return max(reversed(found), key=lambda glob: sum(x not in "*?[]" for x in glob), default=None)
+    return max(reversed(found), key=lambda glob: sum(map(_is_letter, _pieces(glob))), default=None)
 
 
 def check_used(

@@ -112,7 +112,7 @@ class Row:
     """The largest relative error among the child inputs of the call that are out of its limit, or,
     if none is, in doubt."""
     child_r: float = 0.0
-    """The largest R among these."""
+    """The largest R of these child inputs."""
 
     @property
     def own(self) -> float:
@@ -128,9 +128,7 @@ class Row:
 
 
 def _larger(returned: float, passed: float) -> float:
-    """The larger figure of what a call returns, NaN if not measured, and of its child inputs, 0 if
-    none is off.
-    """
+    """The larger figure: of what a call returns, which may be NaN, or of its child inputs."""
     return max(returned, passed) if passed and not math.isnan(returned) else passed or returned
 
 
@@ -182,7 +180,8 @@ class Fault:
 class Diagnosis:
     """Cause of a fault: a word of the closed vocabulary, the evidence measured, and what to do.
 
-    `magnitude` is how far off the line is, where one call has several mistakes.
+    `magnitude` is where in the array the error is; where one call has several mistakes, how far off
+    it is, too.
     """
 
     cause: str

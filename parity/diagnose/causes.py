@@ -3,14 +3,17 @@
 EXPLAINED = 0.1
 """A change is the cause if it leaves at most this part of the error."""
 
+UNEXPLAINED = ("", "glue", "unknown")
+"""Causes that say where the error is, and not what it is."""
+
 HINTS = {
     "padding": "compare amount, side and mode of the padding with the reference's",
     "causal_side": "a causal convolution pads before the first frame, not after the last",
     "weights_layout": "check the order of the kernel's axes when the weights are converted",
     "weights_swapped": "check the names in the conversion of the weights",
-    "weights_missing": "this tensor was not loaded: check its name in the conversion",
+    "weights_missing": "load this tensor: check its name in the conversion",
     "weights_precision": "load the weights in the precision that the reference has",
-    "weights_value": "the tensor was changed after, or before, it was converted",
+    "weights_value": "convert the tensor again: it was changed before that or after",
     "norm_buffers": "check the running statistics and how they were converted",
     "epsilon": "pass the reference's epsilon: the defaults of the two frameworks differ",
     "norm_axes": "check over which axes, and in which groups, the statistics are taken",
@@ -28,7 +31,7 @@ HINTS = {
     "not_called": "call the module where the reference calls it",
     "dropout": "call .eval() on the port, or make the random layer deterministic",
     "matmul_precision": "ask for precision='highest', or set jax_default_matmul_precision",
-    "scale_or_offset": "a factor or an offset is missing or applied twice",
+    "scale_or_offset": "look for a factor or an offset that is missing or applied twice",
     "dtype": "compute in the reference's type",
     "nonfinite": "look at the first call whose output is not finite",
     "shape": "compare sizes, strides and padding",

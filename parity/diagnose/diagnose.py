@@ -168,7 +168,7 @@ class _Investigation:
         targets = self._leaving(self._kept) if self._kept else self._from_run()
         whole, place = Search(self._attempts, targets, self._roundoff()), self._place(targets[0])
         if not np.isfinite(whole.error) or whole.error == 0.0:
-            return [self._one(self._fallback, place)]
+            return [self._one(self._fallback, "", place)]
         left_out = self._not_called(whole)
         few = len(left_out) <= FEW
         ways = self._weights(whole), self._arguments(whole), left_out if few else ()
@@ -190,18 +190,17 @@ class _Investigation:
         if shown[0] > EXPLAINED and not few:
             shown, _ = whole.best_of(left_out)
         if shown[0] <= EXPLAINED:
-            return [self._one(shown[1], _words(shown, place))]
+            return [self._one(shown[1], _words(shown), place)]
         untried = [line for line in self._suspected if line not in self._tried]
         apart = len(groups) > 1 and not untried and not self._other_values
         if apart or any(one.shown[0] <= EXPLAINED for one, _ in groups):
             return _told(groups)
         if (shown := search.reordered())[0] <= EXPLAINED:
-            return [self._one(shown[1], _words(shown, place))]
+            return [self._one(shown[1], _words(shown), place)]
         if untried:
-            texts = [*(line.text for line in untried[:3]), place]
-            return [self._one(untried[0].cause, "; ".join(filter(None, texts)))]
-        texts = [place, self._nothing(bool(several))]
-        return [self._one(self._fallback, "; ".join(filter(None, texts)))]
+            texts = "; ".join(line.text for line in untried[:3])
+            return [self._one(untried[0].cause, texts, place)]
+        return [self._one(self._fallback, self._nothing(bool(several)), place)]
 
     @property
     def _other_values(self) -> bool:
@@ -216,8 +215,8 @@ class _Investigation:
         container = any(m.parent == self._match.ref.order for m in self._record.matches)
         return "glue" if container else "unknown"
 
-    def _one(self, cause: str, evidence: str) -> Finding:
-        return one_finding(Diagnosis(cause, evidence, HINTS[cause]), self._kept)
+    def _one(self, cause: str, evidence: str, place: str = "") -> Finding:
+        return one_finding(Diagnosis(cause, evidence, HINTS[cause], place), self._kept)
 
     def _nothing(self, lines: bool) -> str:
         first = "compare the lines: " if lines else ""
@@ -250,7 +249,8 @@ class _Investigation:
         if not np.isfinite(search.error) or search.error == 0.0:
             return _Local(mistake, lines)
         keys = tuple(one.key for one in targets if one.key is not None and one.wrong)
-        place = f"off by {targets[0].error:.1e} there, {self._place(targets[0])}"
+        sizes = f"off by {targets[0].error:.1e} at its line", self._place(targets[0])
+        place = "; ".join(filter(None, sizes))
         at = targets[0].slot.place
         for one in {one.shown: one for one in others if one.sure and one.changes}.values():
             ways = [(*one.shown[1:], partial(search.changed, one.changes or {}))]
@@ -451,9 +451,8 @@ SURE = 0.01
 """A change that leaves more is believed only if none explains all that is wrong in the call."""
 
 
-def _words(shown: Shown, place: str = "") -> str:
-    where = f", {place}" if place else ""
-    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error{where}"
+def _words(shown: Shown) -> str:
+    return f"{shown[2]} explains {100 * (1 - shown[0]):.4g} % of the error"
 
 
 def _with_second(own: _Local, search: Search, others: Sequence[_Local]) -> _Local:

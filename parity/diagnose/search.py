@@ -76,14 +76,16 @@ class Target:
         return distance(np.ascontiguousarray(self.limited(array)), self.limited(self.port))[1]
 
     def limited(self, array: Array) -> Array:
-        """The array without the huge numbers of masks, if it is one inside the call; what leaves it
-        has none beyond float32, as `torch.finfo(x.dtype).min` is in the float64 run.
+        """The array without the huge numbers of masks.
+
+        Inside the call they do not count at all. What leaves it is held at the limits of float32:
+        `torch.finfo(x.dtype).min` is another number in the float64 run.
         """
         if self.key is not None and array.dtype != np.float64:
             return array
         most = self._most if self.key is None else LARGEST
         limited: Array = np.clip(array, -most, most)
-        return limited
+        return limited if self.key is None else np.where(np.isinf(array), array, limited)
 
     @cached_property
     def _most(self) -> float:

@@ -44,10 +44,11 @@ def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
     # Both start processes. An interrupt is raised on the main thread, where `subprocess.run` may
     # leave its process behind; another thread waits for it, and the block waits for the thread.
     with ThreadPoolExecutor(1) as apart:
-        revision = apart.submit(commit).result()
+        revision, own = apart.submit(commit).result(), apart.submit(own_commit).result()
         system = apart.submit(platform.platform).result()
     return {
         "commit": revision,
+        "parity_commit": own,
         "python": platform.python_version(),
         "versions": {name: _version(name) for name in PACKAGES},
         "platform": system,
@@ -94,21 +95,30 @@ def effective_precision(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, 
     return {name: probes[name]() for name in frameworks if find_spec(name)}
 
 
+@functools.cache
 def commit() -> str | None:
-    """The commit of the checkout that this file is in, `-dirty` if it has changes."""
-    try:
-        return _described()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    """The commit of the checkout that the process runs in, `-dirty` if it has changes.
+
+    This and the next are asked once: what runs is the code that this process has imported.
+    """
+    return _described(Path.cwd())
 
 
 @functools.cache
-def _described() -> str:
-    """Asked once: what runs is the code that this process has imported."""
+def own_commit() -> str | None:
+    """The commit of the checkout that this file is in."""
     here = Path(__file__).resolve()
-    # an installed copy may lie inside somebody else's checkout
-    _git(here.parent, "ls-files", "--error-unmatch", here.name)
-    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=12")
+    return _described(here.parent, here.name)
+
+
+def _described(folder: Path, file: str = "") -> str | None:
+    """The commit, if there is a checkout and the `file`, if one is named, is part of it."""
+    try:
+        if file:  # an installed copy may lie inside somebody else's checkout
+            _git(folder, "ls-files", "--error-unmatch", file)
+        return _git(folder, "describe", "--always", "--dirty", "--abbrev=12")
+    except (OSError, subprocess.SubprocessError):
+        return None
 
 
 def _git(folder: Path, *words: str) -> str:

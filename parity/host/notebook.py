@@ -13,11 +13,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OFTEN = 0.1
-"""Seconds between two messages to the notebook, but for that of a new stage."""
+"""Seconds between two messages to the notebook; a new stage is shown at once."""
 
 
 def shown_in_notebook(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, whose progress a notebook shows where it is called without one to hear it."""
+    """The function; in a notebook it shows its progress if it is called without `progress`."""
 
     @wraps(function)
     def call(*args: P.args, **given: P.kwargs) -> T:

@@ -131,8 +131,7 @@ def _magnitude(one: Found) -> str:
         problem = one.child_inputs[0].error.problem
         if problem is not None and problem.kind is ProblemKind.VALUE:
             return f"a child input has {reason}"
-        worst = max(one.child_inputs, key=lambda given: given.error.rel_l2)
-        return f"a child input is off by {worst.error.rel_l2:.1e} ({reason})"
+        return f"a child input is off by {one.child_inputs[0].error.rel_l2:.1e} ({reason})"
     own = row.exclusive
     if own is None or own.mae != own.mae:
         return reason

@@ -75,7 +75,8 @@ def rows_of(
                 judged = downgraded(judged, returned, limit)
             judged = _with_note(judged, without.get(order))
             row = row_of(case, match, leaf, errors, free.gain(key), rung, judged)
-            found.append(Found(row, judged, child_inputs, segments.get(order, "")))
+            shown = off if judged.verdict == "FAIL" else child_inputs  # doubt places no mistake
+            found.append(Found(row, judged, shown, segments.get(order, "")))
     return found
 
 

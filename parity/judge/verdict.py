@@ -171,8 +171,10 @@ def _local(errors: Errors, limit: float, warn: float) -> Judgement | None:
             text += ": random, or in train mode? Call .eval() on both"
             return Judgement("UNKNOWN", not_measured(text))
         failure = error.failure(limit)
-        if failure is not None:
-            return _failed(failure.then(where), errors, limit, warn)
+        if failure is not None:  # what is passed on comes before what is returned
+            passed = (x.then(at) for at, one in found[1:] if (x := one.failure(limit)))
+            first = next((x for x in passed if x.kind is failure.kind), failure.then(where))
+            return _failed(first, errors, limit, warn)
         if where and error.problem is not None:
             return Judgement("UNKNOWN", error.problem.then(where))
     return None

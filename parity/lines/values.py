@@ -113,13 +113,15 @@ class Values:
         return (self._pair(number, port, port) for port in self._candidates(True, number))
 
     def _candidates(self, ref: bool, number: int) -> list[int]:
-        """Values of the other program of which mean and size allow to be this one, or a multiple.
+        """Values of the other program that may be this one, or a multiple of it, by mean and size.
 
-        All of them are looked at together: a long function has thousands of one size.
+        All are looked at together: a long function has thousands of one size.
         """
         if (ref, number) not in self._alike:
             own = self._of(ref, number)
-            others = self._column(not ref, own.array.size)
+            # figures of a complex value have twice its size
+            program = self.ref if ref else self._port
+            others = self._column(not ref, program.values[number].array.size)
             limit = self.limit(number) if ref else others.limit
             one, other = (own, others) if ref else (others, own)
             may_be = _near(one, other, limit) | _multiple(one, other, limit)
@@ -294,7 +296,7 @@ def _twin(ref: _Figures, port: _Figures, limit: float) -> Twin | None:
 def _near(ref: Any, port: Any, limit: Any) -> Any:
     """True if both may be the same: a distance is at least that of means and of sizes.
 
-    Either is the figures of a value or a column of them, in this and in the next.
+    Both may be single values or columns of them, here and in `_multiple`.
     """
     return (
         (ref.infinite == port.infinite)

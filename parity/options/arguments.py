@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+import jax
 import torch
 from flax import nnx
 
@@ -39,6 +40,8 @@ def check_arguments(
         if not optional and not isinstance(value, (tuple, list)):
             kind = type(value).__name__
             raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
+    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(torch_args)):
+        raise InputError("torch_args: found an array of JAX; give NumPy's, as np.asarray(x)")
     for rule in fused:
         if not isinstance(rule, (Fused, Stacked)):
             kind = type(rule).__name__

@@ -18,13 +18,14 @@ COLUMNS = (
     *("rung", "case", "path", "nnx_path", "kind", "call", "leaf", "shape", "dtype"),
     *("mae", "mse", "max_abs", "rel_mae", "rel_l2", "rel_linf", "p999", "ulp_p99", "cosine"),
     *("ref_rms", "incl_mae", "incl_rel_l2", "excl_mae", "excl_rel_l2", "floor_rel_l2", "R"),
-    *("gain", "grade", "verdict", "worst_index", "nonfinite"),
+    *("gain", "grade", "verdict", "worst_index", "nonfinite", "child_inputs", "child_r"),
 )
 """The columns, in order: `mae` to `ref_rms` are free-running, `incl_` inclusive, `excl_` exclusive.
-`floor_rel_l2` and `R` belong to the exclusive error."""
+`floor_rel_l2` and `R` belong to the exclusive error, of what is returned; `child_inputs` and
+`child_r` are relative error and R of what is passed to calls inside, 0 where that is not off."""
 
 DETAILS = (
-    *("order", "parent", "limited", "one_sided", "child_inputs", "child_r"),
+    *("order", "parent", "limited", "one_sided"),
     *("free_nonfinite", "incl_nonfinite"),
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),

@@ -91,7 +91,8 @@ class Contents:
     def notes(self) -> tuple[str, ...]:
         """Sentences that a reader should know before trusting a PASS."""
         idle = self.coverage.idle
-        ran = (f"{len(idle)} modules were {IDLE}: {', '.join(idle[:5])}",) if idle else ()
+        were = "1 module was" if len(idle) == 1 else f"{len(idle)} modules were"
+        ran = (f"{were} {IDLE}: {', '.join(idle[:5])}",) if idle else ()
         lacking = (self._lacking("reference"), self._lacking("port"))
         loose = weight_notes(self.weights, self.coverage, self.faults)
         nothing = "" if self._compared else "no output has an entry: nothing was compared"
@@ -111,7 +112,11 @@ class Contents:
             "calls": self.coverage.unmatched_calls,
             "tensors": self.coverage.unmatched_tensors,
         }
-        counts = [f"{len(texts)} {what} ({texts[0]})" for what, texts in found.items() if texts]
+        counts = [
+            f"{len(texts)} {what if len(texts) > 1 else what[:-1]} ({texts[0]})"
+            for what, texts in found.items()
+            if texts
+        ]
         hint = f"; if they need none: {self.coverage.proposal}" if self.coverage.proposal else ""
         return (
             f"mapping incomplete: without a counterpart are {', '.join(counts)}{hint}"

@@ -156,7 +156,7 @@ def diff(before: Contents, after: Contents) -> Diff:
     if old and new and not old.keys() & new.keys():
         raise InputError(
             f"the reports have no row in common: {_first(before, old)}; {_first(after, new)}. They "
-            "are of different models or cases; give two reports of one comparison"
+            "are of different models or cases, or one has rungs; give two of one comparison"
         )
     found = [_change(key, old.get(key), new.get(key)) for key in {**old, **new}]
     changes = [change for change in found if change is not None]

@@ -6,11 +6,8 @@ from textwrap import dedent
 from parity.core.exceptions import escaped
 from parity.core.lines import Lines, SourceLine
 
-WIDTH = 98
+WIDTH = 100
 """Characters of a text with both sides beside each other, where nothing else is said."""
-
-NARROW = 72
-"""Below so many characters the sides are one under the other."""
 
 Row = tuple[int, str, bool]
 """Number and text of a line, and whether it is the one meant."""
@@ -23,12 +20,19 @@ def excerpt(line: SourceLine) -> list[Row]:
     return [(first + at, text, first + at == line.line) for at, text in enumerate(texts)]
 
 
-def side_by_side(lines: Lines, width: int = WIDTH) -> list[str]:
-    """The first line of each side with those around it, then where the others are."""
+def side_by_side(lines: Lines, width: int | None = None) -> list[str]:
+    """The first line of each side with those around it, then where the others are.
+
+    The sides are one under the other where the lines meant do not fit beside each other; without a
+    `width` nothing of them is cut then.
+    """
     sides = [_column("port", lines.port), _column("reference", lines.reference)]
-    if width < NARROW:
-        return [_cut(row, width) for side in sides for row in side]
-    return [beside(left, right, width) for left, right in zip_longest(*sides, fillvalue="")]
+    total = width or WIDTH
+    meant = [row for side in sides for row in side if not row.startswith("  ")]
+    if max(map(len, meant)) <= total // 2 - 1:
+        return [beside(left, right, total) for left, right in zip_longest(*sides, fillvalue="")]
+    rows = [row for side in sides for row in side]
+    return [_cut(row, width) if width else escaped(row) for row in rows]
 
 
 def beside(left: str, right: str, width: int = WIDTH) -> str:

@@ -9,7 +9,7 @@ from parity.core.globs import path_name
 from parity.core.verdicts import Row
 from parity.host.environment import flat
 from parity.report.contents import Contents
-from parity.report.faults import fault_parts, fault_reason
+from parity.report.faults import fault_parts
 from parity.report.sections import coverage_lines
 from parity.report.table import cut, grouped
 
@@ -50,7 +50,9 @@ def _module(report: Contents, path: str, rows: Sequence[Row]) -> Parts:
     doubts = [row for row in rows if row.verdict == "WARN" or row.one_sided]
     fault = next((fault for fault in reversed(report.faults) if fault.path == path), None)
     if fault is not None:
-        said = {"message": fault_reason(fault), "type": fault.cause or "unknown"}
+        reason = "; ".join(filter(None, (fault.evidence, fault.magnitude)))
+        message = f"{fault.cause}: {reason}" if fault.cause else reason
+        said = {"message": message, "type": fault.cause or "unknown"}
         text = (f"{name}: {text}" for name, text in fault_parts(fault).items())
         parts["failure"] = said, (*text, *_lines(failing))
     elif failing:

@@ -60,16 +60,23 @@ def sections(report: Contents) -> list[Section]:
 
     A terminal shows the verdict below them, a page above them and them the other way round.
     """
-    found = (
+    found = [
         Section("Coverage", coverage_lines(report.coverage)),
         Section("Weights", weight_lines(report.weights, report.coverage)),
         Section("What the inputs did not exercise", report.unexercised, "- not exercised: "),
         Section("Precision", tuple(precision_lines(report.emulations)), ""),
         Section("Not finite", tuple(nonfinite_lines(report.nonfinite)), ""),
+        *reasons_of(report),
+    ]
+    return [section for section in found if section.lines]
+
+
+def reasons_of(report: Contents) -> list[Section]:
+    """Return the sections that say why a report without a fault is no PASS."""
+    return [
         Section("Neither passed nor failed", doubt_lines(report.doubts)),
         Section("Notes", report.notes, "note: "),
-    )
-    return [section for section in found if section.lines]
+    ]
 
 
 def number(value: float) -> str:

@@ -118,7 +118,7 @@ def _summary(rung: Rung, rows: Sequence[Row]) -> RungSummary:
         worst=f"{worst.case} {path_name(worst.path)}" if worst is not None else "",
         free_mae=_largest(limited, "mae"),
         rel_l2=_largest(limited, "incl_rel_l2"),
-        r=_largest(rows, "R"),
+        r=largest(row.r for row in rows),
         grade=grade(error),
         verdict=worst_verdict([row.verdict for row in rows]),
     )
@@ -156,7 +156,7 @@ def by_kind(rows: Sequence[Row]) -> tuple[KindSummary, ...]:
 
 def _kind(kind: str, rows: Sequence[Row]) -> KindSummary:
     errors = [row.exclusive for row in rows if row.exclusive is not None]
-    measured = [error.r for error in errors if not math.isnan(error.r)]
+    measured = [row.r for row in rows if not math.isnan(row.r)]
     parts = np.quantile(measured or [math.nan], (0.5, 0.95, 1), method="inverted_cdf")
     limit = r_limit(rows[0].kind)
     return KindSummary(

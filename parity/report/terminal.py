@@ -18,10 +18,9 @@ from rich.text import Text
 from parity.core.exceptions import escaped
 from parity.host.progress import Progress
 from parity.report.contents import Contents
-from parity.report.excerpts import WIDTH as BOTH_SIDES
 from parity.report.excerpts import side_by_side
 from parity.report.faults import fault_parts, grouped_faults
-from parity.report.sections import ladder_cells, sections
+from parity.report.sections import Section, ladder_cells, reasons_of, sections
 from parity.report.table import COLOURS
 
 WIDTH, WIDE = 100, 160
@@ -95,7 +94,12 @@ class _Times(ProgressColumn):
 def as_text(report: Contents) -> str:
     """Text that `show` prints, without colours."""
     file = StringIO()
-    show(report, _Readable(file=file, width=WIDTH, color_system=None, force_jupyter=False))
+    show(
+        report,
+        _Readable(
+            file=file, width=WIDTH, color_system=None, force_jupyter=False, force_terminal=False
+        ),
+    )
     return file.getvalue().rstrip("\n")
 
 
@@ -112,14 +116,12 @@ def show(report: Contents, console: Console) -> None:
         for rung in rungs:
             table.add_row(*(line(rung[name], COLOURS.get(rung[name], "")) for name in shown))
         console.print(table)
-    for section in sections(report):
-        for sentence in section.lines:
-            say(console, f"{section.mark}{sentence}".replace("**", ""))
+    _show_sections(sections(report), console)
     show_verdict(report, console)
 
 
 def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
-    """Print a text in lines that end between words, further ones indented; one line if piped."""
+    """Print a text: on a terminal in lines that end between words, in a pipe as one line."""
     lines = [escaped(text)]
     if console.is_terminal:
         lines = wrap(
@@ -133,15 +135,23 @@ def say(console: Console, text: str, style: str = "", indent: str = "") -> None:
         console.print(line(one, style), soft_wrap=True)
 
 
-def show_verdict(report: Contents, console: Console) -> None:
-    """Print a block for each mistake, and the verdict."""
+def _show_sections(shown: Iterable[Section], console: Console) -> None:
+    for section in shown:
+        for sentence in section.lines:
+            say(console, f"{section.mark}{sentence}".replace("**", ""))
+
+
+def show_verdict(report: Contents, console: Console, *, reasons: bool = False) -> None:
+    """Print a block for each mistake and the verdict, after the `reasons` if it is no PASS."""
+    if reasons and not report:
+        _show_sections(reasons_of(report), console)
     groups = grouped_faults(report.faults)
     for number, group in enumerate(groups, 1):
         of = f" {number} of {len(groups)}" if len(groups) > 1 else ""
         say(console, f"fault{of}: {group[0].cause or 'cause not known'}", "bold red")
         for name, text in fault_parts(*group).items():
             say(console, f"  {name:<{LABEL}}{text}".replace("`", ""), indent=" " * (2 + LABEL))
-        width = console.width - 2 if console.is_terminal else BOTH_SIDES
+        width = console.width - 2 if console.is_terminal else None
         for row in side_by_side(group[0].lines, width) if group[0].lines else ():
             console.print(line(f"  {row}"), soft_wrap=True)
     say(console, f"{report.name}: {report.headline}", COLOURS[report.verdict])

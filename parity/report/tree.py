@@ -17,6 +17,9 @@ from parity.report.sections import number
 from parity.report.table import COLOURS, worst_verdict
 from parity.report.terminal import line, show_verdict
 
+NEEDED = (70, 0, 0, 80, 100)
+"""Columns of the terminal from which on calls, R, the two errors and the bar are shown."""
+
 CELLS, DECADES = 16, 8
 """Length of a bar, and how many powers of ten up to 1 it spans."""
 
@@ -35,13 +38,16 @@ def show_tree(
     check_used("--only", [only] if only != "*" else [], paths, "module of the report")
     own = any(row.exclusive is not None for row in report.rows)
     heads = ("calls", "R", *(("local rel L2", "with inside") if own else ("free rel L2", "")))
-    numbers = (Column(head, justify="right", no_wrap=True) for head in heads)
-    columns = (Column("module", overflow="fold"), *numbers, Column("1e-8 to 1", no_wrap=True))
-    table = Table(*columns, "", title=line(report.name), title_justify="left", box=SIMPLE_HEAD)
+    figures = [Column(head, justify="right", no_wrap=True) for head in heads]
+    figures.append(Column("1e-8 to 1", no_wrap=True))
+    shown = [at for at in range(len(figures)) if console.width >= NEEDED[at]]
+    columns = [Column("module", overflow="fold"), *(figures[at] for at in shown), Column()]
+    table = Table(*columns, title=line(report.name), title_justify="left", box=SIMPLE_HEAD)
     table.pad_edge = False
     for module, guide, hides in _lines(_chosen(root, only), depth):
         name = Text.assemble((guide, "dim"), line(module.name))
-        table.add_row(name, *_figures(module, own), _verdicts(module, hides))
+        cells = [*_figures(module, own)]
+        table.add_row(name, *(cells[at] for at in shown), _verdicts(module, hides))
     console.print(table)
     for path in report.coverage.unmatched:
         console.print(line(f"unmatched module: {path}", "red"), soft_wrap=True)

@@ -60,7 +60,8 @@ def weight_notes(
     more = f"; and {len(loose) - NOTED} more" if len(loose) > NOTED else ""
     text = "; ".join(loose[:NOTED])
     calm = "" if faults or not coverage.complete else ", though no call fails"
-    return (f"{len(loose)} weights are not the reference's{calm}: {text}{more}",)
+    are = "1 weight is" if len(loose) == 1 else f"{len(loose)} weights are"
+    return (f"{are} not the reference's{calm}: {text}{more}",)
 
 
 def _told(line: Weight, fault: Fault) -> bool:

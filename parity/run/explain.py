@@ -6,7 +6,7 @@ from dataclasses import replace
 from parity.core.exceptions import first_line
 from parity.core.verdicts import Diagnosis, Fault
 from parity.diagnose.case_record import CaseRecord, record_of
-from parity.diagnose.causes import HINTS
+from parity.diagnose.causes import HINTS, UNEXPLAINED
 from parity.diagnose.error_map import error_map_of
 from parity.diagnose.findings import Finding, Kept
 from parity.host.progress import Progress
@@ -19,9 +19,6 @@ SUSPECTS = 10
 
 ROUNDING = ("norm_variance", "matmul_precision", "dtype", "glue", "unknown")
 """Causes that make no fault of a doubtful R: it is there to measure rounding."""
-
-UNEXPLAINED = ("", "glue", "unknown")
-"""Causes that say where the error is, and not what it is."""
 
 
 def resolved(record: CaseRecord, reference: Reference, progress: Progress) -> CaseRecord:
@@ -86,18 +83,17 @@ def _explained(fault: Fault, record: CaseRecord, reference: Reference) -> Iterat
     except Exception as error:  # the report must not be lost for a picture
         lost = f"where in the array is not known: {first_line(error)}"
     findings = _causes(first, record, reference, kept)
+    own = fault.magnitude if len(findings) == 1 else ""  # of several mistakes each says its own
     for number, one in enumerate(findings):
-        sizes = [one.diagnosis.magnitude]  # of several mistakes each says its own
-        if len(findings) == 1:
-            sizes.insert(0, fault.magnitude)
-        evidence = (one.diagnosis.evidence, *sizes[1:], lost, why)
+        evidence = (one.diagnosis.evidence, lost, why)
+        magnitude = (own, one.diagnosis.magnitude)
         yield replace(
             fault,
             parting=number,
             cause=one.diagnosis.cause,
             hint=_hint(one),
-            magnitude=sizes[0],
-            evidence="; ".join(filter(None, dict.fromkeys(evidence))),
+            magnitude="; ".join(filter(None, magnitude)),
+            evidence="; ".join(filter(None, evidence)),
             segment=_segment(one, first, record) or fault.segment,
             error_map=None if number else picture,
             lines=one.lines,

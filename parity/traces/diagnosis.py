@@ -25,15 +25,14 @@ def diagnosis(found: Found, scene: CaseRecord, advice: str) -> Diagnosis:
     place = location(*arrays) if arrays else ""
     lines = suspected(match, scene)
     if lines:
-        evidence = "; ".join([*(line.text for line in lines[:3]), *filter(None, [place])])
-        return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause])
+        evidence = "; ".join(line.text for line in lines[:3])
+        return Diagnosis(lines[0].cause, evidence, HINTS[lines[0].cause], place)
     left, cause, text = result_changes.best(*arrays) if arrays else (math.inf, "", "")
     if left <= EXPLAINED:
-        where = f", {place}" if place else ""
-        evidence = f"{text} explains {100 * (1 - left):.4g} % of the error{where}"
-        return Diagnosis(cause, evidence, HINTS[cause])
+        evidence = f"{text} explains {100 * (1 - left):.4g} % of the error"
+        return Diagnosis(cause, evidence, HINTS[cause], place)
     container = any(one.parent == match.ref.order for one in scene.matches)
-    return Diagnosis("glue" if container else "unknown", place, advice)
+    return Diagnosis("glue" if container else "unknown", "", advice, place)
 
 
 def _wrong(found: Found, match: Match, scene: CaseRecord) -> Iterator[tuple[Array, Array]]:

@@ -19,7 +19,7 @@ from parity.traces.float64 import RecordedFloat64
 from parity.traces.index import StoredCase
 from parity.traces.trace import Golden
 
-BY_RUN = "`parity run`, where torch is installed, finds out why by experiment"
+BY_RUN = "call `parity run` where torch is installed: it finds out why by experiment"
 
 
 class Recorded:

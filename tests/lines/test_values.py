@@ -123,3 +123,48 @@ def test_infinite_entries_of_masks_are_the_same():
 )
 def test_orders(given, wanted, moved):
     assert moved in [order.moved for order in orders(given, wanted)]
+
+
+def drawn_values(rng, count):
+    """Arrays of few shapes, of numbers of every kind."""
+    shapes = [(), (1,), (0, 3), (4,), (2, 3), (3, 2), (2, 3, 4), (6,)]
+    for _ in range(count):
+        a = rng.standard_normal(shapes[rng.integers(len(shapes))])
+        rare = rng.random(a.shape) < 0.3
+        kinds = (
+            a, 0 * a, 1e-300 * a, np.round(a), a > 0, a + 1j * rng.standard_normal(a.shape),
+            np.where(rare, np.nan, a), np.where(rare, np.inf, a), np.where(rare, -3.4e38, a),
+        )  # fmt: skip
+        yield np.asarray(kinds[rng.integers(len(kinds))])
+
+
+def changed(rng, array):
+    """The array as it is, or times a number, turned, shuffled, or nearly the same."""
+    if array.dtype == bool:
+        return array
+    factor = float(rng.choice([2.0, -1.0, 0.5, 1.0005]))
+    near = array + 1e-7 * rng.standard_normal(array.shape)
+    shuffled = rng.permutation(array.reshape(-1)).reshape(array.shape)
+    return (array, array * factor, array.T, near, shuffled)[rng.integers(5)]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_looking_at_all_values_of_a_size_loses_none(seed):
+    rng = np.random.default_rng(seed)
+    ref = [*drawn_values(rng, 14)]
+    port = [changed(rng, array) for array in ref]
+    rng.shuffle(port)
+    programs = []
+    for arrays in (ref, port):
+        program = Program()
+        for array in arrays:
+            program.make("op", [], [np.asarray(array)], (), roundings=[1e-7])
+        programs.append(program)
+    found, one_by_one = (Values(*programs, 10.0) for _ in range(2))
+    for number in range(14):
+        for all_of, pair in (
+            (found.all_of_port, lambda other, own=number: one_by_one.pair(other, own)),
+            (found.all_of_reference, lambda other, own=number: one_by_one.pair(own, other)),
+        ):
+            twins = [one.number for one in all_of(number)]
+            assert twins == [other for other in range(14) if pair(other) is not None]

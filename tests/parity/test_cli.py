@@ -45,15 +45,15 @@ def test_every_command_has_a_whole_sentence_in_the_list_and_an_example(group):
 
 
 def test_the_page_is_opened_on_request(tmp_path, monkeypatch):
-    opened = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or len(opened) == 1)
-    done = Output(quiet=False, as_json=False, out=None, opened=True)
+    page = tmp_path / "report.html"
     report = Report("pair", (), (), Coverage(0, (), {}, (), {}, 0, 0), {}, {})
-    for said in ("", "no browser was found; open"):
+    for there, said in ((True, ""), (False, f"parity: no browser was found; open {page} in one\n")):
+        opened = []
+        monkeypatch.setattr("webbrowser.open", lambda url, to=opened, x=there: to.append(url) or x)
         with pytest.raises(SystemExit), redirect_stderr(io.StringIO()) as errors:
-            done.end(report, tmp_path)
-        assert said in errors.getvalue()
-    assert opened[0] == (tmp_path / "report.html").resolve().as_uri()
+            Output(quiet=False, as_json=False, out=None, opened=True).end(report, tmp_path)
+        assert errors.getvalue() == said
+        assert opened == [page.resolve().as_uri()]
 
 
 def test_the_shell_completes_commands_options_and_pairs():

@@ -2,6 +2,7 @@
 
 import io
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +12,9 @@ from flax import nnx
 from parity import compare
 from parity.core.lines import Lines, SourceLine
 from parity.core.verdicts import Fault
-from parity.report.assertion import assess
 from parity.report.excerpts import side_by_side
 from parity.report.faults import grouped_faults
+from parity.report.table import by_kind
 from parity.report.terminal import _Readable, show, show_verdict
 from parity.report.tree import show_tree
 from tests.nets import port_of, torch_of
@@ -77,33 +78,41 @@ def test_groups_go_by_cause_kind_and_line():
     unknown = replace(one, lines=None)
     apart = (other_line, replace(one, cause="sign"), replace(one, kind="Other"), unknown)
     assert grouped_faults([one, *apart, same]) == [(one, same), *((x,) for x in apart)]
-    assert len(grouped_faults([unknown, replace(unknown, evidence="4 instead of 5")])) == 1
-    assert len(grouped_faults([unknown, replace(unknown, evidence="without a mask")])) == 2
+    anything = replace(unknown, cause="glue")  # that no cause is known is none in common
+    assert len(grouped_faults([anything, replace(anything, path="b")])) == 2
+    other_side = replace(one, lines=Lines((), (line,)))
+    assert len(grouped_faults([one, other_side, replace(one, evidence="a bias")])) == 3
 
 
 def test_sides_are_one_under_the_other_where_there_is_no_room():
-    lines = Lines(
-        (SourceLine("port.py", 3, "y = " + "x + " * 30, "add"),),
-        (SourceLine("model.py", 7, "y = x", "add"),),
-    )
-    wide, narrow = side_by_side(lines, 120), side_by_side(lines, 40)
-    assert wide[0].split("  ")[0] == "port port.py:3: add"
-    assert "reference model.py:7" in wide[0]
-    assert [row for row in narrow if row.startswith(("port", "reference"))] == [
-        "port port.py:3: add",
-        "reference model.py:7: add",
-    ]
-    assert max(map(len, wide)) <= 120
+    long = SourceLine("port.py", 3, "y = " + "x + " * 30, "add")
+    short, ref = replace(long, text="y = x"), SourceLine("model.py", 7, "y = x", "add")
+    head, _ = side_by_side(Lines((short,), (ref,)))
+    assert head.startswith("port port.py:3: add  ")
+    assert head.endswith("reference model.py:7: add")
+    piped = side_by_side(Lines((long,), (ref,)))
+    heads = ["port port.py:3: add", "reference model.py:7: add"]
+    assert [row for row in piped if row.startswith(("port", "reference"))] == heads
+    assert long.text.strip() in piped[1]
+    narrow = side_by_side(Lines((long,), (ref,)), 40)
     assert max(map(len, narrow)) <= 40
+    assert len(narrow) == len(piped)
 
 
-def test_r_of_a_fault_is_the_same_in_every_output(report):
-    """The mistake is in what is passed to a call: what the module returns has another R."""
+def test_r_of_a_row_is_that_of_what_it_passes_on_too(report):
+    """What the module returns has another R: tree, tables and history show the larger one."""
     row = next(row for row in report.rows if row.path == "" and row.verdict == "FAIL")
-    worst = max(row.r for row in report.rows)
     passed = replace(row, exclusive=replace(row.exclusive, r=0.5), child_r=879.0, child_inputs=0.1)
-    assert passed.r == 879.0
     only = replace(report, rows=(passed,))
-    assert "879" in "\n".join(printed(lambda r, console: show_tree(r, console), only, width=160))
-    assert worst > 1e3
-    assert assess(report).verdict == "FAIL"
+    assert passed.r == 879.0
+    assert by_kind(only.rows)[0].largest == 879.0
+    for width in (160, 60):
+        shown = printed(lambda r, console: show_tree(r, console), only, width=width)
+        assert "879" in "\n".join(shown)
+        assert any("<root>" in line and "FAIL" in line for line in shown)
+
+
+def test_why_a_report_without_faults_is_no_pass_is_printed_alone(report):
+    doubtful = replace(report, faults=(), rows=(replace(report.rows[0], verdict="UNKNOWN"),))
+    assert len(printed(show_verdict, doubtful)) == 1
+    assert len(printed(partial(show_verdict, reasons=True), doubtful)) > 1

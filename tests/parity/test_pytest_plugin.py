@@ -205,10 +205,10 @@ def test_warn(assert_parity):
     done = run(BEGIN + source)
     done.assert_outcomes(failed=2, passed=1)
     done.stdout.fnmatch_lines([
-        "E*parity mapping incomplete: without a counterpart are 1 modules (extra), *",
+        "E*parity mapping incomplete: without a counterpart are 1 module (extra), *",
         "E*- unmatched *extra*",
         "E*parity UNKNOWN: `<root>#1`: not compared: object is no array*",
-        "FAIL*test_incomplete  mapping incomplete: without a counterpart are 1 modules (extra), *",
+        "FAIL*test_incomplete  mapping incomplete: without a counterpart are 1 module (extra), *",
         "UNKNOWN*test_unknown  `<root>#1`: *",
         "WARN*test_warn  only the port returns 1 of the outputs: <root>#1",
     ])  # fmt: skip

@@ -1706,3 +1706,21 @@ def test_what_is_made_of_an_array_in_another_order_is_read_so_too():
     port.fc.bias[...] += 0.5
     (fault,) = compare(reference, port, X).faults
     assert (fault.path, fault.cause) == ("fc", "weights_value")
+
+
+def test_a_factor_shows_beside_infinities_that_leave_the_call():
+    """In the float64 run infinities stay what they are: only `finfo.min` is another number."""
+    hidden = np.triu(np.ones((6, 6), bool), 1)
+
+    def forward(self, x):
+        w = self.q(x) @ self.k(x).mT * 8**-0.5
+        return w.masked_fill(torch.from_numpy(hidden), float("-inf"))
+
+    def call(self, x):
+        w = self.q(x) @ self.k(x).swapaxes(1, 2) * 8**-1.0
+        return jnp.where(hidden, -jnp.inf, w)
+
+    reference = torch_of(forward, q=linear(), k=linear())
+    x = np.random.default_rng(0).standard_normal((2, 6, 8)).astype(np.float32)
+    (fault,) = compare(reference, port_of(reference, call), x).faults
+    assert (fault.cause, "explains 100 %" in fault.evidence) == ("scale_or_offset", True)

@@ -35,13 +35,10 @@ def page_data(report: Contents) -> dict[str, Any]:
     groups = [*enumerate(grouped_faults(report.faults), 1)]
     first = {_call(row): at for at, row in reversed([*enumerate(report.rows)])}
     document = {
-        "columns": [*COLUMNS, *CHILD, "reason"],
+        "columns": [*COLUMNS, "reason"],
         "numeric": NUMERIC,
         "shown": [name for name in SHOWN if wrong or name not in CHILD],
-        "rows": [
-            [*cells(row).values(), *(getattr(row, name) or math.nan for name in CHILD), row.reason]
-            for row in report.rows
-        ],
+        "rows": [[*cells(row).values(), row.reason] for row in report.rows],
         "calls": [[first[call], *_errors(rows)] for call, rows in calls.items()],
         "measured": sum(
             any(row.exclusive and row.exclusive.floor_rel_l2 >= 0 for row in rows)

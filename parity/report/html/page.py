@@ -108,9 +108,16 @@ def as_notebook(report: Contents, page: Path | None = None) -> str:
             groups=grouped_faults(report.faults),
             rungs=ladder_cells(report),
             listed=LISTED,
-            page=page and os.path.relpath(page),
+            page=page and _link(page),
         )
     )
+
+
+def _link(page: Path) -> str:
+    try:
+        return os.path.relpath(page)
+    except (ValueError, OSError):  # on another drive, or the working directory is gone
+        return page.as_uri()
 
 
 def _source(name: str) -> str:

@@ -16,9 +16,13 @@ VIRIDIS = (
 """Colours from the smallest error to the largest."""
 
 
+MOST = 1 << 31
+"""Cells along an axis: a file may say anything."""
+
+
 class Picture(NamedTuple):
     """The worst image of an error map as a `data:` URL, the errors of its first and last colour,
-    how many times as wide as high it is to be, and what its axes are.
+    its width by its height, and what its axes are.
     """
 
     url: str
@@ -33,17 +37,19 @@ def picture(error_map: ErrorMap) -> Picture:
     heat = np.array(error_map.heat, np.float64)
     finite = np.isfinite(heat)
     low, high = (heat[finite].min(), heat[finite].max()) if finite.any() else (np.nan, np.nan)
-    at = np.where(finite, heat - low, 0) / (high - low if high > low else 1)
+    with np.errstate(all="ignore"):  # a file may say anything
+        at = np.where(finite, heat - low, 0) / (high - low if high > low else 1)
     colours = np.array([tuple(bytes.fromhex(colour[1:])) for colour in VIRIDIS])
     stops = np.linspace(0, 1, len(colours))
+    at = np.nan_to_num(at)
     pixels = np.stack([*(np.interp(at, stops, part) for part in colours.T), 255 * finite], axis=-1)
-    down, across = (max(size, 1) for size in error_map.heat_size)  # a file may say anything
+    down, across = (min(max(size, 1), MOST) for size in error_map.heat_size)
     named = zip(("down", "across"), error_map.heat_axes, error_map.heat_size, strict=True)
     return Picture(
         "data:image/png;base64," + base64.b64encode(_png(pixels.round().astype(np.uint8))).decode(),
         float(low),
         float(high),
-        across / down if error_map.heat_axes[0] == "row" else 1.4,
+        min(max(across / down, 1 / 4), 4) if error_map.heat_axes[0] == "row" else 1.4,
         "; ".join(f"{way}: {axis or 'one line'} 0 to {size - 1}" for way, axis, size in named),
     )
 
