@@ -116,8 +116,6 @@ def load(name: str, own: bool = True) -> Any:
     module, _, attribute = name.partition(":")
     if not (attribute.isidentifier() and all(map(str.isidentifier, module.split(".")))):
         raise InputError(f"{name!r:.80}: expected module:attribute, as in package.module:function")
-    if module.endswith(".py"):
-        raise InputError(f"{name!r}: a module has no ending; write {module[:-3]}:{attribute}")
     here = str(Path.cwd())
     if own and here not in sys.path:
         sys.path.insert(0, here)  # a console script does not look there
@@ -126,7 +124,9 @@ def load(name: str, own: bool = True) -> Any:
     except ModuleNotFoundError as error:
         # one that the module itself imports is its author's: they need the traceback
         if error.name is None or f"{module}.".startswith(f"{error.name}."):
-            raise InputError(f"{name!r} cannot be loaded: {error}") from error
+            plain = f"{module.removesuffix('.py')}:{attribute}"
+            hint = f"; write {plain}" if module.endswith(".py") else ""
+            raise InputError(f"{name!r} cannot be loaded: {error}{hint}") from error
         raise
     except AttributeError as error:
         if error.name == attribute and isinstance(error.obj, ModuleType):

@@ -40,7 +40,8 @@ def check_arguments(
         if not optional and not isinstance(value, (tuple, list)):
             kind = type(value).__name__
             raise InputError(f"{name}: expected a tuple of arguments, found a bare {kind}")
-    if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(torch_args)):
+    given = torch_args if isinstance(torch_args, (tuple, list)) else ()
+    if any(isinstance(one, jax.Array) for one in given):
         raise InputError("torch_args: found an array of JAX; give NumPy's, as np.asarray(x)")
     for rule in fused:
         if not isinstance(rule, (Fused, Stacked)):

@@ -122,10 +122,10 @@ def test_an_interrupt_leaves_no_process_that_nobody_waits_for(tmp_path, monkeypa
     git.write_text(INTERRUPTS.replace("{0}", str(started)))
     git.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    environment._described.cache_clear()
+    environment.commit.cache_clear()
     with pytest.raises(KeyboardInterrupt):
         environment.describe(0, ("jax",))
-    environment._described.cache_clear()  # what this git said
+    environment.commit.cache_clear()  # what this git said
     with pytest.raises(ChildProcessError):  # no such child: it has ended and was waited for
         os.waitpid(int(started.read_text()), os.WNOHANG)
 

@@ -26,6 +26,7 @@ def test_help_is_quick_and_names_the_options():
         done = parity("run", "--help")
         times.append(time.perf_counter() - start)
     assert done.returncode == 0
+    assert parity("run", "-h").stdout == done.stdout
     options = ("--seed", "--only", "--depth", "--emulate", "--eager", "--repro", "--profile",
                "--out")  # fmt: skip
     for option in options:
@@ -104,7 +105,7 @@ def test_the_commit_is_that_of_this_checkout():
     )  # fmt: skip
     if head.returncode:
         pytest.skip("not a git checkout")
-    assert head.stdout[:12] == environment.commit()[:12]
+    assert head.stdout[:12] == environment.own_commit()[:12]
 
 
 def test_a_missing_video(tmp_path):

@@ -104,6 +104,8 @@ def home(tmp_path_factory):
         ([], "Missing argument"),
         (["mine"], "'mine': expected module:attribute"),
         (["json:gone"], "'json:gone' cannot be loaded"),
+        (["mine:pare"], "has no attribute 'pare'; did you mean 'pair'?"),
+        (["mine.py:pair"], "'mine' is not a package; write mine:pair"),
         (["json:loads", "--depth", "-1"], "--depth"),
         (["gone.module:f"], "'gone.module:f' cannot be loaded: No module named 'gone'"),
         (["json:2"], "'json:2': expected module:attribute, as in package.module:function"),

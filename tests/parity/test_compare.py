@@ -393,6 +393,10 @@ def test_a_module_that_one_side_has_as_a_function():
             {"torch_args": VECTORS},
             "torch_args: expected a tuple of arguments, found a bare ndarray",
         ),
+        (
+            {"torch_args": (jnp.asarray(VECTORS),)},
+            "torch_args: found an array of JAX",
+        ),
         ({"ignore": "a"}, "ignore: expected a sequence, found the string 'a'"),
         ({"torch_method": "encode"}, "torch_method: Net has no method 'encode'"),
     ],

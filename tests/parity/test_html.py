@@ -164,7 +164,7 @@ def test_the_picture_of_an_error_map():
     along = (Along("row", 2, (1.0, 1.0)),)
     counts = (0,) * (len(EDGES) + 2)
     found = picture(ErrorMap("", "", False, 1.0, along, "", ("row", ""), (2, 30), heat, counts))
-    assert found[1:] == (0.0, 2.0, 15, "down: row 0 to 1; across: one line 0 to 29")
+    assert found[1:] == (0.0, 2.0, 4, "down: row 0 to 1; across: one line 0 to 29")
     shown = image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2])))
     pixels = [shown.getpixel((x, y)) for y in (0, 1) for x in (0, 1, 2)]
     colours = [(*bytes.fromhex(VIRIDIS[at][1:]), 255) for at in (0, 4, 8)]
