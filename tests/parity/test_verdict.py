@@ -96,6 +96,15 @@ def test_a_container_is_at_fault_if_what_it_returns_is_wrong_too():
     assert container(exclusive(r=1.0), inclusive(r=2.0), child_inputs) == ("WARN", "")
 
 
+def test_r_is_of_the_child_input_where_that_fails_too():
+    passed = (ChildInput(5, 3, "a.b", "x", "", exclusive(r=77.0)),)
+    for own, said in ((exclusive(r=1e6), "R 77 > 10 in `x` of `a.b`"), (exclusive(r=1.0), "R 77")):
+        judged = judge("Block", match(), Errors(free(1.0), None, own, passed, container=True))
+        assert judged.reason.startswith(said)
+    alone = judge("Block", match(), Errors(free(1.0), None, exclusive(r=1e6), container=True))
+    assert alone.reason == "R 1e+06 > 10"
+
+
 def test_a_container_that_is_right_by_itself_and_wrong_inside():
     assert container(exclusive(r=1.0), inclusive(r=1e3)) == ("FAIL", "inclusive")
     assert container(exclusive(r=1.0), inclusive()) == ("PASS", "")
