@@ -31,7 +31,7 @@ NOISES = {
     "numpy": lambda self, x: x + 1e-3 * like(x, np.random.standard_normal),
     "a generator of numpy": lambda self, x: x + 1e-3 * like(x, NUMPYS_OWN.standard_normal),
     "random": lambda self, x: x * (1 + 1e-3 * random.random()),
-    "time": lambda self, x: x + 1e-9 * (time.time_ns() % 1000003),
+    "time": lambda self, x: x + 1e-9 * (time.monotonic_ns() % 10**9),
 }
 
 
