@@ -111,6 +111,15 @@ def test_the_harness_needs_its_dependencies_and_the_frameworks(installed, tmp_pa
     )
 
 
+def test_reports_are_read_without_any_framework(installed, tmp_path):
+    alone = without(*beyond("nnx-parity"), path=str(installed))
+    parity = partial(run, sys.executable, "-P", "-m", "parity", cwd=tmp_path, **alone)
+    kept = ROOT / "reports" / "baseline"
+    for words in (["show", kept], ["diff", kept, kept], ["history", "h", "--add", kept]):
+        done = parity(*words)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", ["torch", "jax"])
 def test_a_framework_that_is_missing_is_one_line(name, tmp_path):
     (tmp_path / "mlp.py").write_text("def make_pair(): ...")
