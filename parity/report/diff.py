@@ -99,6 +99,7 @@ class Change:
 class Diff:
     """Changes from one report to another, the worst first.
 
+    `new_faults` are the faults of modules that had none of that cause before, a text for each.
     `other_inputs` and `other_environment` say in what else the two runs differ: with other inputs
     their errors cannot be compared, in another environment they may round otherwise.
     """
@@ -109,6 +110,7 @@ class Diff:
     changes: tuple[Change, ...]
     other_inputs: tuple[str, ...]
     other_environment: tuple[str, ...]
+    new_faults: tuple[str, ...]
 
     def of(self, state: State) -> tuple[Change, ...]:
         """The changes in one state."""
@@ -168,7 +170,14 @@ def diff(before: Contents, after: Contents) -> Diff:
         changes=tuple(changes),
         other_inputs=tuple(_unlike(_run(before), _run(after))),
         other_environment=tuple(_unlike(_machine(before), _machine(after))),
+        new_faults=_new_faults(before, after),
     )
+
+
+def _new_faults(before: Contents, after: Contents) -> tuple[str, ...]:
+    known = {(fault.path, fault.cause) for fault in before.faults}
+    new = [fault for fault in after.faults if (fault.path, fault.cause) not in known]
+    return tuple(f"{fault.cause or 'cause not known'} in {fault.where}" for fault in new)
 
 
 def _first(report: Contents, rows: Mapping[Key, Row]) -> str:

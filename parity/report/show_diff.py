@@ -33,6 +33,8 @@ def show_diff(found: Diff, console: Console, factor: float | None) -> None:
     if len(found.changes) > LISTED:
         more = len(found.changes) - LISTED
         console.print(f"and {more} more, which --json and --html list")
+    for fault in found.new_faults:
+        console.print(line(f"new fault: {fault}", "red"), soft_wrap=True)
     console.print(found.counts)
     if factor is not None:
         style = "green" if found.holds(factor) else "red"
@@ -47,6 +49,7 @@ def to_json(found: Diff, factor: float | None) -> str:
         "after": {"name": found.names[1], "verdict": found.verdicts[1]},
         "other_inputs": found.other_inputs,
         "other_environment": found.other_environment,
+        "new_faults": found.new_faults,
         "rows": {"same": found.same, **counts},
         "fail_if_worse": factor,
         "holds": None if factor is None else found.holds(factor),

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from parity.core.exceptions import InputError, escaped
 from parity.core.measurements import Error, Metrics
-from parity.core.verdicts import Coverage, Row
+from parity.core.verdicts import Coverage, Fault, Row
 from parity.report import Report
 from parity.report.diff import diff
 from parity.report.html.page import diff_html
@@ -145,6 +145,21 @@ def test_other_inputs_and_another_environment_are_said():
     assert "other inputs, so errors cannot be compared: input: clip, frames 0-16, then" in text
     assert "other environment: versions.jax: 1, then 2" in text
     assert diff(old, replace(old, facts={"input": "clip, frames 0-16"})).other_inputs == ()
+
+
+def test_a_fault_that_was_not_there_is_named():
+    one = Fault("a", 0, "", "c", "M", cause="scale")
+    old, new = (
+        replace(report(row()), faults=(one,)),
+        replace(report(row()), faults=(one, replace(one, path="b"))),
+    )
+    assert diff(old, old).new_faults == ()
+    assert diff(old, new).new_faults == ("scale in b (M), call 0 of c",)
+    assert "new fault: scale in b (M), call 0 of c" in printed(diff(old, new), None)
+    assert json.loads(to_json(diff(old, new), None))["new_faults"] == [
+        "scale in b (M), call 0 of c"
+    ]
+    assert "scale in b (M)" in diff_html(diff(old, new), None)
 
 
 def test_unrelated_reports_are_refused():
