@@ -84,10 +84,10 @@ def _masks(seen: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """What may be seen instead, by row and column."""
     rows, columns = seen.shape[-2:]
     causal = torch.ones(rows, columns, dtype=torch.bool).tril(columns - rows).expand_as(seen)
-    yield "no mask", torch.ones_like(seen)
+    yield "leaving out the mask", torch.ones_like(seen)
     yield "a causal mask", causal
     yield "a causal mask besides", seen & causal
-    yield "no causal mask besides", seen.any(-2, keepdim=True).expand_as(seen)
+    yield "leaving out the causal mask besides", seen.any(-2, keepdim=True).expand_as(seen)
     yield "the mask inverted", ~seen
     if rows == columns:
         yield "the mask transposed", seen.mT

@@ -188,7 +188,7 @@ def reshape_order(op: Operation) -> Ways:
         ((*SHAPES, *MOVES), "{} into a channel-last array", _unflattened),
         (MOVES, "a reshape instead of {}", lambda op: op.subject.reshape(op.result().shape)),
         (MOVES, "a reshape of the channel-last array instead of {}", _reshaped_last),
-        (MOVES, "no {}", first_argument),
+        (MOVES, "leaving out {}", first_argument),
         (REPEATS, "whole arrays repeated for entries, or entries for arrays, in {}", _other_repeat),
         (["glu"], "the other half as the gate of {}", _other_gate),
     )

@@ -34,7 +34,7 @@ def pad(op: Operation) -> Ways:
         if name != mode or (name == "constant" and op.given.get("value")):
             text = f"{text} instead of {MODES[mode][1]} around"
             yield "padding", text, partial(_padded, pads=own, mode=name)
-    yield "padding", "no padding", again(pad=[0] * len(own))
+    yield "padding", "leaving out the padding", again(pad=[0] * len(own))
 
 
 @probe(*CONVOLUTIONS)

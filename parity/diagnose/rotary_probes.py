@@ -80,7 +80,7 @@ def _turned(op: Operation, table: tuple[int, torch.Tensor, str], turn: Function)
 
 def _turns(table: torch.Tensor) -> Iterator[tuple[str, str, Function]]:
     """Other tables than this one: the cause, what is changed, and how."""
-    yield "rotary", "no rotation", torch.ones_like
+    yield "rotary", "leaving out the rotation", torch.ones_like
     yield "rotary", "the other direction of the rotation", torch.conj
     yield "rotary", "sine and cosine exchanged in the rotation", lambda t: 1j * t.conj()
     for text, sizes in (("of a pair", (2, -1)), ("of a half", (-1, 2))):

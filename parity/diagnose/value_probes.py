@@ -227,7 +227,7 @@ ACTIVATIONS: dict[str, Function] = {
     "sigmoid": torch.sigmoid,
     "log sigmoid": F.logsigmoid,
     "softsign": F.softsign,
-    "no activation": torch.clone,
+    "nothing": torch.clone,
 }
 RAMPS = ("relu", "relu6", "leaky_relu", "prelu", "hardswish", "hardsigmoid")
 EXPONENTIAL = ("elu", "selu", "celu", "softplus", "mish", "tanh", "sigmoid", "logsigmoid")
@@ -250,7 +250,7 @@ def _activated(op: Operation, function: Function) -> Any:
 @probe("clamp", "clip", "hardtanh", "clamp_min")
 def clamp(op: Operation) -> Ways:
     """No limit on the values."""
-    yield "clamp", f"no {op.name}", first_argument
+    yield "clamp", f"leaving out {op.name}", first_argument
 
 
 @probe(*PRODUCTS)
@@ -295,7 +295,7 @@ def _gated(op: Operation, order: tuple[int, ...]) -> Any:
 def bias(op: Operation) -> Ways:
     """No bias."""
     if isinstance(op.given.get("bias"), torch.Tensor):
-        yield "scale_or_offset", f"no bias in {op.name}", again(bias=None)
+        yield "scale_or_offset", f"leaving out the bias in {op.name}", again(bias=None)
 
 
 @probe(*NORMS)
@@ -303,8 +303,8 @@ def scale(op: Operation) -> Ways:
     """No scale of a norm, with or without its bias, or a scale that is counted from one."""
     if isinstance(op.given.get("weight"), torch.Tensor):
         for text, change in (
-            ("no weight", again(weight=None)),
-            ("neither weight nor bias", again(weight=None, bias=None)),
+            ("leaving out the weight", again(weight=None)),
+            ("leaving out weight and bias", again(weight=None, bias=None)),
             ("1 added to the weight", partial(_with_weight, change=lambda weight: weight + 1)),
             ("1 taken from the weight", partial(_with_weight, change=lambda weight: weight - 1)),
         ):
@@ -325,7 +325,7 @@ def left_out(op: Operation) -> Ways:
     for at, other in ((0, "second"), (1, "first")):
         if arrays[at]:
             only = partial(lambda op, at: op.args[at].expand(op.result().shape).clone(), at=at)
-            yield cause, f"without the {other} operand of {op.name}", only
+            yield cause, f"leaving out the {other} operand of {op.name}", only
     if op.name in TERMS:
         sign = -1 if "add" in op.name else 1
         yield cause, f"the other sign in {op.name}", lambda op: op.args[0] + sign * op.args[1]

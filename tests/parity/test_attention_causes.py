@@ -9,7 +9,7 @@ from tests.reports import compare
 
 CAUSES = {
     "scale": ("attention_scale", "0.3535"),
-    "causal": ("attention_mask", "no mask"),
+    "causal": ("attention_mask", "leaving out the mask"),
     "diagonal": ("attention_mask", "moved by 1 along its columns"),
     "exchanged": ("attention_heads", "queries and keys exchanged"),
     "groups": ("attention_heads", ""),

@@ -148,7 +148,7 @@ def test_a_norm_without_its_parameters_or_with_another_scale():
         return jnp.asarray(values).reshape(1, 1, 1, -1)
 
     for port, words in (
-        (normed, "neither weight nor bias"),
+        (normed, "leaving out weight and bias"),
         (lambda x: normed(x) * (1 + row(weight)) + row(bias), "1 added to the weight"),
     ):
         fault = compare(reference, port)
