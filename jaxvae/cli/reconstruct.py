@@ -51,8 +51,8 @@ def reconstruct(
     """Encode a video or image, decode it, and write the result.
 
     What is decoded is the mean of the latent. Frames that the model would not give back one for one
-    are left out at the end. PSNR and SSIM are those of the 8-bit frames before TARGET is coded.
-    Sound is not copied. Of the video only a few frames are in memory at a time, beside its latent.
+    are left out at the end. PSNR and SSIM are of the 8-bit frames before TARGET is coded. Sound is
+    not copied. Beside the latent only a few frames are in memory at a time.
 
     \b
     Example:
