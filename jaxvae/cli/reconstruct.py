@@ -50,9 +50,8 @@ def reconstruct(
 ) -> None:
     """Encode a video or image, decode it, and write the result.
 
-    What is decoded is the mean of the latent. Frames that the model would not give back one for one
-    are left out at the end. PSNR and SSIM are of the 8-bit frames before TARGET is coded. Sound is
-    not copied. Beside the latent only a few frames are in memory at a time.
+    What is decoded is the mean of the latent. Frames that do not come back one for one are left out
+    at the end, and sound is. PSNR and SSIM are of the 8-bit frames before TARGET is coded.
 
     \b
     Example:
