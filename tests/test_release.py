@@ -1,6 +1,7 @@
 """What is released: the wheel, the source distribution, the versions that they say."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -118,6 +119,27 @@ def test_reports_are_read_without_any_framework(installed, tmp_path):
     for words in (["show", kept], ["diff", kept, kept], ["history", "h", "--add", kept]):
         done = parity(*words)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_wheel_in_a_new_environment_without_pins(version, built, tmp_path):
+    """Each Python that is supported and is here reads reports with the newest dependencies."""
+    python = shutil.which(f"python{version}")
+    if python is None or run(python, "--version").returncode:
+        pytest.skip(f"needs Python {version}")
+    subprocess.run([python, "-m", "venv", tmp_path / "new"], check=True)
+    within = tmp_path / "new" / "bin"
+    install = [within / "python", "-m", "pip", "install", "--quiet", built[".whl"]]
+    subprocess.run(install, check=True, capture_output=True)
+    kept = ROOT / "reports" / "baseline"
+    for words in (["--version"], ["show", kept], ["diff", kept, kept]):
+        done = run(within / "parity", *words, cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    refused(
+        run(within / "parity", "compare", "json:loads", cwd=tmp_path),
+        "parity: torch is not installed, and is needed here: pip install torch",
+    )
 
 
 @pytest.mark.parametrize("name", ["torch", "jax"])
