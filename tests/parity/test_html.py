@@ -15,6 +15,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from PIL import Image
 
 import parity
 from parity.core.error_map import EDGES, Along, ErrorMap
@@ -159,13 +160,12 @@ def test_what_is_copied_is_the_head_of_the_report_in_markdown(faulty, page, tmp_
 
 
 def test_the_picture_of_an_error_map():
-    image = pytest.importorskip("PIL.Image")
     heat = ((0.0, 1.0, 2.0), (math.nan, 0.5, math.inf))
     along = (Along("row", 2, (1.0, 1.0)),)
     counts = (0,) * (len(EDGES) + 2)
     found = picture(ErrorMap("", "", False, 1.0, along, "", ("row", ""), (2, 30), heat, counts))
     assert found[1:] == (0.0, 2.0, 4, "down: row 0 to 1; across: one line 0 to 29")
-    shown = image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2])))
+    shown = Image.open(io.BytesIO(base64.b64decode(found.url.partition(",")[2])))
     pixels = [shown.getpixel((x, y)) for y in (0, 1) for x in (0, 1, 2)]
     colours = [(*bytes.fromhex(VIRIDIS[at][1:]), 255) for at in (0, 4, 8)]
     assert (pixels[:3], pixels[4]) == (colours, (*bytes.fromhex(VIRIDIS[2][1:]), 255))
