@@ -1,6 +1,7 @@
 """The command, through its entry point: exit codes, and one clear line for bad input."""
 
 import io
+import json
 import shutil
 import subprocess
 import time
@@ -106,6 +107,22 @@ def test_the_commit_is_that_of_this_checkout():
     if head.returncode:
         pytest.skip("not a git checkout")
     assert head.stdout[:12] == environment.own_commit()[:12]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_report_has_the_commit_of_the_folder_that_the_command_runs_in(tmp_path):
+    def git(*words):
+        named = ("-c", "user.name=a", "-c", "user.email=a@b.c")
+        done = subprocess.run(
+            ["git", *named, *words], cwd=tmp_path, check=True, capture_output=True
+        )
+        return done.stdout.decode().strip()
+
+    git("init", "--quiet")
+    git("commit", "--quiet", "--allow-empty", "-m", "first")
+    found = json.loads(parity("env", "--json", cwd=tmp_path).stdout)
+    assert git("rev-parse", "HEAD").startswith(found["commit"])
+    assert found["parity_commit"] != found["commit"]
 
 
 def test_a_missing_video(tmp_path):
