@@ -15,6 +15,7 @@ import jax
 from flax import nnx
 
 _caller: ContextVar[nnx.Module | None] = ContextVar("jaxvae_caller", default=None)
+_path: ContextVar[str] = ContextVar("jaxvae_path", default="")
 
 
 class Module(nnx.Module):
@@ -37,10 +38,26 @@ def entered(module: nnx.Module) -> Iterator[None]:
     name = _name(_caller.get(), module)
     token = _caller.set(module)
     try:
-        with jax.named_scope(name) if name else nullcontext():
+        with scope(name) if name else nullcontext():
             yield
     finally:
         _caller.reset(token)
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """The block's operations have `name` in theirs, after those of the scopes around it."""
+    token = _path.set(f"{path()}/{name}".lstrip("/"))
+    try:
+        with jax.named_scope(name):
+            yield
+    finally:
+        _path.reset(token)
+
+
+def path() -> str:
+    """Return the names of the scopes that this is in, `decoder/up_blocks/1`."""
+    return _path.get()
 
 
 def _scoped(function: Callable[..., Any]) -> Callable[..., Any]:

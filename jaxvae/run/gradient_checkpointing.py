@@ -10,6 +10,7 @@ import jax
 from flax import nnx
 
 from jaxvae.layers.scopes import entered
+from jaxvae.run.computations import call_apart
 
 
 def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
@@ -19,11 +20,12 @@ def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
     no transformation traces have no gradient either: they go straight through, so that whoever
     looks at each call of each module sees them.
     """
-    leaves = jax.tree.leaves((module, args)) if checkpoint else ()
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
-        with entered(module):  # what runs is a copy, which has no name
-            return _recomputed(module, *args)
-    return module(*args)
+    if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((module, args))):
+        return module(*args)
+    if not checkpoint:
+        return call_apart(module, *args)
+    with entered(module):  # what runs is a copy, which has no name
+        return _recomputed(module, *args)
 
 
 @partial(nnx.remat, graph=False)

@@ -27,7 +27,8 @@ def test_operations_of_a_compiled_program_have_the_paths_of_their_modules(tiny):
     latent = jax.ShapeDtypeStruct((1, 2, 2, 3, 2), "float32")
     coder = Coder(decode_chunk, (tiny.decoder, tiny.post_quant_conv))
     text = coder.lower(latent, None).compile().as_text()
-    names = set(re.findall(r'op_name="jit\(_compiled\)/([^"]*)"', text))
+    # what is a computation of its own has the path alone
+    names = set(re.findall(r'op_name="(?:jit\(_compiled\)/)?([^"]*)"', text))
     expected = list(paths(tiny.decoder, "decoder"))
     assert "decoder/up_blocks/1/resnets/0/conv1/conv" in expected
     assert len(expected) == 55
@@ -42,9 +43,9 @@ def test_a_block_by_itself_and_under_checkpointing(bridge, checkpointed):
     step = jax.grad(lambda block, x: block(x)[0].sum(), allow_int=True)
     lowered = jax.jit(step).lower(block, jax.ShapeDtypeStruct((1, 2, 4, 4, 2), "float32"))
     text = lowered.as_text(debug_info=True)
-    # JAX marks the outermost scope as differentiated
-    for path in ("(resnets/0)/conv1/conv/", "(resnets/1)/norm2/", "(downsamplers/0)/conv/"):
-        assert path in text
+    # JAX marks the outermost scope as differentiated, in brackets
+    for path in ("resnets/0/conv1/conv/", "resnets/1/norm2/", "downsamplers/0/conv/"):
+        assert path in text.replace(")", "")
     assert ("rematted" in text) == checkpointed  # it is what it says
 
 

@@ -6,15 +6,16 @@ Source: diffusers 0.42.1, `AutoencoderKLCogVideoX._encode` and `_decode`.
 import jax
 
 from jaxvae.layers.convolution import Cache
+from jaxvae.layers.scopes import scope
 from jaxvae.run.steps import Output, Parts, Video
 
 
 def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the moments of one chunk and the caches for the next."""
     encoder, quant_conv = parts
-    with jax.named_scope("encoder"):
+    with scope("encoder"):
         moments, cache = encoder(x, conv_cache=cache)
-    with jax.named_scope("quant_conv"):
+    with scope("quant_conv"):
         moments = moments if quant_conv is None else quant_conv(moments)
     return moments, cache
 
@@ -22,9 +23,9 @@ def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, C
 def decode_chunk(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the frames of one chunk and the caches for the next."""
     decoder, post_quant_conv = parts
-    with jax.named_scope("post_quant_conv"):
+    with scope("post_quant_conv"):
         z = z if post_quant_conv is None else post_quant_conv(z)
-    with jax.named_scope("decoder"):
+    with scope("decoder"):
         video, cache = decoder(z, conv_cache=cache)
     return video, cache
 

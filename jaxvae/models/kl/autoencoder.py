@@ -6,13 +6,13 @@ Source: diffusers 0.42.1, `AutoencoderKL`.
 from collections.abc import Iterable, Iterator
 from typing import ClassVar, Unpack
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jaxvae.layers.convolution import Build, Cache, Conv2d
+from jaxvae.layers.scopes import scope
 from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.kl.attention import Attention
 from jaxvae.models.kl.config import KLVAEConfig
@@ -139,9 +139,9 @@ class AutoencoderKL(Autoencoder):
 def encode_image(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the moments of an image, and no caches."""
     encoder, quant_conv = parts
-    with jax.named_scope("encoder"):
+    with scope("encoder"):
         moments = encoder(x[:, 0])
-    with jax.named_scope("quant_conv"):
+    with scope("quant_conv"):
         moments = moments if quant_conv is None else quant_conv(moments)
     return moments[:, None], {}
 
@@ -150,8 +150,8 @@ def decode_latent(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, 
     """Return the image of a latent, and no caches."""
     decoder, post_quant_conv = parts
     z = z[:, 0]
-    with jax.named_scope("post_quant_conv"):
+    with scope("post_quant_conv"):
         z = z if post_quant_conv is None else post_quant_conv(z)
-    with jax.named_scope("decoder"):
+    with scope("decoder"):
         image = decoder(z)
     return image[:, None], {}

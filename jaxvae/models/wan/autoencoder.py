@@ -5,10 +5,9 @@ Source: diffusers 0.42.1, `AutoencoderKLWan`.
 
 from typing import Unpack
 
-import jax
-
 from jaxvae.layers.convolution import Build, Cache
 from jaxvae.layers.rounding import clamp
+from jaxvae.layers.scopes import scope
 from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.switches import Direction
 from jaxvae.models.wan.causal_convolution import CausalConv3d
@@ -22,14 +21,14 @@ from jaxvae.run.steps import Coder, Output, Parts, Video
 
 def encode_chunk(parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return what the encoder makes of one chunk and the caches for the next."""
-    with jax.named_scope("encoder"):
+    with scope("encoder"):
         moments, cache = parts[0](x, cache)
     return moments, cache
 
 
 def decode_chunk(parts: Parts, z: Video, cache: Cache | None) -> tuple[Output, Cache]:
     """Return the frames of one chunk and the caches for the next; the first has none."""
-    with jax.named_scope("decoder"):
+    with scope("decoder"):
         video, cache = parts[0](z, cache, first_chunk=cache is None)
     return video, cache
 
