@@ -7,12 +7,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from parity.diagnose.probe import PRODUCTS
 from parity.diagnose.replay import Change, Operation
 
 HIDDEN = -9e3
 """Scores from here down are those of a mask."""
 
-PRODUCTS = ("matmul", "bmm", "einsum")
+OF_TWO = ("matmul", "bmm", "einsum")
+"""Products that may be of two arrays which the call makes."""
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 
@@ -45,7 +47,7 @@ def names(flow: Flow) -> tuple[Callable[[str, Mapping[int, Change]], str], set[i
 
     Orders count from the products before it to those after it, factors from scores to softmax.
     """
-    moves, scores, ends = set[int](), set[int](), (*PRODUCTS, "linear")
+    moves, scores, ends = set[int](), set[int](), PRODUCTS
     for one in attentions(flow):
         first, last = one.scores.op.place, one.values.op.place
         given = (*flow.makers[first], flow.makers[last][1])
@@ -134,7 +136,7 @@ class Product:
 def product(op: Operation) -> Product | None:
     """What an operation multiplies, if it is a product of two arrays."""
     given = tensors_of(op)
-    if op.name not in PRODUCTS or len(given) != 2:
+    if op.name not in OF_TWO or len(given) != 2:
         return None
     if op.name != "einsum":
         ndims = given[0].ndim, given[1].ndim, op.made.ndim
@@ -213,10 +215,10 @@ def attentions(flow: Flow) -> Iterator[Attention]:
 def _spine(flow: Flow, softmax: Operation) -> list[tuple[Operation, int]]:
     """The operations from a softmax back to the product that it is of, with what is followed."""
     found, op = [(softmax, 0)], softmax
-    while op.name not in PRODUCTS:
+    while op.name not in OF_TWO:
         for at, maker in enumerate(flow.makers[op.place]):
             if maker is not None and any(
-                flow.operations[place].name in PRODUCTS for place in flow.above(maker)
+                flow.operations[place].name in OF_TWO for place in flow.above(maker)
             ):
                 op = flow.operations[maker]
                 found.append((op, 0))

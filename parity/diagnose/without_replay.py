@@ -51,7 +51,7 @@ def suspected(match: Match, record: CaseRecord) -> Sequence[Weight]:
     ]
     # an unusual order of axes alone proves nothing: the port may read its weights so
     wrong = [line for line in read if line.cause and not line.transform]
-    return wrong or [line for line in read if line.cause and line.in_turns and line.whole]
+    return wrong or [line for line in read if line.cause and (line.whole or not line.in_turns)]
 
 
 def inside(match: Match, record: CaseRecord) -> Collection[str]:

@@ -42,13 +42,17 @@ def usual_order(ndim: int) -> tuple[int, ...]:
     return (*range(2, ndim), 1, 0) if ndim > 1 else tuple(range(ndim))
 
 
-def usual_axes(ref: tuple[int, ...], port: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Order of axes that a kernel of this shape usually has; `None` if two are usual."""
+def usual_axes(ref: tuple[int, ...], port: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """The orders of axes that a kernel of this shape usually has; none for another shape.
+
+    Two where it has as many channels in as out: the transposed convolution of Flax has its channels
+    either way round.
+    """
     usual = usual_order(len(ref))
     if tuple(ref[i] for i in usual) != port:
-        return None
-    # the transposed convolution of Flax has its channels either way round
-    return usual if len(ref) <= 2 or ref[0] != ref[1] else None
+        return ()
+    either = len(ref) > 2 and ref[0] == ref[1]
+    return (usual, (*usual[:-2], *usual[:-3:-1])) if either else (usual,)
 
 
 def regroups(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -111,12 +111,12 @@ def _line(piece: Piece, owners: Owners) -> Weight:
         cause, text = finding(ref, port, owners)
         return replace(line, cause=cause, finding=f"at {port.part}: {text}" if port.part else text)
     line = replace(line, transform=_transform(ref, port, axes))
-    expected = usual_axes(ref.shape, port.shape) if port.name == "kernel" else None
+    expected = usual_axes(ref.shape, port.shape) if port.name == "kernel" else ()
     if line.in_turns:
         return replace(line, cause="weights_layout", finding=IN_TURNS)
-    if expected is None or axes == expected:
+    if not expected or axes in expected:
         return line
-    text = f"axes {axes} of the reference, not {expected}"
+    text = f"axes {axes} of the reference, not {expected[0]}"
     return replace(line, cause="weights_layout", finding=text)
 
 
@@ -147,7 +147,8 @@ def in_order_of_ref(line: Weight, port: Array) -> tuple[Array, TensorPart] | Non
         same = tuple(range(len(shape))) if shape == own.shape else None
         usual = usual_order(len(shape))
         split = usual if regroups(tuple(shape[i] for i in usual), own.shape) else None
-        axes = usual_axes(shape, own.shape) or same or split
+        found = usual_axes(shape, own.shape)
+        axes = found[0] if len(found) == 1 else same or split
     if axes is None:
         return None
     return own.reshape([shape[i] for i in axes]).transpose(np.argsort(axes)), of

@@ -97,6 +97,20 @@ def test_axes_in_an_unusual_order():
     assert found.finding == "axes (3, 2, 1, 0) of the reference, not (2, 3, 1, 0)"
 
 
+@pytest.mark.parametrize(
+    ("axes", "cause"),
+    [
+        ((2, 3, 1, 0), ""),
+        ((2, 3, 0, 1), ""),  # a transposed convolution has its channels either way round
+        ((3, 2, 1, 0), "weights_layout"),
+        ((3, 2, 0, 1), "weights_layout"),
+    ],
+)
+def test_axes_of_a_kernel_with_as_many_channels_in_as_out(axes, cause):
+    kernel = RNG.standard_normal((4, 4, 3, 3)).astype(np.float32)
+    assert line(kernel, kernel.transpose(axes)).cause == cause
+
+
 def test_the_values_of_another_layer():
     other = tensor("b.bias", VECTOR[::-1] * 2)
     found = line(VECTOR, other.read(), name="bias", others=[other])

@@ -198,8 +198,8 @@ MISTAKES: tuple[Mistake, ...] = (
     *made(("ResidualDownBlock",), ("down block: no shortcut of means", "glue", _no_average)),
     *made(
         ("AvgDown3D",),
-        ("mean: zeros behind", "causal_side", _padded_behind),
-        ("mean: first frame repeated", "padding", _frames_repeated),
+        ("mean: zeros behind", "causal_side reshape_order", _padded_behind),
+        ("mean: first frame repeated", "padding reshape_order", _frames_repeated),
         where=lambda module: module.factor_t > 1,
     ),
     *made(
@@ -219,10 +219,10 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     *made(
         ("AttentionBlock",),
-        ("attention: softmax over the queries", "glue", _attention(axis=-2)),
+        ("attention: softmax over the queries", "norm_axes", _attention(axis=-2)),
         ("attention: inside of rows", "glue", _attention(rows=True)),
-        ("attention: scores not scaled", "glue", _attention(scaled=False)),
-        ("attention: key and value exchanged", "glue reshape_order", _attention(order=(0, 2, 1))),
+        ("attention: scores not scaled", "attention_scale", _attention(scaled=False)),
+        ("attention: key and value exchanged", "attention_heads", _attention(order=(0, 2, 1))),
     ),
     *ACTIVATIONS,
     *made(
