@@ -1,16 +1,17 @@
 """The port against PyTorch on this machine's CPU: how long, and how near.
 
     make bench
-    make bench ARGS='--rounds 9'
+    make bench ARGS='--model kl --rounds 9'
 
 Each size is a row, each side a process of its own: PyTorch as it comes, with channels last and
 compiled, and the port. They take turns, run by run, and ratios are taken within a turn, so that a
-machine that slows down slows both. Every row is written to `reports/bench/cpu.json` and `cpu.md`
-when it is done.
+machine that slows down slows both. Every row is written when it is done, to a table in
+`reports/bench` that has the name of the machine's processor.
 """
 
 import os
 import platform
+import re
 import shlex
 import statistics
 import sys
@@ -25,7 +26,7 @@ import click
 import numpy as np
 
 from bench.options import OUT, ROUNDS
-from bench.sides import Failed, Side, Spec, in_turn
+from bench.sides import IMAGES, MODELS, Failed, Side, Spec, in_turn
 from parity.core.files import write_all
 from parity.host.environment import commit
 from tools.tables import markdown as table
@@ -33,7 +34,8 @@ from tools.tables import processor, publish
 
 Record = dict[str, Any]
 
-LAYOUTS = ("contiguous", "channels_last_3d", "compile")
+LAYOUTS = ("contiguous", "channels_last", "compile")
+"""PyTorch's, as tables call them."""
 
 HEAD = (
     "what", "PyTorch", "channels last", "compiled", "JAX", "ratio", "least, most",
@@ -41,13 +43,23 @@ HEAD = (
 )  # fmt: skip
 HEADS = (HEAD,)
 
-SIZES = ((9, 64, 64), (17, 64, 64), (9, 128, 128))
-TINY = ((9, 16, 24),)
+SIZES = {
+    "cogvideox": ((9, 64, 64), (17, 64, 64), (9, 128, 128)),
+    "kl": ((1, 256, 256), (1, 512, 512)),
+    "wan": ((9, 64, 64), (9, 128, 128)),
+}
+TINY = {"cogvideox": ((9, 16, 24),), "kl": ((1, 32, 32),), "wan": ((9, 16, 24),)}
+SMALL = {"cogvideox": "small", "kl": "small", "wan": "small2.1"}
+"""The configuration of `--tiny`."""
 
 
 def measure(spec: Spec, rounds: int) -> Record:
     """Seconds, ratios, memory and operations of one direction at one size."""
-    specs = {layout: replace(spec, framework="PyTorch", layout=layout) for layout in LAYOUTS}
+    last = "channels_last" if spec.model in IMAGES else "channels_last_3d"
+    specs = {
+        name: replace(spec, framework="PyTorch", layout=last if name == "channels_last" else name)
+        for name in LAYOUTS
+    }
     with ExitStack() as stack:
         sides = {
             name: stack.enter_context(Side(side)) for name, side in {**specs, "JAX": spec}.items()
@@ -78,11 +90,11 @@ def markdown(report: Mapping[str, Any]) -> str:
         "- a product of two matrices of float32, operations a second: "
         + ", ".join(f"{name} {value / 1e9:.0f} G" for name, value in peaks.items()),
         "",
-        "Seconds are medians of runs in turn, after one that is not counted; the model's",
-        f"configuration is `{report['config']}`, in float32.",
+        "Seconds are medians of runs in turn, after one that is not counted; float32, and the",
+        "configurations are " + ", ".join(f"{m} `{c}`" for m, c in report["configs"].items()) + ".",
         "The ratio is that of PyTorch's fastest to the port, turn by turn, and its median: above 1",
         "the port is faster. GFLOP/s count the convolutions as they are written, also where fewer",
-        "operations do. GiB are the process's memory at its highest point.",
+        "operations do. GiB are the process's memory at the highest point of its runs.",
         "",
         table(HEAD, map(cells, report["rows"])),
     ]
@@ -94,7 +106,7 @@ def cells(row: Record) -> tuple[str, ...]:
     sides = [row[name] for name in (*LAYOUTS, "JAX")]
     fastest, ours = row[row["fastest"]], row["JAX"]
     return (
-        f"{row['direction']} {row['size']}",
+        f"{row['model']} {row['direction']} {row['size']}",
         *(f"{side['median']:.2f}" if "median" in side else side["skipped"] for side in sides),
         f"**{row['ratio']:.2f}**",
         f"{min(row['ratios']):.2f}, {max(row['ratios']):.2f}",
@@ -104,7 +116,7 @@ def cells(row: Record) -> tuple[str, ...]:
     )
 
 
-def environment(config: str) -> tuple[Record, Record]:
+def environment() -> tuple[Record, Record]:
     """The machine and what each framework says of itself; and the speed of its matrix products."""
     found: Record = {
         "commit": commit(),
@@ -115,38 +127,57 @@ def environment(config: str) -> tuple[Record, Record]:
     }
     products = {}
     for framework in ("PyTorch", "JAX"):
-        with Side(Spec(framework, "cpu", config, "decode", "float32", 1, 16, 16)) as side:
+        with Side(Spec(framework, "cpu", "small", "decode", "float32", 1, 16, 16)) as side:
             about = side.ask("about")
             found[framework] = ", ".join(f"{name} {value}" for name, value in about.items())
             products[framework] = side.ask("product")
     return found, products
 
 
+def machine() -> str:
+    """Return the processor and its cores as a file name, `cpu-amd-epyc-avx2-2-cores`."""
+    words = re.findall(r"[a-z0-9]+", f"cpu {processor()} {os.cpu_count()} cores".lower())
+    return "-".join(words)
+
+
 @click.command()
+@click.option(
+    "--model",
+    "models",
+    type=click.Choice(list(MODELS)),
+    multiple=True,
+    default=list(MODELS),
+    show_default=True,
+)
 @ROUNDS
-@click.option("--tiny", is_flag=True, help="A small model and a small video.")
+@click.option("--tiny", is_flag=True, help="Small models and a small input.")
 @OUT
-def main(rounds: int, tiny: bool, out: Path) -> None:
+def main(models: tuple[str, ...], rounds: int, tiny: bool, out: Path) -> None:
     """Measure row by row, and write the table after each."""
-    config = "small" if tiny else "default"
-    about, products = environment(config)
+    about, products = environment()
+    configs = {model: (SMALL if tiny else MODELS)[model] for model in models}
     report: Record = {
         "command": shlex.join(["python", "-m", "bench.cpu", *sys.argv[1:]]),
         "environment": about,
-        "config": config,
+        "configs": configs,
         "products": products,
         "rows": [],
     }
-    for size in TINY if tiny else SIZES:
+    sizes = TINY if tiny else SIZES
+    for model, size in ((one, size) for one in models for size in sizes[one]):
         for direction in ("encode", "decode"):
-            row = {"direction": direction, "size": "x".join(map(str, size))}
-            click.echo(f"{direction} {row['size']}", err=True)
+            row = {"model": model, "direction": direction, "size": "x".join(map(str, size))}
+            click.echo(f"{model} {direction} {row['size']}", err=True)
+            spec = Spec("JAX", "cpu", configs[model], direction, "float32", *size, model=model)
             try:
-                found = measure(Spec("JAX", "cpu", config, direction, "float32", *size), rounds)
+                found = measure(spec, rounds)
             except Failed as failure:
-                raise click.ClickException(f"{direction} {row['size']}: {failure}") from failure
+                raise click.ClickException(
+                    f"{model} {direction} {row['size']}: {failure}"
+                ) from failure
             report["rows"].append(row | found)
-            write_all(out, {"cpu.json": dumps(report, indent=1), "cpu.md": markdown(report)})
+            texts = {".json": dumps(report, indent=1), ".md": markdown(report)}
+            write_all(out, {machine() + end: text for end, text in texts.items()})
     publish(HEAD, map(cells, report["rows"]))
 
 

@@ -30,7 +30,7 @@ import click
 import numpy as np
 
 from bench.options import OUT, ROUNDS
-from bench.sides import MODELS, Failed, Side, Spec, in_turn
+from bench.sides import IMAGES, MODELS, Failed, Side, Spec, in_turn
 from parity.core.files import write_all
 from parity.host.environment import commit
 from tools.tables import markdown as table
@@ -67,7 +67,7 @@ class Row:
 
 def plan(tiny: bool, model: str = "cogvideox") -> list[Row]:
     """Every row, the most important first."""
-    images = model == "kl"
+    images = model in IMAGES
     frames = 1 if images else 9
     channels_last = "channels_last" if images else "channels_last_3d"
     clip = (frames, 16, 24) if tiny else (frames, 64, 64)

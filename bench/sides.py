@@ -5,8 +5,9 @@ Memory that a framework has taken from a GPU it keeps until its process ends, he
 
 import gc
 import multiprocessing
-import resource
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+
+from parity.host.memory import give_back, peak_memory
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class Spec:
 
 MODELS = {"cogvideox": "default", "kl": "sd", "wan": "wan2.1"}
 """The pairs that can be measured, and the name of their full size."""
+
+IMAGES = ("kl",)
+"""The pairs whose inputs have one frame."""
 
 
 def family(model: str) -> Any:
@@ -136,8 +142,8 @@ class TorchSide:
         return np.asarray(output.double().cpu().numpy())
 
     def memory(self) -> dict[str, int]:
-        """Bytes at the highest point so far: of the process and, on a GPU, of the device."""
-        found = {"resident": resident()}
+        """Bytes at the highest point of its runs: of the process and, on a GPU, of the device."""
+        found = {"resident": peak_memory()}
         if self.cuda:
             found["peak"] = self.torch.cuda.max_memory_allocated()
             found["reserved"] = self.torch.cuda.max_memory_reserved()
@@ -179,8 +185,6 @@ class JaxSide:
         import jax
         import jax.numpy as jnp
 
-        from jaxvae.pairs.family import state_of
-
         try:
             self.device = jax.devices(spec.device)[0]
         except RuntimeError as error:
@@ -188,10 +192,13 @@ class JaxSide:
         self.jax, self.spec = jax, spec
         dtype = jnp.bfloat16 if spec.dtype == "bfloat16" else jnp.float32
         precision = "default" if spec.dtype == "tf32" else "highest"
-        config, pair = config_of(spec), family(spec.model)
-        weights = state_of(pair.source().make_torch(None, spec.config, 0))
-        with jax.default_device(self.device):
-            self.vae = pair.model.from_torch_state(config, weights, dtype, precision)
+        config, model = config_of(spec), family(spec.model).model
+        with jax.default_device(self.device), tempfile.TemporaryDirectory() as folder:
+            # by another process: who uses the port alone does not hold PyTorch as well
+            saving = multiprocessing.get_context("spawn").Process(target=_save, args=(spec, folder))
+            saving.start()
+            saving.join()
+            self.vae = model.from_pretrained(folder, dtype=dtype, precision=precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
 
     def tile(self) -> None:
@@ -213,7 +220,7 @@ class JaxSide:
 
         That is what the compiler says that the largest step needs beside what it is given.
         """
-        found = {"resident": resident()}  # before anything is compiled for it
+        found = {"resident": peak_memory()}  # before anything is compiled for it
         if stats := self.device.memory_stats():  # a CPU has none
             found["peak"] = stats["peak_bytes_in_use"]
         shape = "video" if self.spec.direction == "encode" else "latent"
@@ -336,9 +343,16 @@ def _timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def resident() -> int:
-    """Bytes of this process's memory at its highest point."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+def _save(spec: Spec, folder: str) -> None:
+    family(spec.model).source().make_torch(None, spec.config, 0).save_pretrained(folder)
+
+
+def _forget_peak() -> None:
+    """From now on the peak is that of runs; making the model is over. Linux alone can forget."""
+    gc.collect()
+    give_back()
+    if sys.platform == "linux":
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _serve(pipe: Any, spec: Spec) -> None:
@@ -351,6 +365,7 @@ def _serve(pipe: Any, spec: Spec) -> None:
         try:
             if made is None:
                 made = (JaxSide if spec.framework == "JAX" else TorchSide)(spec)
+                _forget_peak()
             answer = "done", getattr(made, method)(*args)
         # Whatever a framework raises is a row of the table: the others are still to be measured.
         except Exception as error:

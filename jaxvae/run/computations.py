@@ -45,11 +45,11 @@ ad.deflinear2(_not_inlined, lambda cotangent, _: (cotangent,))
 batching.defvectorized(_not_inlined)
 
 
-def _mark(context: mlir.LoweringRuleContext, x: mlir.ir.Value) -> list[mlir.ir.Value]:
+def _mark(context: mlir.LoweringRuleContext, x: Any) -> list[Any]:
     call = x.owner
     if not isinstance(call, mlir.ir.Block) and call.name == "func.call":
         # what XLA's inliner asks for, as JAX's own `compute_on` does
-        kept = {"inlineable": mlir.ir.StringAttr.get("false")}
+        kept: dict[str, mlir.ir.Attribute] = {"inlineable": mlir.ir.StringAttr.get("false")}
         call.attributes["mhlo.frontend_attributes"] = mlir.ir.DictAttr.get(kept)
     return [x]
 

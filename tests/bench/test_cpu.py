@@ -1,11 +1,14 @@
 """The CPU benchmark: what it compares, and that the whole command works."""
 
+import itertools
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from bench import cpu
+from bench.sides import MODELS, Side, Spec
 
 
 def record(**seconds):
@@ -14,23 +17,44 @@ def record(**seconds):
 
 def test_the_fastest_of_pytorch_is_compared_turn_by_turn():
     found = cpu.compared(
-        record(contiguous=[4, 5, 6], channels_last_3d=[2, 3, 9], JAX=[1, 2, 3])
+        record(contiguous=[4, 5, 6], channels_last=[2, 3, 9], JAX=[1, 2, 3])
         | {"compile": {"skipped": "no compiler"}}
     )
-    assert found == {"fastest": "channels_last_3d", "ratios": [2, 1.5, 3], "ratio": 2}
+    assert found == {"fastest": "channels_last", "ratios": [2, 1.5, 3], "ratio": 2}
 
 
 @pytest.mark.slow
 def test_the_command_writes_its_tables(tmp_path):
     done = CliRunner().invoke(cpu.main, ["--tiny", "--rounds", "1", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
-    report = json.loads((tmp_path / "cpu.json").read_text())
-    assert [row["direction"] for row in report["rows"]] == ["encode", "decode"]
+    report = json.loads((tmp_path / f"{cpu.machine()}.json").read_text())
+    rows = [(row["model"], row["direction"]) for row in report["rows"]]
+    assert rows == list(itertools.product(("cogvideox", "kl", "wan"), ("encode", "decode")))
     for row in report["rows"]:
         assert 0 < row["relative rms error"] < 1e-5
         assert row["ratio"] > 0
         assert row["operations"] > 1e7
-    table = (tmp_path / "cpu.md").read_text()
+    table = (tmp_path / f"{cpu.machine()}.md").read_text()
     for line in table.splitlines():
         assert line in done.output or not line.startswith("|")
-    assert "| encode 9x16x24 |" in table
+    assert "| cogvideox encode 9x16x24 |" in table
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux forgets a peak on request")
+@pytest.mark.parametrize("direction", ["encode", "decode"])
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [("cogvideox", (9, 64, 64)), ("cogvideox", (9, 128, 128)), ("kl", (1, 512, 512)),
+     ("wan", (9, 128, 128))],
+)  # fmt: skip
+def test_the_port_takes_at_most_half_as_much_memory_again(model, size, direction):
+    """Peaks of the processes, frameworks and weights and all."""
+    peaks = {}
+    for framework in ("PyTorch", "JAX"):
+        spec = Spec(framework, "cpu", MODELS[model], direction, "float32", *size, model=model)
+        with Side(spec) as side:
+            for _ in range(2):
+                side.ask("seconds")
+            peaks[framework] = side.ask("memory")["resident"]
+    assert peaks["JAX"] < 1.5 * peaks["PyTorch"], peaks
