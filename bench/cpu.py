@@ -49,8 +49,6 @@ SIZES = {
     "wan": ((9, 64, 64), (9, 128, 128)),
 }
 TINY = {"cogvideox": ((9, 16, 24),), "kl": ((1, 32, 32),), "wan": ((9, 16, 24),)}
-SMALL = {"cogvideox": "small", "kl": "small", "wan": "small2.1"}
-"""The configuration of `--tiny`."""
 
 
 def measure(spec: Spec, rounds: int) -> Record:
@@ -155,7 +153,7 @@ def machine() -> str:
 def main(models: tuple[str, ...], rounds: int, tiny: bool, out: Path) -> None:
     """Measure row by row, and write the table after each."""
     about, products = environment()
-    configs = {model: (SMALL if tiny else MODELS)[model] for model in models}
+    configs = {model: "small" if tiny else MODELS[model] for model in models}
     report: Record = {
         "command": shlex.join(["python", "-m", "bench.cpu", *sys.argv[1:]]),
         "environment": about,

@@ -272,7 +272,7 @@ class Side:
         """Start the process; whether the side could be made is said by the first answer."""
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs, spec), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, spec))
         self._process.start()
         theirs.close()
 

@@ -6,6 +6,7 @@ for every spatial norm, and the arrays that every loop will fill, are all made f
 a computation makes that is not inlined is made when it runs.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,24 +17,25 @@ from jax.interpreters import ad, batching, mlir
 from jaxvae.layers.scopes import entered, path
 
 
-def call_apart(module: nnx.Module, *args: Any) -> Any:
-    """Return what `module` returns, in a program as a computation that is not inlined on a CPU.
+def call_apart(function: Callable[..., Any], module: nnx.Module, *args: Any) -> Any:
+    """Return `function(module, *args)`, in a CPU's program as a computation that is not inlined.
 
-    Its operations have the paths of their modules there, as if it were. Accelerators' programs are
-    what they would be without, but that the path stands twice in their names.
+    Arguments are arrays, nested or none. Operations have the paths of their modules there, as if it
+    were inlined. Accelerators' programs are what they would be without, but that the path stands
+    twice in their names.
     """
     with entered(module):  # what runs is a copy, which has no name
-        output = _computation(module, *args, where=path())
+        output = _computation(module, *args, function=function, where=path())
     first, *rest = jax.tree.leaves(output)
     return jax.tree.unflatten(jax.tree.structure(output), [_not_inlined.bind(first), *rest])
 
 
-@nnx.jit(graph=False, static_argnames="where")
-def _computation(module: Any, *args: Any, where: str) -> Any:
+@nnx.jit(graph=False, static_argnames=("function", "where"))
+def _computation(module: Any, *args: Any, function: Callable[..., Any], where: str) -> Any:
     # A module is an argument, not a constant: its parameters have gradients too, and what a random
     # stream counts inside comes out.
     with jax.named_scope(where):
-        return module(*args)
+        return function(module, *args)
 
 
 _not_inlined = Primitive("jaxvae_not_inlined")

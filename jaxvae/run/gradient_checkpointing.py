@@ -9,7 +9,6 @@ from typing import Any
 import jax
 from flax import nnx
 
-from jaxvae.layers.scopes import entered
 from jaxvae.run.computations import call_apart
 
 
@@ -22,10 +21,11 @@ def call(module: nnx.Module, checkpoint: bool, *args: Any) -> Any:
     """
     if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((module, args))):
         return module(*args)
-    if not checkpoint:
-        return call_apart(module, *args)
-    with entered(module):  # what runs is a copy, which has no name
-        return _recomputed(module, *args)
+    return call_apart(_recomputed if checkpoint else _kept, module, *args)
+
+
+def _kept(module: Any, *args: Any) -> Any:
+    return module(*args)
 
 
 @partial(nnx.remat, graph=False)

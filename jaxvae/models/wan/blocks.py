@@ -45,8 +45,11 @@ class Chain:
     def module(self, name: str, module: nnx.Module, x: Video, *args: Any) -> Any:
         """Return the output of a module that takes and returns caches."""
         past = None if self._cache is None else self._cache[name]
-        checkpoint = isinstance(module, ResidualBlock) and self._block.gradient_checkpointing
-        x, self.new_cache[name] = call(module, checkpoint, x, past, *args)
+        if isinstance(module, ResidualBlock):
+            x, new = call(module, self._block.gradient_checkpointing, x, past, *args)
+        else:
+            x, new = module(x, past, *args)
+        self.new_cache[name] = new
         return x
 
     def modules(self, name: str, modules: Iterable[nnx.Module] | None, x: Video) -> Any:
