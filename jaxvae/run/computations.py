@@ -20,10 +20,12 @@ from jaxvae.layers.scopes import entered, path
 def call_apart(function: Callable[..., Any], module: nnx.Module, *args: Any) -> Any:
     """Return `function(module, *args)`, in a CPU's program as a computation that is not inlined.
 
-    Arguments are arrays, nested or none. Operations have the paths of their modules there, as if it
-    were inlined. Accelerators' programs are what they would be without, but that the path stands
-    twice in their names.
+    Operations have the paths of their modules there, as if it were inlined. Accelerators' programs
+    are what they would be without, but that the path stands twice in their names. A module or
+    arguments that hold what is no array, such as a function, are inlined.
     """
+    if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((module, args))):
+        return function(module, *args)
     with entered(module):  # what runs is a copy, which has no name
         output = _computation(module, *args, function=function, where=path())
     first, *rest = jax.tree.leaves(output)
