@@ -142,7 +142,9 @@ class TorchSide:
         return np.asarray(output.double().cpu().numpy())
 
     def memory(self) -> dict[str, int]:
-        """Bytes at the highest point of its runs: of the process and, on a GPU, of the device."""
+        """Bytes at the highest point since `_forget_peak`; on a GPU also of the device, from the
+        start.
+        """
         found = {"resident": peak_memory()}
         if self.cuda:
             found["peak"] = self.torch.cuda.max_memory_allocated()
@@ -198,6 +200,8 @@ class JaxSide:
             saving = multiprocessing.get_context("spawn").Process(target=_save, args=(spec, folder))
             saving.start()
             saving.join()
+            if saving.exitcode:
+                raise Failed("PyTorch's model could not be saved for the port; its error is above")
             self.vae = model.from_pretrained(folder, dtype=dtype, precision=precision)
             self.x = jax.block_until_ready(jnp.asarray(make_input(spec, config), dtype))
 

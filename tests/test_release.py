@@ -127,7 +127,7 @@ def test_the_wheel_in_a_new_environment_without_pins(version, built, tmp_path):
     """Each Python that is supported and is here reads reports with the newest dependencies."""
     python = shutil.which(f"python{version}")
     if python is None or run(python, "--version").returncode:
-        pytest.skip(f"needs Python {version}")
+        pytest.skip(f"Python {version} is not on this machine")
     subprocess.run([python, "-m", "venv", tmp_path / "new"], check=True)
     within = tmp_path / "new" / "bin"
     install = [within / "python", "-m", "pip", "install", "--quiet", built[".whl"]]

@@ -21,8 +21,8 @@ def call_apart(function: Callable[..., Any], module: nnx.Module, *args: Any) -> 
     """Return `function(module, *args)`, in a CPU's program as a computation that is not inlined.
 
     Operations have the paths of their modules there, as if it were inlined. Accelerators' programs
-    are what they would be without, but that the path stands twice in their names. A module or
-    arguments that hold what is no array, such as a function, are inlined.
+    are what they would be without, but that the path stands twice in their names. It is inlined
+    where the module or an argument holds what is no array of JAX, such as a function.
     """
     if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((module, args))):
         return function(module, *args)

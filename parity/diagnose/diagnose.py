@@ -191,8 +191,7 @@ class _Investigation:
             shown, _ = whole.best_of(left_out)
         if shown[0] <= EXPLAINED:
             return [self._one(shown[1], _words(shown), place)]
-        unread = [line for line in self._suspected if line not in self._tried]
-        untried = [line for line in unread if line.in_turns or not line.transform]
+        untried = [line for line in self._suspected if line not in self._tried]
         apart = len(groups) > 1 and not untried and not self._other_values
         if apart or any(one.shown[0] <= EXPLAINED for one, _ in groups):
             return _told(groups)

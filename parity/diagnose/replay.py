@@ -195,7 +195,7 @@ def port_values(
         values = sides.value(line.nnx_name)
         # a port may read another order of axes, or rows that take turns; what is tried is one that
         # does not
-        read = replace(line, transform="") if line.transform else line
+        read = replace(line, transform="")
         read = replace(read, of="", at="") if line.in_turns and line.transform else read
         found = None if values is None else in_order_of_ref(read, values)
         if found is not None:

@@ -109,7 +109,7 @@ def test_the_commit_is_that_of_this_checkout():
     assert head.stdout[:12] == environment.own_commit()[:12]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.skipif(shutil.which("git") is None, reason="git makes the commit")
 def test_a_report_has_the_commit_of_the_folder_that_the_command_runs_in(tmp_path):
     def git(*words):
         named = ("-c", "user.name=a", "-c", "user.email=a@b.c")
