@@ -44,6 +44,7 @@ def here(frameworks: Sequence[str] = FRAMEWORKS) -> Mapping[str, Any]:
     # Both start processes. An interrupt is raised on the main thread, where `subprocess.run` may
     # leave its process behind; another thread waits for it, and the block waits for the thread.
     with ThreadPoolExecutor(1) as apart:
+        apart.submit(int).result()  # one that arrives while a thread starts loses the thread
         revision, own = apart.submit(commit).result(), apart.submit(own_commit).result()
         system = apart.submit(platform.platform).result()
     return {

@@ -121,8 +121,11 @@ INTERRUPTS = """#!/bin/sh
 """
 
 
-def test_an_interrupt_leaves_no_process_that_nobody_waits_for(tmp_path, monkeypatch):
+@pytest.mark.parametrize("late", [0, 0.3], ids=["", "as a thread starts"])
+def test_an_interrupt_leaves_no_process_that_nobody_waits_for(late, tmp_path, monkeypatch):
     """It arrives while git runs, which goes on longer than `subprocess.run` waits for it."""
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (start(self), time.sleep(late))[0])
     started, git = tmp_path / "started", tmp_path / "git"
     git.write_text(INTERRUPTS.replace("{0}", str(started)))
     git.chmod(0o755)
