@@ -374,9 +374,9 @@ def _serve(pipe: Any, spec: Spec) -> None:
         # Whatever a framework raises is a row of the table: the others are still to be measured.
         except Exception as error:
             answer = ("memory" if short_of_memory(error) else "failed"), _line(error)
-        pipe.send(answer)
-        del answer
+        # Before the answer: what a side does after it would slow the next one's run.
         gc.collect()
+        pipe.send(answer)
 
 
 def short_of_memory(error: Exception) -> bool:
