@@ -18,9 +18,10 @@ from jaxtyping import Array, Float
 
 from jaxvae.layers.products import Triple, sum_over_time
 
-BLOCK = 256 * 2**20
+BLOCK = 32 * 2**20
 """Bytes of transformed input at a time, four (two directions) or eight times as many as the input's
-own. Above it frames take turns, and where one pair of frames has more, bands of rows."""
+own: what a large cache holds. Above it frames take turns, and where one pair of frames has more,
+bands of rows."""
 
 _KERNEL = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 
