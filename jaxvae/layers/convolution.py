@@ -11,6 +11,7 @@ are used. In bfloat16 and float16 products and sums are float32, and the result 
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, TypedDict, Unpack
 
@@ -18,6 +19,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
+from jax.export import is_symbolic_dim
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float
 
@@ -30,6 +33,9 @@ Cache = dict[str, Any]
 """Frames passed from one chunk to the next: nested dicts with diffusers' keys."""
 
 Precision = Literal["default", "high", "highest"] | lax.Precision
+
+TURN = 2**30
+"""Bytes of the frames that a convolution reads or writes at a time on a TPU."""
 
 
 class Build(TypedDict):
@@ -101,13 +107,72 @@ def convolve(
 @partial(jax.jit, static_argnums=3)
 def _convolve(x: Array, kernel: Array, bias: Array, how: How) -> Array:
     kernel, bias = kernel.astype(x.dtype), widen(bias.astype(x.dtype))
-    output = lax.platform_dependent(
+    output: Array = lax.platform_dependent(
         x,
         kernel,
-        cpu=lambda x, kernel: _products_on_cpu(x, kernel, how),
-        default=lambda x, kernel: _products(x, kernel, how),
+        bias,
+        cpu=partial(_rounded, products=_products_on_cpu, how=how),
+        tpu=partial(_frames_in_turn, how=how),
+        default=partial(_rounded, how=how),
     )
-    return narrow(output + bias.reshape(1, 1, 1, 1, -1), x.dtype)
+    return output
+
+
+def _rounded(
+    x: Array,
+    kernel: Array,
+    bias: Array,
+    how: How,
+    products: Callable[[Array, Array, How], Array] | None = None,
+) -> Array:
+    total = (products or _products)(x, kernel, how)
+    return narrow(total + bias.reshape(1, 1, 1, 1, -1), x.dtype)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(3,))
+def _frames_in_turn(x: Array, kernel: Array, bias: Array, how: How) -> Array:
+    """Convolve as many output frames at a time as have `TURN` bytes, or as what they read has.
+
+    A TPU's compiler lays an input out anew for a convolution, and once more padded.
+    """
+    stride, padding, dilation, precision = how
+    if any(map(is_symbolic_dim, x.shape)):
+        return _rounded(x, kernel, bias, how)
+    if padding[0]:
+        x = jnp.pad(x, ((0, 0), (padding[0], padding[0]), (0, 0), (0, 0), (0, 0)))
+        how = (stride, (0, *padding[1:]), dilation, precision)
+    whole = jax.eval_shape(partial(_rounded, how=how), x, kernel, bias)
+    count = whole.shape[1]
+    frame = max(whole.size // count, x.size // x.shape[1]) * x.dtype.itemsize
+    turn = max((n for n in range(1, count + 1) if count % n == 0 and n * frame <= TURN), default=1)
+    if turn == count:
+        output = _rounded(x, kernel, bias, how)
+        if whole.size * x.dtype.itemsize <= TURN:
+            return output
+        # Images lie one after the other. The compiler would put them next to the channels, also
+        # where they are 10 frames again later, which take the memory of 16 there.
+        in_order: Array = with_layout_constraint(output, Layout((0, 1, 2, 3, 4)))
+        return in_order
+    read = stride[0] * (turn - 1) + dilation[0] * (kernel.shape[0] - 1) + 1
+
+    def convolved(i: Array, output: Array) -> Array:
+        part = lax.dynamic_slice_in_dim(x, i * turn * stride[0], read, axis=1)
+        frames = _rounded(part, kernel, bias, how)
+        return lax.dynamic_update_slice_in_dim(output, frames, i * turn, axis=1)
+
+    start = jnp.zeros(whole.shape, whole.dtype)
+    filled: Array = lax.fori_loop(0, count // turn, convolved, start)
+    return filled
+
+
+@_frames_in_turn.defjvp
+def _frames_in_turn_jvp(
+    how: How, primals: tuple[Array, Array, Array], tangents: tuple[Array, Array, Array]
+) -> tuple[Array, Array]:
+    # Gradients are those of the convolution as it is written: a loop's would be added up frame by
+    # frame, and rounded each time.
+    _, tangent = jax.jvp(partial(_rounded, how=how), primals, tangents)
+    return _frames_in_turn(*primals, how), tangent
 
 
 def _products(x: Array, kernel: Array, how: How) -> Array:

@@ -46,6 +46,61 @@ def test_the_platform_compiled_for_decides_on_the_formulation(bridge):
     assert set(counts.values()) == {1}
 
 
+def test_large_images_lie_one_after_the_other_on_a_tpu(bridge, monkeypatch):
+    monkeypatch.setattr(convolution, "TURN", 4)
+    conv = convolution.Conv2d(3, 5, 3, **bridge.build())
+    traced = jax.jit(conv.__call__).trace(bridge.normal(6, 8, 7, 3))
+    for platform in ("cpu", "cuda", "tpu"):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("LayoutConstraint" in program) == (platform == "tpu")
+
+
+def test_only_a_tpu_takes_large_inputs_in_turns(bridge, monkeypatch):
+    monkeypatch.setattr(convolution, "TURN", 4 * 8 * 7 * 3)  # a frame
+    conv = convolution.Conv3d(3, 5, 3, **bridge.build())
+    traced = jax.jit(conv.__call__).trace(bridge.normal(1, 5, 8, 7, 3))
+    for platform in ("cpu", "cuda", "tpu"):
+        program = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("stablehlo.while" in program) == (platform == "tpu")
+
+
+IN_TURN = [
+    # shape, kernel, stride, padding, dilation, frames at a time
+    ((2, 8, 5, 6, 3), (3, 3, 3), (1, 1, 1), (1, 1, 1), (1, 1, 1), 4),
+    ((1, 10, 5, 6, 3), (3, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1), 2),
+    ((1, 11, 5, 6, 3), (3, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1), 3),
+    ((1, 9, 5, 6, 3), (3, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1), 1),  # 7 is prime
+    ((1, 12, 7, 6, 3), (3, 2, 3), (2, 2, 1), (1, 0, 2), (2, 1, 1), 1),
+    ((2, 6, 5, 6, 3), (1, 1, 1), (1, 1, 1), (0, 0, 0), (1, 1, 1), 3),
+]
+
+
+@pytest.mark.parametrize(("shape", "taps", "stride", "padding", "dilation", "frames"), IN_TURN)
+def test_large_inputs_take_turns_on_a_tpu(
+    bridge, monkeypatch, shape, taps, stride, padding, dilation, frames
+):
+    x, kernel, bias = (bridge.normal(*one) for one in (shape, (*taps, 3, 5), (5,)))
+    how = (stride, padding, dilation, jax.lax.Precision.HIGHEST)
+
+    def rounded(*operands):
+        return convolution._rounded(*operands, how)
+
+    def in_turn():  # anew each time: JAX remembers what it traced
+        return lambda *operands: convolution._frames_in_turn(*operands, how)
+
+    whole, gradients = jax.vjp(rounded, x, kernel, bias)
+    assert "scan" not in str(jax.make_jaxpr(in_turn())(x, kernel, bias))
+    count = whole.shape[1]
+    largest = max(array.size // array.shape[1] for array in (x, whole))
+    monkeypatch.setattr(convolution, "TURN", 4 * largest * (frames + 1) - 1)
+    program = str(jax.make_jaxpr(in_turn())(x, kernel, bias))
+    assert f"length={count // frames}" in program
+    output, gradients_in_turn = jax.vjp(in_turn(), x, kernel, bias)
+    assert bridge.error(output, whole) < EXACT
+    for one, other in zip(gradients_in_turn(whole), gradients(whole), strict=True):
+        assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("shape", [(1, 2, 8, 8, 3), (1, 8, 2, 8, 3)])
 def test_too_small_an_input_is_an_error_as_in_torch(bridge, shape):
     ours, theirs = bridge.load(
