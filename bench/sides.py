@@ -77,17 +77,21 @@ class Failed(Exception):
         self.memory = memory
 
 
-def make_input(spec: Spec, config: Any) -> np.ndarray:
-    """Noise, channels last, float32: a video or image within [-1, 1], or a latent of N(0, 1)."""
-    noise = np.random.default_rng(0)
+def input_shape(spec: Spec, config: Any) -> tuple[int, ...]:
+    """Return the shape, channels last, of a video or image, or of its latent."""
     encodes, shrink = spec.direction == "encode", config.spatial_ratio
     axes = {"batch": 1, "frames": spec.frames, "height": spec.height, "width": spec.width}
     if not encodes:
         latent = (config.latent_frames(spec.frames), spec.height // shrink, spec.width // shrink)
         axes.update(zip(("frames", "height", "width"), latent, strict=True))
     channels = config.in_channels if encodes else config.latent_channels
-    shape = (*(axes[name] for name in family(spec.model).model.axes), channels)
-    values = noise.uniform(-1, 1, shape) if encodes else noise.standard_normal(shape)
+    return (*(axes[name] for name in family(spec.model).model.axes), channels)
+
+
+def make_input(spec: Spec, config: Any) -> np.ndarray:
+    """Noise, channels last, float32: a video or image within [-1, 1], or a latent of N(0, 1)."""
+    noise, shape = np.random.default_rng(0), input_shape(spec, config)
+    values = noise.uniform(-1, 1, shape) if spec.direction == "encode" else noise.normal(size=shape)
     return values.astype(np.float32)
 
 

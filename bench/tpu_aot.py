@@ -1,137 +1,123 @@
-"""The needs of a TPU v6e: programs compiled for it on any machine, none of them run.
+"""The memory of a TPU v6e that each program needs, asked of its compiler on any machine.
 
     make tpu-aot
 
-Every program that encode or decode runs at some sizes is compiled, at full size and in bfloat16,
-for one v6e chip. The compiler says how much memory each takes and how many operations. Compiling
-takes minutes a program: each is written to `reports/bench/tpu_aot.json` as soon as it is done, and
-what is there already, of the same program and compiler, is not compiled again.
+Every program that encode or decode runs at some sizes is planned, at full size and in bfloat16, for
+one v6e chip; none of them runs. What a program needs the compiler says only of one that does not
+fit, and then within seconds: so each is given an array as large as the chip's memory beside its
+own. `memory_analysis` of a program that is compiled, which takes minutes, counts more than it
+needs: by up to 7 GiB here.
 """
 
-import hashlib
 import importlib.metadata
 import json
-import multiprocessing
+import math
 import os
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jaxvae.models.cogvideox.config import CogVideoXVAEConfig
-from jaxvae.run.chunks import chunk_bounds
+from bench.options import OUT
+from bench.sides import MODELS, Spec, config_of, family, input_shape
 from parity.core.files import write_all
 from parity.host.environment import commit
 from tools.tables import markdown as table
 
-TOPOLOGY = {"topology_name": "v6e:1x1", "chips_per_host_bounds": (1, 1, 1)}
-KINDS = ("arguments", "output", "aliased", "temporary", "code")
+TOPOLOGY = "v6e:1x1"
 PACKAGES = ("jax", "jaxlib", "libtpu", "flax")
-BATCH_SIZES = {"encode": 8, "decode": 2}
-"""Frames a chunk, in diffusers and here."""
+BALLAST = 32
+"""GiB of an array that each program is given beside its own: more than a chip has."""
+
+NEEDED = re.compile(
+    r"required for HLO temporaries \(([\d.]+)G\) exceeds available HBM \(([\d.]+)G\)"
+)
 
 Figures = dict[str, Any]
-"""Of one program: `digest`, and bytes of each kind and operations, or an `error`."""
-
-
-@dataclass(frozen=True)
-class Program:
-    """One chunk of `frames` through encoder or decoder; the first has no caches to start from.
-
-    Frames are what goes in: latent frames of decode. Height and width are those of the video.
-    """
-
-    direction: str
-    first: bool
-    frames: int
-    height: int
-    width: int
-
-    @property
-    def name(self) -> str:
-        """Name in tables and in the JSON file."""
-        which = "first" if self.first else "next"
-        return f"{self.direction} {which} {self.frames} of {self.height}x{self.width}"
+"""Of one program, bytes: `needs` in all, what it is `given` and what it `returns`; operations."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One encode or decode of a video; `whole` puts all its frames into one chunk.
+    """One encode or decode of a video or image; `whole` puts all its frames into one chunk."""
 
-    `frames` counts what goes in, as in `Program`.
-    """
-
+    model: str
     direction: str
     frames: int
     height: int
     width: int
     whole: bool = False
 
-    def programs(self) -> list[Program]:
-        """The program of each chunk, in the order in which they run."""
-        size = self.frames if self.whole else BATCH_SIZES[self.direction]
-        return [
-            Program(self.direction, start == 0, end - start, self.height, self.width)
-            for start, end in chunk_bounds(self.frames, size)
-        ]
-
     @property
-    def video_frames(self) -> int:
-        """Frames of the video: 1 latent frame is 1, 2 are 8, 3 are 9, 4 are 16."""
-        if self.direction == "encode":
-            return self.frames
-        return 4 * self.frames if self.frames % 2 == 0 else 4 * (self.frames - 1) + 1
-
-    def array_bytes(self) -> int:
-        """Bytes of the whole video and of the moments or the latent, in bfloat16."""
-        latent_frames = self.frames if self.direction == "decode" else (self.frames + 3) // 4
-        channels = 32 if self.direction == "encode" else 16
-        pixels = self.height * self.width
-        return 2 * (3 * self.video_frames * pixels + channels * latent_frames * (pixels // 64))
+    def spec(self) -> Spec:
+        """The same as the benchmarks' sides have it."""
+        size = (self.frames, self.height, self.width)
+        config = MODELS[self.model]
+        return Spec("JAX", "tpu", config, self.direction, "bfloat16", *size, model=self.model)
 
 
 CALLS = (
-    Call("encode", 4, 768, 1360),
-    Call("decode", 2, 768, 1360),
-    Call("decode", 4, 768, 1360),
-    Call("decode", 13, 480, 720),
-    Call("encode", 49, 480, 720),
-    Call("encode", 8, 768, 1360),
-    Call("encode", 16, 768, 1360),
-    Call("decode", 1, 768, 1360),
-    Call("decode", 13, 240, 360),
-    Call("encode", 49, 240, 360),
-    Call("encode", 16, 768, 1360, whole=True),
-    Call("decode", 4, 768, 1360, whole=True),
-    Call("decode", 13, 480, 720, whole=True),
-    Call("encode", 49, 480, 720, whole=True),
+    Call("cogvideox", "encode", 4, 768, 1360),
+    Call("cogvideox", "encode", 8, 768, 1360),
+    Call("cogvideox", "encode", 16, 768, 1360),
+    Call("cogvideox", "decode", 1, 768, 1360),
+    Call("cogvideox", "decode", 8, 768, 1360),
+    Call("cogvideox", "decode", 16, 768, 1360),
+    Call("cogvideox", "encode", 49, 480, 720),
+    Call("cogvideox", "decode", 49, 480, 720),
+    Call("cogvideox", "encode", 49, 240, 360),
+    Call("cogvideox", "decode", 49, 240, 360),
+    Call("cogvideox", "encode", 16, 768, 1360, whole=True),
+    Call("cogvideox", "decode", 16, 768, 1360, whole=True),
+    Call("cogvideox", "encode", 49, 480, 720, whole=True),
+    Call("cogvideox", "decode", 49, 480, 720, whole=True),
+    Call("wan", "encode", 49, 480, 832),
+    Call("wan", "decode", 49, 480, 832),
+    Call("wan", "encode", 81, 480, 832),
+    Call("wan", "decode", 81, 480, 832),
+    Call("kl", "encode", 1, 1024, 1024),
+    Call("kl", "decode", 1, 1024, 1024),
 )
-"""In the order in which they are compiled: those that take long, or fit nowhere, last. 240x360 is
-a tile of `enable_tiling()`, in whose memory a video of any size is coded."""
+"""240x360 is a tile of CogVideoX's `enable_tiling()`, in whose memory any size is coded."""
 
 
-def wanted(calls: Sequence[Call]) -> list[Program]:
-    """Every program once, in the order in which the calls need them."""
-    return list(dict.fromkeys(program for call in calls for program in call.programs()))
+def latent_frames(call: Call, config: Any) -> int:
+    """Return the frames of the latent: 8 of a CogVideoX video are 2, and so are 5."""
+    frames: int = config.latent_frames(call.frames)
+    return frames
 
 
-def compile_program(program: Program, known: Figures | None, config: CogVideoXVAEConfig) -> Figures:
-    """Compile for the TPU, or return `known` if it is of the very same program."""
+def programs(call: Call, vae: Any) -> dict[str, tuple[Any, Any, Any]]:
+    """Return a call's programs by name: coder, chunk and caches, as shapes."""
+    config = vae.config
+    if call.whole:
+        vae.num_sample_frames_batch_size = call.frames
+        vae.num_latent_frames_batch_size = latent_frames(call, config)
+    else:
+        vae.num_sample_frames_batch_size, vae.num_latent_frames_batch_size = 8, 2
+    kind = "video" if call.direction == "encode" else "latent"
+    found = {}
+    for coder, x, cache in vae.step_programs(**{kind: input_shape(call.spec, config)}):
+        which = "first" if cache is None else "next"
+        name = f"{call.model} {call.direction} {which} {x.shape[1]} of {call.height}x{call.width}"
+        found[name] = coder, x, cache
+    return found
+
+
+def plan(coder: Any, x: Any, cache: Any) -> Figures:
+    """Return what one program needs. Raises JaxRuntimeError for what the compiler cannot plan."""
     import jax
     import jax.numpy as jnp
-    from flax import nnx
     from jax.experimental import topologies
 
-    from jaxvae import AutoencoderKLCogVideoX
-    from jaxvae.models.cogvideox.steps import decode_chunk, encode_chunk
-    from jaxvae.run.steps import Coder
-
-    (device,) = topologies.get_topology_desc(platform="tpu", **TOPOLOGY).devices
+    (device,) = topologies.get_topology_desc(
+        platform="tpu", topology_name=TOPOLOGY, chips_per_host_bounds=(1, 1, 1)
+    ).devices
     sharding = jax.sharding.SingleDeviceSharding(device)
 
     def placed(tree: Any) -> Any:
@@ -139,168 +125,169 @@ def compile_program(program: Program, known: Figures | None, config: CogVideoXVA
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree
         )
 
-    vae = nnx.eval_shape(
-        lambda: AutoencoderKLCogVideoX(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
-    )
-    vae.eval()
-    if program.direction == "encode":
-        step, parts = encode_chunk, (vae.encoder, vae.quant_conv)
-        shrunk, channels = 1, config.in_channels
-    else:
-        step, parts = decode_chunk, (vae.decoder, vae.post_quant_conv)
-        shrunk, channels = config.spatial_ratio, config.latent_channels
-    coder = Coder(step, placed(parts))
-    shape = (1, program.frames, program.height // shrunk, program.width // shrunk, channels)
-    x = placed(jax.ShapeDtypeStruct(shape, jnp.bfloat16))
-    cache = None if program.first else placed(jax.eval_shape(step, coder.parts, x, None)[1])
-    lowered = coder.lower(x, cache)
-    digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
-    if known is not None and known["digest"] == digest:
-        return known
+    def beside(parts: Any, x: Any, cache: Any, ballast: Any) -> Any:
+        return coder.step(parts, x, cache), ballast[0, 0]
+
+    given = placed((coder.parts, x, cache))
+    ballast = placed(jax.ShapeDtypeStruct((BALLAST, 2**18, 1024), jnp.float32))
     try:
-        compiled = lowered.compile()
+        jax.jit(beside, donate_argnums=2).lower(*given, ballast).compile()
     except jax.errors.JaxRuntimeError as error:
-        reason = next(iter(str(error).splitlines()), "no reason given")
-        return {"digest": digest, "error": reason[:300]}
-    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+        found = NEEDED.search(str(error))
+        if found is None:
+            raise
+    else:
+        raise AssertionError(f"{BALLAST} GiB more than the program has fit the chip")
+    total, memory = map(float, found.groups())
     return {
-        "digest": digest,
-        "arguments": memory.argument_size_in_bytes,
-        "output": memory.output_size_in_bytes,
-        "aliased": memory.alias_size_in_bytes,
-        "temporary": memory.temp_size_in_bytes,
-        "code": memory.generated_code_size_in_bytes,
-        "flops": cost["flops"],
+        "needs": round((total - BALLAST) * 2**30),
+        "memory": round(memory * 2**30),
+        "given": size(given),
+        "returns": size(jax.eval_shape(coder.step, *given)),
+        "operations": operations(jax.make_jaxpr(coder.step)(*given).jaxpr),
     }
 
 
-def peak(call: Call, programs: Mapping[str, Figures]) -> int | None:
-    """Bytes of the chunk that needs most, with the whole video and the whole latent beside it.
+def size(tree: Any) -> int:
+    """Return the bytes of all arrays."""
+    import jax
 
-    None where a program is missing or does not compile.
-    """
-    needed = []
-    for name in {program.name for program in call.programs()}:
-        figures = programs.get(name, {})
-        if "temporary" not in figures:
-            return None
-        # what a donated cache leaves is counted as argument and as output
-        held = figures["arguments"] + figures["output"] - figures["aliased"]
-        needed.append(held + figures["temporary"] + figures["code"])
-    return max(needed) + call.array_bytes()
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def markdown(report: Mapping[str, Any], calls: Sequence[Call]) -> str:
+def operations(jaxpr: Any) -> int:
+    """Return the operations of convolutions and products, as another platform is given them."""
+    from jax.extend.core import ClosedJaxpr
+
+    total = 0
+    for equation in jaxpr.eqns:
+        name, params = equation.primitive.name, equation.params
+        if name == "conv_general_dilated":
+            kernel = equation.invars[1].aval.shape
+            outputs = params["dimension_numbers"].rhs_spec[0]
+            total += 2 * equation.outvars[0].aval.size * math.prod(kernel) // kernel[outputs]
+        elif name == "dot_general":
+            (contracted, _), _ = params["dimension_numbers"]
+            left = equation.invars[0].aval.shape
+            total += 2 * equation.outvars[0].aval.size * math.prod(left[i] for i in contracted)
+        elif name == "cond":  # of `platform_dependent`: the last is the default
+            total += operations(params["branches"][-1].jaxpr)
+        else:
+            inner = (value for value in params.values() if isinstance(value, ClosedJaxpr))
+            total += sum(operations(one.jaxpr) for one in inner) * params.get("length", 1)
+    return total
+
+
+def array_bytes(call: Call, config: Any) -> int:
+    """Return the bytes of the whole video and of the moments or the latent, in bfloat16."""
+    pixels = call.height * call.width
+    latent = latent_frames(call, config) * pixels // config.spatial_ratio**2
+    channels: int = config.latent_channels * (2 if call.direction == "encode" else 1)
+    return 2 * (3 * call.frames * pixels + channels * latent)
+
+
+def needs(row: Figures, found: Mapping[str, Figures]) -> int:
+    """Return the bytes of the chunk that needs most, with the whole video and latent beside it."""
+    most: int = max(found[name]["needs"] for name in row["programs"])
+    return most + int(row["arrays"])
+
+
+def markdown(report: Mapping[str, Any]) -> str:
     """The tables: calls, then the programs that they are made of."""
-    programs = report["programs"]
+    found = report["found"]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    memory = max(figures["memory"] for figures in found.values())
     lines = [
-        "# Compiled for one TPU v6e chip",
+        "# Planned for one TPU v6e chip",
         "",
-        f"`make tpu-aot`, commit {report['commit']}, {versions}, topology {report['topology']}.",
-        "Full-size model, parameters and arithmetic in bfloat16. Nothing ran: these are figures",
-        "of the compiler. Peak is the chunk that needs most (parameters, input, caches, output,",
-        "temporaries, code) and the whole video and latent beside it, in GiB of 2^30",
-        "bytes.",
+        f"`{report['command']}`, commit {report['commit']}, {versions}, topology"
+        f" {report['topology']}.",
+        "Full-size models, parameters and arithmetic in bfloat16. Nothing ran: these are figures",
+        "of the compiler. A call needs what its neediest program needs (parameters, chunk, caches,",
+        "output, temporaries) and the whole video and latent beside it, in GiB of 2^30 bytes; the",
+        f"chip has {memory / 2**30:.2f}. Operations are those of convolutions and products as they",
+        "are written, of all chunks, in 10^12.",
         "",
         table(
-            ("call", "frames of video", "size", "chunks", "peak, GiB", "operations, 10^12"),
-            (_of_call(call, programs) for call in calls),
+            ("call", "frames", "size", "chunks", "needs, GiB", "fits", "operations"),
+            (_of_call(row, found) for row in report["calls"]),
         ),
         "",
         table(
-            ("program", *KINDS, "operations, 10^12"),
-            ((one.name, *_of_program(programs.get(one.name, {}))) for one in wanted(calls)),
+            ("program", "needs, GiB", "of which given", "returned", "operations"),
+            ((name, *_of_program(figures)) for name, figures in found.items()),
         ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _of_call(call: Call, programs: Mapping[str, Figures]) -> list[object]:
-    parts = call.programs()
-    chunks = " + ".join(str(part.frames) for part in parts)
-    if len(parts) > 3:
-        chunks = f"{parts[0].frames} + {len(parts) - 1} of {parts[1].frames}"
-    flops = [programs.get(part.name, {}).get("flops") for part in parts]
-    return [
-        call.direction + (", one chunk" if call.whole else ""),
-        call.video_frames,
-        f"{call.height}x{call.width}",
-        chunks,
-        _peak_cell(call, programs),
-        f"{sum(flops) / 1e12:.1f}" if None not in flops else "",
-    ]
+def _of_call(row: Figures, found: Mapping[str, Figures]) -> Sequence[object]:
+    total, names = needs(row, found), row["programs"]
+    memory = found[names[0]]["memory"]
+    done = sum(found[name]["operations"] for name in names)
+    return (
+        f"{row['model']} {row['direction']}{', one chunk' if row['whole'] else ''}",
+        row["frames"],
+        f"{row['height']}x{row['width']}",
+        len(names),
+        f"{total / 2**30:.1f}",
+        "yes" if total <= memory else "no",
+        f"{done / 1e12:.1f}",
+    )
 
 
-def _of_program(figures: Figures) -> list[str]:
-    if "temporary" not in figures:
-        return [_reason(figures), *[""] * len(KINDS)]
-    return [*(f"{figures[kind] / 2**30:.2f}" for kind in KINDS), f"{figures['flops'] / 1e12:.1f}"]
-
-
-def _peak_cell(call: Call, programs: Mapping[str, Figures]) -> str:
-    found = peak(call, programs)
-    if found is not None:
-        return f"{found / 2**30:.1f}"
-    reasons = (_reason(programs.get(program.name, {})) for program in call.programs())
-    return next(reason for reason in reasons if reason)
-
-
-def _reason(figures: Figures) -> str:
-    if not figures:
-        return "not compiled"
-    error = str(figures.get("error", ""))
-    # the compiler's own words for what it needed and had
-    sizes = re.findall(r"([\d.]+)G\b", error)
-    if "hbm" in error.lower() and len(sizes) >= 2:
-        return f"does not fit: {float(sizes[0]):.1f} of {float(sizes[1]):.1f}"
-    return error
-
-
-def load(path: Path, versions: Mapping[str, str | None]) -> dict[str, Figures]:
-    """Return the figures of an earlier run, or nothing if that was another compiler's."""
-    if not path.exists():
-        return {}
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return dict(report["programs"]) if report["versions"] == versions else {}
+def _of_program(figures: Figures) -> Sequence[str]:
+    sizes = (figures[kind] / 2**30 for kind in ("needs", "given", "returns"))
+    return (*(f"{one:.2f}" for one in sizes), f"{figures['operations'] / 1e12:.1f}")
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("reports/bench"))
+@OUT
 def main(out: Path) -> None:
-    """Compile what is missing, one program at a time, and write tables after each."""
+    """Plan every program, one at a time, and write the tables after each call."""
     try:
         importlib.metadata.version("libtpu")
     except importlib.metadata.PackageNotFoundError:
         raise click.ClickException(
             "libtpu, the TPU's compiler, is not installed; `make tpu-aot` installs the extra `tpu`"
         ) from None
-    # For the processes to come: no TPU is looked for, neither here nor in the network, and none of
-    # its programs in a cache, since nothing can be fetched for a device that is not there.
+    # No TPU is looked for, neither here nor in the network, and none of its programs in a cache,
+    # since nothing can be fetched for a device that is not there.
     os.environ |= {"JAX_PLATFORMS": "cpu", "TPU_SKIP_MDS_QUERY": "1"}
     os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    config = CogVideoXVAEConfig()
-    programs = load(out / "tpu_aot.json", versions)
-    report = {
-        "versions": versions,
-        "topology": TOPOLOGY["topology_name"],
+    import jax.numpy as jnp
+    from flax import nnx
+
+    report: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", "bench.tpu_aot", *sys.argv[1:]]),
         "commit": commit(),
-        "programs": programs,
+        "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
+        "topology": TOPOLOGY,
+        "calls": [],
+        "found": {},
     }
-    # What nobody has compiled comes first, then what was compiled of an earlier commit.
-    for program in sorted(wanted(CALLS), key=lambda program: program.name in programs):
-        known = programs.get(program.name)
-        # A process for each: one that the system stops for its memory takes no other with it.
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            try:
-                figures = pool.submit(compile_program, program, known, config).result()
-            except BrokenProcessPool:
-                figures = {"digest": "", "error": "the compiler was stopped, or ran out of memory"}
-        programs[program.name] = figures
-        tables = markdown(report, CALLS)
-        write_all(out, {"tpu_aot.json": json.dumps(report, indent=1), "tpu_aot.md": tables})
-        click.echo(f"{program.name}: {_reason(figures) or 'compiled'}")
+    models: dict[str, Any] = {}
+    for call in CALLS:
+        config = config_of(call.spec)
+        if call.model not in models:
+            model = family(call.model).model
+            models[call.model] = model(config, rngs=nnx.Rngs(0), dtype=jnp.bfloat16)
+            models[call.model].eval()
+        wanted = programs(call, models[call.model])
+        for name, program in wanted.items():
+            if name not in report["found"]:
+                report["found"][name] = plan(*program)
+                click.echo(f"{name}: {report['found'][name]['needs'] / 2**30:.2f} GiB", err=True)
+        row = {**vars(call), "arrays": array_bytes(call, config)}
+        chunks = models[call.model].bounds(
+            call.direction,
+            call.frames if call.direction == "encode" else latent_frames(call, config),
+        )
+        names = list(wanted)
+        row["programs"] = names[:1] + names[-1:] * (len(chunks) - 1)
+        report["calls"].append(row)
+        texts = {".json": json.dumps(report, indent=1), ".md": markdown(report)}
+        write_all(out, {f"tpu_aot{end}": text for end, text in texts.items()})
 
 
 if __name__ == "__main__":

@@ -22,9 +22,11 @@ def call_apart(function: Callable[..., Any], module: nnx.Module, *args: Any) -> 
 
     Operations have the paths of their modules there, as if it were inlined. Accelerators' programs
     are what they would be without, but that the path stands twice in their names. It is inlined
-    where the module or an argument holds what is no array of JAX, such as a function.
+    where the module or an argument holds what is no array of JAX, such as a function, and inside of
+    `jax.shard_map`: XLA knows the number of a device in what is inlined alone.
     """
-    if not all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((module, args))):
+    arrays = all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves((module, args)))
+    if not arrays or jax.sharding.get_abstract_mesh().manual_axes:
         return function(module, *args)
     with entered(module):  # what runs is a copy, which has no name
         output = _computation(module, *args, function=function, where=path())
