@@ -109,15 +109,14 @@ def test_a_stream_takes_the_same_for_any_number_of_frames(objective, tmp_path):
 
 
 def test_what_is_kept_apart_is_inlined_inside_of_shard_map():
-    """XLA does not know the number of a device in what is not inlined, and time is sharded by it."""
+    """XLA does not know the number of a device elsewhere, and sharded time needs it."""
 
     def apart(x):
         return call_apart(lambda module, x: module(x), nnx.Linear(3, 3, rngs=nnx.Rngs(0)), x)
 
     x, split = np.ones((2, 3), np.float32), jax.sharding.PartitionSpec("time")
-    sharded = jax.shard_map(
-        apart, mesh=jax.make_mesh((1,), ("time",)), in_specs=split, out_specs=split
-    )
+    mesh = jax.make_mesh((1,), ("time",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.shard_map(apart, mesh=mesh, in_specs=split, out_specs=split)
     assert "inlineable" in jax.jit(apart).lower(x).as_text()
     assert "inlineable" not in jax.jit(sharded).lower(x).as_text()
 
