@@ -6,7 +6,7 @@ Every program that encode or decode runs at some sizes is planned, at full size 
 one v6e chip; none of them runs. What a program needs the compiler says only of one that does not
 fit, and then within seconds: so each is given an array as large as the chip's memory beside its
 own. `memory_analysis` of a program that is compiled, which takes minutes, counts more than it
-needs: by up to 7 GiB here.
+needs.
 """
 
 import importlib.metadata
@@ -95,11 +95,9 @@ def latent_frames(call: Call, config: Any) -> int:
 def programs(call: Call, vae: Any) -> dict[str, tuple[Any, Any, Any]]:
     """Return a call's programs by name: coder, chunk and caches, as shapes."""
     config = vae.config
-    if call.whole:
-        vae.num_sample_frames_batch_size = call.frames
-        vae.num_latent_frames_batch_size = latent_frames(call, config)
-    else:
-        vae.num_sample_frames_batch_size, vae.num_latent_frames_batch_size = 8, 2
+    if call.model == "cogvideox":  # the chunks of the others cannot be set
+        sizes = (call.frames, latent_frames(call, config)) if call.whole else (8, 2)
+        vae.num_sample_frames_batch_size, vae.num_latent_frames_batch_size = sizes
     kind = "video" if call.direction == "encode" else "latent"
     found = {}
     for coder, x, cache in vae.step_programs(**{kind: input_shape(call.spec, config)}):
