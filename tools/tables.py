@@ -97,13 +97,13 @@ def here() -> str:
 
 
 def _commit() -> str:
-    """The commit, `-dirty` if anything but documents was changed: writing tables changes those."""
+    """The commit, `-dirty` if anything but documents and reports was changed: tables go there."""
 
     def git(*words: str) -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--", ":!*.md")
+    changed = git("status", "--porcelain", "--", ":!*.md", ":!reports")
     return git("rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
 
 
