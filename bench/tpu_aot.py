@@ -86,17 +86,11 @@ CALLS = (
 """240x360 is a tile of CogVideoX's `enable_tiling()`, in whose memory any size is coded."""
 
 
-def latent_frames(call: Call, config: Any) -> int:
-    """Return the frames of the latent: 8 of a CogVideoX video are 2, and so are 5."""
-    frames: int = config.latent_frames(call.frames)
-    return frames
-
-
 def programs(call: Call, vae: Any) -> dict[str, tuple[Any, Any, Any]]:
     """Return a call's programs by name: coder, chunk and caches, as shapes."""
     config = vae.config
     if call.model == "cogvideox":  # the chunks of the others cannot be set
-        sizes = (call.frames, latent_frames(call, config)) if call.whole else (8, 2)
+        sizes = (call.frames, config.latent_frames(call.frames)) if call.whole else (8, 2)
         vae.num_sample_frames_batch_size, vae.num_latent_frames_batch_size = sizes
     kind = "video" if call.direction == "encode" else "latent"
     found = {}
@@ -179,7 +173,7 @@ def operations(jaxpr: Any) -> int:
 def array_bytes(call: Call, config: Any) -> int:
     """Return the bytes of the whole video and of the moments or the latent, in bfloat16."""
     pixels = call.height * call.width
-    latent = latent_frames(call, config) * pixels // config.spatial_ratio**2
+    latent = config.latent_frames(call.frames) * pixels // config.spatial_ratio**2
     channels: int = config.latent_channels * (2 if call.direction == "encode" else 1)
     return 2 * (3 * call.frames * pixels + channels * latent)
 
@@ -279,7 +273,7 @@ def main(out: Path) -> None:
         row = {**vars(call), "arrays": array_bytes(call, config)}
         chunks = models[call.model].bounds(
             call.direction,
-            call.frames if call.direction == "encode" else latent_frames(call, config),
+            call.frames if call.direction == "encode" else config.latent_frames(call.frames),
         )
         names = list(wanted)
         row["programs"] = names[:1] + names[-1:] * (len(chunks) - 1)

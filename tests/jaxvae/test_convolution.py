@@ -55,6 +55,14 @@ def test_large_images_lie_one_after_the_other_on_a_tpu(bridge, monkeypatch):
         assert ("LayoutConstraint" in program) == (platform == "tpu")
 
 
+def test_a_cache_is_taken_before_the_convolution(bridge):
+    """Or a TPU keeps the input of every convolution until the end."""
+    conv = causal_convolution.CausalConv3d(3, 5, 3, **bridge.build())
+    traced = jax.jit(conv.__call__).trace(bridge.normal(1, 4, 8, 7, 3))
+    program = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert "optimization_barrier" in program
+
+
 def test_only_a_tpu_takes_large_inputs_in_turns(bridge, monkeypatch):
     monkeypatch.setattr(convolution, "TURN", 4 * 8 * 7 * 3)  # a frame
     conv = convolution.Conv3d(3, 5, 3, **bridge.build())
