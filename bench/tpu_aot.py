@@ -174,8 +174,9 @@ def array_bytes(call: Call, config: Any) -> int:
     """Return the bytes of the whole video and of the moments or the latent, in bfloat16."""
     pixels = call.height * call.width
     latent = config.latent_frames(call.frames) * pixels // config.spatial_ratio**2
-    channels: int = config.latent_channels * (2 if call.direction == "encode" else 1)
-    return 2 * (3 * call.frames * pixels + channels * latent)
+    channels = config.latent_channels * (2 if call.direction == "encode" else 1)
+    total: int = 2 * (3 * call.frames * pixels + channels * latent)
+    return total
 
 
 def needs(row: Figures, found: Mapping[str, Figures]) -> int:
