@@ -56,7 +56,7 @@ bench: setup
 bench-gpu: setup
 	$(BIN)/python -m bench.gpu $(ARGS)
 
-# The TPU's compiler is a package like others: no TPU is needed. One program takes minutes.
+# The TPU's compiler is a package like others: no TPU is needed. Three minutes on 2 cores.
 tpu-aot: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt 'jax[tpu]'
 	$(BIN)/python -m bench.tpu_aot $(ARGS)

@@ -34,8 +34,8 @@ Cache = dict[str, Any]
 
 Precision = Literal["default", "high", "highest"] | lax.Precision
 
-TURN = 2**30
-"""Bytes of the frames that a convolution reads or writes at a time on a TPU."""
+LARGE = 2**30
+"""Bytes that a convolution reads or writes, above which it takes a frame at a time on a TPU."""
 
 
 class Build(TypedDict):
@@ -131,7 +131,7 @@ def _rounded(
 
 @partial(jax.custom_jvp, nondiff_argnums=(3,))
 def _frames_in_turn(x: Array, kernel: Array, bias: Array, how: How) -> Array:
-    """Convolve as many output frames at a time as have `TURN` bytes, or as what they read has.
+    """Convolve, and a frame at a time what reads or writes more than `LARGE` bytes.
 
     A TPU's compiler lays an input out anew for a convolution, and once more padded.
     """
@@ -142,26 +142,24 @@ def _frames_in_turn(x: Array, kernel: Array, bias: Array, how: How) -> Array:
         x = jnp.pad(x, ((0, 0), (padding[0], padding[0]), (0, 0), (0, 0), (0, 0)))
         how = (stride, (0, *padding[1:]), dilation, precision)
     whole = jax.eval_shape(partial(_rounded, how=how), x, kernel, bias)
-    count = whole.shape[1]
-    frame = max(whole.size // count, x.size // x.shape[1]) * x.dtype.itemsize
-    turn = max((n for n in range(1, count + 1) if count % n == 0 and n * frame <= TURN), default=1)
-    if turn == count:
-        output = _rounded(x, kernel, bias, how)
-        if whole.size * x.dtype.itemsize <= TURN:
-            return output
+    if max(x.size, whole.size) * x.dtype.itemsize <= LARGE:
+        return _rounded(x, kernel, bias, how)
+    if whole.shape[1] == 1:
         # Images lie one after the other. The compiler would put them next to the channels, also
         # where they are 10 frames again later, which take the memory of 16 there.
-        in_order: Array = with_layout_constraint(output, Layout((0, 1, 2, 3, 4)))
+        in_order: Array = with_layout_constraint(
+            _rounded(x, kernel, bias, how), Layout((0, 1, 2, 3, 4))
+        )
         return in_order
-    read = stride[0] * (turn - 1) + dilation[0] * (kernel.shape[0] - 1) + 1
+    read = dilation[0] * (kernel.shape[0] - 1) + 1
 
     def convolved(i: Array, output: Array) -> Array:
-        part = lax.dynamic_slice_in_dim(x, i * turn * stride[0], read, axis=1)
-        frames = _rounded(part, kernel, bias, how)
-        return lax.dynamic_update_slice_in_dim(output, frames, i * turn, axis=1)
+        part = lax.dynamic_slice_in_dim(x, i * stride[0], read, axis=1)
+        frame = _rounded(part, kernel, bias, how)
+        return lax.dynamic_update_slice_in_dim(output, frame, i, axis=1)
 
     start = jnp.zeros(whole.shape, whole.dtype)
-    filled: Array = lax.fori_loop(0, count // turn, convolved, start)
+    filled: Array = lax.fori_loop(0, whole.shape[1], convolved, start)
     return filled
 
 
