@@ -38,8 +38,8 @@ def decode(
     Example:
       jaxvae decode latent.safetensors clip.mp4 --weights path/to/vae
     """
-    if rate is not None and not 0 < rate < 1000:
-        raise click.UsageError(f"--rate {rate}: expected frames a second")
+    if rate is not None and not 1 / 1000 <= rate < 1000:
+        raise click.UsageError(f"--rate {rate}: expected frames a second, from 0.001 to below 1000")
     check_output(target)
     refuse_source(source, target)
     latent, said = _latent(source)

@@ -11,6 +11,7 @@ import click
 
 from jaxvae.io.diffusers_folder import SHARDED_NAME, split_source
 from jaxvae.io.video import Video, find_video, size_of
+from jaxvae.models.config import ConfigError
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -74,8 +75,7 @@ JSON = click.option(
 TILING = click.option(
     "--tiling",
     is_flag=True,
-    help="Cut frames into overlapping tiles, of half the size that the model was made for: less "
-    "memory, and slightly other values.",
+    help="Cut frames into overlapping tiles of the model's own size: less memory, other values.",
 )
 TILE = click.option("--tile", type=Size(), help="The same, with tiles of this size.")
 
@@ -124,6 +124,13 @@ def load(
 def load_tiled(*, tiling: bool, tile: tuple[int, int] | None, **model: Any) -> "Autoencoder":
     """Return what `load` returns, with tiling on where it was asked for."""
     vae = load(**model)
+    config = vae.config
+    channels = vae.channels("encode"), config.out_channels // getattr(config, "patch", 1) ** 2
+    if channels != (3, 3):
+        raise ConfigError(
+            f"{model['weights']}: takes {channels[0]} channels and returns {channels[1]}; commands"
+            " read and write 3, red, green and blue: use the model from Python"
+        )
     if tile is not None or tiling:
         set_tiles(vae, tile)
     return vae
@@ -134,21 +141,34 @@ def set_tiles(model: "Autoencoder", tile: tuple[int, int] | None) -> None:
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
     comes out has another size than what went in. Raises UsageError for a tile that is too small, or
-    no multiple of what the model compresses it by.
+    no multiple of what the model compresses it by, and for a model that cannot be tiled.
     """
     step = model.config.spatial_ratio
     sizes, parts = model.tile_plan()
-    sizes = tile or sizes
+    sizes = tile or tuple(size - size % step for size in sizes)
     if any(size % step or size < 2 * step for size in sizes):
         raise click.UsageError(f"tiles of {_x(sizes)}: expected multiples of {step}, at least two")
-    height, width = (
-        min(max(round(size // step * part), 1), size // step - 1) * step / size
-        for size, part in zip(sizes, parts, strict=True)
-    )
+    height, width = (_overlap(*each, step) for each in zip(sizes, parts, strict=True))
     try:
         model.set_tiles(sizes, (height, width))
+        model.plan_tiles("encode", sizes)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
+
+
+def _overlap(size: int, part: float, step: int) -> float:
+    """Return the part nearest to `part` that is as many whole latents after rounding as before."""
+    tile = size // step
+
+    def exact(count: int) -> bool:
+        shown = count / tile  # a tile's lines are cut down to whole ones, of pixels and of latents
+        lines = ((tile, count), (size, count * step))
+        return all(
+            int(of * (1 - shown)) == of - some and int(of * shown) == some for of, some in lines
+        )
+
+    counts = sorted(range(1, tile), key=lambda count: abs(count / tile - part))
+    return next(filter(exact, counts), counts[0]) / tile
 
 
 def clip_of(

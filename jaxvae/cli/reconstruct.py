@@ -61,6 +61,8 @@ def reconstruct(
     refuse_source(source, target)
     if compare is not None:
         _check_picture(source, target, compare)
+    from jaxvae.io.quality import Gathered  # what it needs may be lacking: said before the work
+
     vae = load_tiled(**model)
     clip = clip_of(vae, source, first, frames, size)
     kept = returned(clip.frames, vae.config)
@@ -68,7 +70,6 @@ def reconstruct(
     clip = replace(clip, frames=kept)
 
     from jaxvae.cli.coding import decoded, encoded
-    from jaxvae.io.quality import Gathered
 
     began = time.monotonic()
     gathered, shown = Gathered(), _Shown(kept)
@@ -105,6 +106,8 @@ def _check_picture(source: Path, target: Path, picture: Path) -> None:
     if not picture.parent.is_dir():
         raise click.UsageError(f"--compare {picture}: no such folder; make {picture.parent} first")
     refuse_source(source, picture)
+    import imageio.v3  # noqa: F401 - it may be lacking: said before the work
+
     if picture.resolve() == target.resolve():
         raise click.UsageError(f"--compare {picture}: is TARGET too; expected another file")
 

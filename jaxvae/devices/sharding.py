@@ -10,7 +10,7 @@ those of one device, up to the rounding of sums that are taken in another order.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -141,10 +141,15 @@ class Layout:
 
 def withdraw(module: nnx.Module) -> None:
     """Undo `Layout.replicate`: keep one copy of everything, on JAX's default device."""
-    # By way of the host: what is bound to a device of one process cannot go to a mesh of several.
-    nnx.update(
-        module, jax.tree.map(lambda copies: jnp.asarray(np.asarray(copies)), nnx.state(module))
-    )
+
+    def alone(copies: Any) -> Any:
+        # By way of the host: what one process has bound to a device cannot go to several.
+        if jnp.issubdtype(copies.dtype, jax.dtypes.prng_key):
+            data = np.asarray(jax.random.key_data(copies))
+            return jax.random.wrap_key_data(jnp.asarray(data), impl=jax.random.key_impl(copies))
+        return jnp.asarray(np.asarray(copies))
+
+    nnx.update(module, jax.tree.map(alone, nnx.state(module)))
 
 
 @dataclass(frozen=True)
@@ -246,4 +251,4 @@ def shard(coder: Coder, layout: Layout, size: int) -> ShardedCoder:
             " by layer"
         )
     step = ShardedStep(coder.step, layout)
-    return ShardedCoder(step, coder.parts, layout=layout, size=size)
+    return ShardedCoder(step, coder.parts, draws=coder.draws, layout=layout, size=size)

@@ -7,15 +7,18 @@ LONGEST_LINE = 900
 """Characters of a message that a terminal gets."""
 
 
-PACKAGES = ("jax", "jaxlib", "flax", "orbax", "huggingface_hub", "filelock")
-"""What the extra `vae` brings."""
+PACKAGES = {
+    **dict.fromkeys(("jax", "jaxlib", "flax", "orbax", "huggingface_hub", "filelock"), "vae"),
+    **dict.fromkeys(("av", "imageio", "skimage"), "video"),
+}
+"""The extra that brings a package."""
 
 
 def not_installed(error: Exception) -> str:
     """Return what to install, "" of an error that is not for lack of one of `PACKAGES`."""
     name = (getattr(error, "name", None) or "").partition(".")[0]
     lacking = isinstance(error, ModuleNotFoundError) and name in PACKAGES
-    return f"{name} is not installed: pip install 'nnx-parity[vae]'" if lacking else ""
+    return f"{name} is not installed: pip install 'nnx-parity[{PACKAGES[name]}]'" if lacking else ""
 
 
 def first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from skimage.metrics import structural_similarity
 
 from jaxvae.io.video import Frames
 
@@ -19,8 +20,6 @@ class Gathered:
 
     def add(self, found: Frames, wanted: Frames) -> None:
         """Count these frames, 8 bits a channel."""
-        from skimage.metrics import structural_similarity
-
         gap = found.astype(np.int64) - wanted
         self._squares += int(np.square(gap).sum())
         self._entries += gap.size

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
@@ -20,7 +21,7 @@ from jax.typing import DTypeLike
 from jaxvae.io.diffusers_folder import WeightsError
 from jaxvae.io.messages import first_line
 from jaxvae.io.pretrained import Pretrained
-from jaxvae.io.weights import refuse_misfits
+from jaxvae.io.weights import refuse_misfits, refuse_too_large
 from jaxvae.layers.convolution import Precision
 
 Model = TypeVar("Model", bound=Pretrained)
@@ -110,8 +111,14 @@ def restore(
             restored = checkpointer.restore(
                 folder, ocp.args.Composite(parameters=ocp.args.StandardRestore(wanted))
             )
+    values = restored["parameters"]
+    cut = {name: one.dtype for name, one in values.items() if one.dtype != found[name].dtype}
+    try:
+        refuse_too_large({name: cut[name] for name in cut if jnp.isinf(values[name]).any()})
+    except WeightsError as error:
+        raise WeightsError(f"{folder}: {error}") from error
     for name, param in slots.items():
-        param.set_value(restored["parameters"][name])
+        param.set_value(values[name])
     model.eval()  # type: ignore[no-untyped-call]
     return model
 

@@ -45,6 +45,9 @@ MOST_IN_IMAGES = 1 << 25
 QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
 """Coding that is hardly visible: what is seen is the autoencoder's."""
 
+BT601, LIMITED = 6, 1
+"""Colours and their range, as H.273 numbers the first (SMPTE 170M) and FFmpeg the second."""
+
 RATE = Fraction(24)
 """Frames a second of what does not say."""
 
@@ -151,7 +154,8 @@ def _decoded(path: Path, floats: bool) -> Iterator[Any]:
         return
     with _opened(path) as container:
         for frame in container.decode(video=0):
-            yield frame.to_ndarray(format="rgb24")
+            # as a camera was held, which turned the file and not the pixels
+            yield np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
 
 
 @contextmanager
@@ -249,6 +253,10 @@ class Writer:
         even = self._size[0] % 2 == 0 and self._size[1] % 2 == 0
         self._stream.pix_fmt = "yuv420p" if even else "yuv444p"
         self._stream.options = QUALITY[codec]
+        # what FFmpeg makes of RGB, which players take large frames for something else without
+        context = self._stream.codec_context
+        context.colorspace = context.color_primaries = context.color_trc = BT601
+        context.color_range = LIMITED
 
     def write(self, frames: Frames) -> None:
         """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""

@@ -53,6 +53,7 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
             unexpected.append(given)
     misshapen: list[str] = []
     unusable: list[str] = []
+    too_large: dict[str, Any] = {}
     values = []
     for name, given in names.items():
         param, axes = slots[name]
@@ -70,12 +71,13 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
             with np.errstate(over="raise"):
                 host = np.array(ordered, param.dtype, order="C")
         except FloatingPointError:
-            unusable.append(f"{name} (values too large for {param.dtype})")
+            too_large[name] = param.dtype
             continue
         # Done before the next: copies made in the background would each keep their source.
         value = jax.device_put(host).block_until_ready()
         values.append((param, value))
     refuse_misfits([name for name in slots if name not in names], unexpected, misshapen)
+    refuse_too_large(too_large)
     if unusable:
         raise WeightsError(
             f"expected floating-point numbers, found {_listed('of other values', unusable)}; save"
@@ -83,6 +85,16 @@ def load_torch_state(model: nnx.Module, tensors: Mapping[str, Any]) -> None:
         )
     for param, value in values:
         param.set_value(value)
+
+
+def refuse_too_large(dtypes: Mapping[str, Any]) -> None:
+    """Raise WeightsError for parameters with values that their dtypes do not hold."""
+    if dtypes:
+        kinds = " and ".join({str(dtype): None for dtype in dtypes.values()})
+        raise WeightsError(
+            f"{_listed(f'tensors with values too large for {kinds}', list(dtypes))}; load them as"
+            " bfloat16 or float32, which hold more"
+        )
 
 
 def refuse_nonfinite(model: nnx.Module, source: str | Path) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 from jaxtyping import Array, Float
 
 from jaxvae.layers.rounding import narrow, wide_dtype
@@ -47,7 +48,8 @@ def attend(
         return narrow(output / total, query.dtype)
 
     batch, count, heads, channels = query.shape
-    row = batch * heads * key.shape[1] * jnp.dtype(wide).itemsize
+    known = 1 if is_symbolic_dim(batch) else batch  # of a program for any batch
+    row = known * heads * key.shape[1] * jnp.dtype(wide).itemsize
     turns = min(-(-count * row // BLOCK), count)
     if turns <= 1:
         return band(query)

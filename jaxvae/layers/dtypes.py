@@ -40,8 +40,8 @@ def check_dtypes(
             )
     if chosen == jnp.float16:
         warnings.warn(
-            "dtype: float16 holds nothing above 65504, and users of CogVideoX report NaN and black"
-            " frames with it; use bfloat16 or float32",
+            "dtype: float16 holds nothing above 65504, and what was not trained in it, as"
+            " CogVideoX and SDXL, gives NaN and black frames; use bfloat16 or float32",
             stacklevel=2,
         )
     return chosen, kept

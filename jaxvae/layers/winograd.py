@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 from jaxtyping import Array, Float
 
 from jaxvae.layers.products import Triple, sum_over_time
@@ -71,7 +72,8 @@ def convolve(
     axes = _AXES if time_taps == 3 else _AXES[1:]
     # Outputs come in pairs along such an axis; the input grows by what the last pair reads.
     tiles = [-(-n // 2) if axis in axes else n for axis, n in zip(_AXES, sizes, strict=True)]
-    row = 4 ** len(axes) * x.shape[0] * tiles[2] * din * x.dtype.itemsize
+    batch = 1 if is_symbolic_dim(x.shape[0]) else x.shape[0]  # of a program for any batch
+    row = 4 ** len(axes) * batch * tiles[2] * din * x.dtype.itemsize
     bands = -(-tiles[1] // max(BLOCK // row, 1))
     rows = -(-tiles[1] // bands)
     tiles[1] = bands * rows

@@ -20,6 +20,7 @@ from jaxvae.devices.compile_ahead import Program, compile_programs, programs
 from jaxvae.devices.compile_cache import use_default_cache
 from jaxvae.devices.sharding import shard
 from jaxvae.io.pretrained import Pretrained
+from jaxvae.layers.activations import Dropout
 from jaxvae.layers.convolution import Build, Precision
 from jaxvae.layers.dtypes import check_dtypes
 from jaxvae.models.posterior import DiagonalGaussian
@@ -185,7 +186,12 @@ class Autoencoder(Switches, Pretrained, GradientCheckpointing):
     def make_coder(self, step: Step, parts: Parts, size: int, compiled: bool) -> Coder:
         """Return the coder of a step, over devices if asked for; `size` frames are a next chunk."""
         use_default_cache()
-        coder = Coder(step, parts, compiled)
+        drawing = getattr(self.config, "dropout", 0) and any(
+            isinstance(module, Dropout) and not module.deterministic
+            for part in parts
+            for _, module in nnx.iter_modules(part)
+        )
+        coder = Coder(step, parts, compiled, bool(drawing))
         return coder if self.sharding is None else shard(coder, self.sharding, size)
 
     @property

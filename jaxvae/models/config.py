@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,9 @@ class VAEConfig:
     def from_dict(cls, d: Mapping[str, Any]) -> Self:
         """Build from the content of a `config.json`.
 
-        Keys that start with `_` are diffusers' own; all but `_class_name` are ignored.
+        Keys that start with `_` are diffusers' own; all but `_class_name` are ignored. Other keys
+        that are no fields are ignored too, with a warning, as diffusers does: Wan 2.2 as it is
+        published has one.
         """
         name = cls.class_name
         found = d.get("_class_name", name)
@@ -65,11 +68,12 @@ class VAEConfig:
         unknown = sorted(given.keys() - names)
         if unknown:
             more = f" and {len(unknown) - _SHOWN} more" if len(unknown) > _SHOWN else ""
-            raise ConfigError(
-                f"{', '.join(map(shown, unknown[:_SHOWN]))}{more}: not a field of {name};"
-                " remove it from the config"
+            warnings.warn(
+                f"{', '.join(map(shown, unknown[:_SHOWN]))}{more}: not a field of {name}; ignored,"
+                " as diffusers does",
+                stacklevel=2,
             )
-        return cls(**given)
+        return cls(**{key: value for key, value in given.items() if key in names})
 
     @classmethod
     def from_json(cls, path: str | Path) -> Self:

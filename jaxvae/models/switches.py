@@ -4,7 +4,7 @@ Source: diffusers 0.42.1, `AutoencoderMixin`.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from flax import nnx
 from jax.sharding import Mesh
@@ -26,6 +26,7 @@ class Switches(nnx.Module):
     """
 
     config: Any
+    axes: ClassVar[tuple[str, ...]]
 
     def __init__(self, config: Any):
         """Start with everything off."""
@@ -74,6 +75,10 @@ class Switches(nnx.Module):
         same NumPy arrays. Raises ValueError for names that are not the mesh's, for explicit and
         manual axes, and, when it runs, for what does not split evenly: see `Layout.check`.
         """
+        if time is not None and "frames" not in self.axes:
+            raise ValueError(
+                "sharding: time is of videos, and this model codes images; shard batch"
+            )
         layout = Layout(mesh, batch, height, width, time, tiles)
         layout.replicate(self)
         self.sharding = layout

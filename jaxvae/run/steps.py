@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
@@ -46,18 +47,28 @@ def _compiled(step: Step, parts: Parts, x: Video, cache: Cache | None) -> tuple[
     return step(parts, x, cache)
 
 
+@partial(nnx.jit, graph=False, static_argnames="step")
+def _drawing(step: Step, parts: Parts, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
+    return step(parts, x, cache)
+
+
 @dataclass(frozen=True)
 class Coder:
-    """A step and the modules it runs; called with a chunk and the caches of the one before."""
+    """A step and the modules it runs; called with a chunk and the caches of the one before.
+
+    With `draws` the modules draw random numbers, and what their streams count is kept.
+    """
 
     step: Step
     parts: Parts
     compiled: bool = True
+    draws: bool = False
 
     def __call__(self, x: Video, cache: Cache | None) -> tuple[Output, Cache]:
         """Return what the step makes of the chunk, and the caches for the next."""
         if self.compiled:
-            output: tuple[Output, Cache] = _compiled(self.step, self.parts, x, cache)
+            run: Any = _drawing if self.draws else _compiled
+            output: tuple[Output, Cache] = run(self.step, self.parts, x, cache)
             return output
         return self.step(self.parts, x, cache)
 
@@ -176,11 +187,19 @@ def _scan_chunks(coder: Coder, x: Video, bounds: list[Bounds]) -> Output:
     filled = coder.fill(x[:, start:])
     chunks = filled.reshape(batch, count, -1, *image)
 
-    def body(cache: Cache, chunk: Video) -> tuple[Cache, Output]:
-        output, cache = coder.step(coder.parts, chunk, cache)
-        return cache, output
+    counts: Any = None
+    if coder.draws:
+        graph, counts, *others = nnx.split(coder.parts, nnx.RngCount, ...)
 
-    _, outputs = lax.scan(body, cache, jnp.moveaxis(chunks, 1, 0))
+    def body(carry: tuple[Cache, Any], chunk: Video) -> tuple[tuple[Cache, Any], Output]:
+        cache, counts = carry
+        parts = nnx.merge(graph, counts, *others) if coder.draws else coder.parts
+        output, cache = coder.step(parts, chunk, cache)
+        return (cache, nnx.state(parts, nnx.RngCount) if coder.draws else None), output
+
+    (_, counts), outputs = lax.scan(body, (cache, counts), jnp.moveaxis(chunks, 1, 0))
+    if coder.draws:
+        nnx.update(coder.parts, counts)
     rest = jnp.moveaxis(outputs, 0, 1)
     rest = rest.reshape(batch, -1, *rest.shape[3:])
     return coder.join([first, rest[:, : rest.shape[1] * (x.shape[1] - start) // filled.shape[1]]])

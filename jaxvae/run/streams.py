@@ -3,7 +3,10 @@
 Not in diffusers. What streams is computed by the programs of the one-shot calls.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+
+from jax import lax
 
 from jaxvae.layers.convolution import Cache
 from jaxvae.run.chunks import Bounds
@@ -43,8 +46,8 @@ def regroup(
     last = bounds[-1][1]
     total = total or last
     source = _alike(arrays)
-    waiting: list[Video] = []
-    seen = 0
+    waiting: deque[Video] = deque()
+    seen, gone = 0, 0  # frames, and those of the first of `waiting` that are in a chunk already
     for start, end in bounds:
         # The last chunk waits for the end of the source, so that frames too many are an error.
         while seen < end or (end == last and seen <= total):
@@ -59,9 +62,18 @@ def regroup(
                 f" {'at least ' if seen > total else ''}{seen}; give their number as `total`, since"
                 " it decides how long the first chunk is"
             )
-        joined = join(waiting, axis=1)
-        yield joined[:, : end - start]
-        waiting = [joined[:, end - start :]] if seen > end else []
+        parts, missing = [], end - start
+        while missing:
+            count = min(missing, waiting[0].shape[1] - gone)
+            whole = count == waiting[0].shape[1]
+            # where a dynamic slice starts is no part of a program: they all share one
+            part = waiting[0] if whole else lax.dynamic_slice_in_dim(waiting[0], gone, count, 1)
+            parts.append(part)
+            missing, gone = missing - count, gone + count
+            if gone == waiting[0].shape[1]:
+                waiting.popleft()
+                gone = 0
+        yield join(parts, axis=1)
 
 
 def _alike(arrays: Iterable[Video]) -> Iterator[Video]:

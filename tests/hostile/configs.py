@@ -4,7 +4,9 @@ import dataclasses
 import json
 import os
 import pickle
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,22 @@ def text(name: str, content: bytes | str | Callable[[Path], object], *says: str)
 def fields(name: str, *says: str, **changes: Any) -> Case:
     """A file with these fields."""
     return text(name, json.dumps(changes), *says)
+
+
+def ignored(name: str, **changes: Any) -> Case:
+    """A file with these fields, of which the model has none."""
+
+    def warned(home: Path) -> None:
+        from jaxvae.models.config import ConfigError
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            try:
+                load(home)
+            except UserWarning as warning:
+                raise ConfigError(str(warning)) from None
+
+    return replace(fields(name, **changes), call=warned, says=("not a field",))
 
 
 def of_folder(name: str, *says: str, wanted: int = 2, **changes: Any) -> Case:
@@ -171,14 +189,14 @@ SEQUENCES = [
 ]  # fmt: skip
 
 UNKNOWN = [
-    fields("an unknown field", "pad_mode: not a field", pad_mode="first"),
-    fields("a misspelt field", "in_chanels: not a field", in_chanels=3),
-    fields("a thousand unknown fields", "not a field", **{f"x{i}": i for i in range(1000)}),
-    fields("a field with a name of 100 KB", "not a field", **{"n" * 100_000: 1}),
-    fields("a field with an escape sequence", "not a field", **{"\x1b[2J": 1}),
-    fields("a field with a line end", "not a field", **{"a\nb": 1}),
-    fields("an empty name", "not a field", **{"": 1}),
-    fields("self", "not a field", self=1),
+    ignored("an unknown field", pad_mode="first"),
+    ignored("a misspelt field", in_chanels=3),
+    ignored("a thousand unknown fields", **{f"x{i}": i for i in range(1000)}),
+    ignored("a field with a name of 100 KB", **{"n" * 100_000: 1}),
+    ignored("a field with an escape sequence", **{"\x1b[2J": 1}),
+    ignored("a field with a line end", **{"a\nb": 1}),
+    ignored("an empty name", **{"": 1}),
+    ignored("self", self=1),
     fields("another class", "_class_name", _class_name="AutoencoderKL"),
     fields("a class that is null", "_class_name", _class_name=None),
     fields("a class that is a list", "_class_name", _class_name=["AutoencoderKLCogVideoX"]),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click import UsageError
+from flax import nnx
 from safetensors.numpy import load_file, save_file
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
@@ -279,6 +280,36 @@ def test_tiles_overlap_by_whole_latents(pair, bridge, tile):
     assert jax.eval_shape(ours.decode, latent).shape == shape.shape
     with pytest.raises(UsageError, match="expected multiples of 4, at least two"):
         set_tiles(ours, (10, 16))
+
+
+@pytest.mark.parametrize("part", [1 / 6, 1 / 5, 1 / 4, 0.4])
+def test_overlaps_are_whole_after_they_are_rounded(part):
+    """As the source cuts them: 392 pixels that overlap by 10 of 49 latents are cut to 312, 9."""
+    for latents in range(2, 130):
+        overlap = options._overlap(8 * latents, part, 8)
+        shared = round(latents * overlap)
+        assert 0 < shared < latents
+        assert abs(shared / latents - part) < max(0.05, 1 / latents)
+        for lines, known in ((latents, shared), (8 * latents, 8 * shared)):
+            assert (int(lines * overlap), int(lines * (1 - overlap))) == (known, lines - known)
+
+
+def test_tiles_of_a_size_that_is_no_multiple_are_a_little_smaller():
+    config = CogVideoXVAEConfig(sample_height=500)
+    ours = AutoencoderKLCogVideoX.without_values(config)
+    set_tiles(ours, None)
+    assert ours.tile_plan()[0] == (248, 360)
+
+
+def test_what_is_no_picture_is_said_before_any_work(tmp_path, run, home):
+    fields = json.loads((home / "vae/config.json").read_text())
+    grey = fields | {"in_channels": 1}
+    model = AutoencoderKLCogVideoX(CogVideoXVAEConfig.from_dict(grey), rngs=nnx.Rngs(0))
+    model.save_pretrained(tmp_path / "grey")
+    words = ("reconstruct", "clip.npy", "grey.npy", "--weights", str(tmp_path / "grey"))
+    code, error = run(*words)
+    assert code == 2
+    assert "takes 1 channels and returns 3" in error
 
 
 @pytest.mark.slow

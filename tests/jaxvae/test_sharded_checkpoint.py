@@ -110,6 +110,16 @@ def test_rounded_to_another_dtype(vae, saved):
         assert jnp.array_equal(ours.astype(jnp.bfloat16), array)
 
 
+def test_values_that_a_dtype_does_not_hold(vae, tmp_path):
+    graph, state = nnx.split(vae)
+    large = nnx.merge(graph, jax.tree.map(jnp.copy, state))
+    large.encoder.conv_in.conv.bias[...] = jnp.full_like(large.encoder.conv_in.conv.bias[...], 1e6)
+    save_checkpoint(large, tmp_path / "large")
+    assert load_checkpoint(tmp_path / "large", param_dtype=jnp.bfloat16)
+    with pytest.raises(WeightsError, match=r"large: 1 .* too large for float16: encoder.conv_in"):
+        load_checkpoint(tmp_path / "large", param_dtype=jnp.float16)
+
+
 def test_what_cannot_be_saved_or_restored(vae, saved, tmp_path):
     with pytest.raises(WeightsError, match="saved: expected a new folder, found one"):
         save_checkpoint(vae, saved)

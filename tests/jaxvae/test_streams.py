@@ -7,6 +7,7 @@ from flax import nnx
 
 from jaxvae.layers import norms
 from jaxvae.models.cogvideox.steps import decode_chunk, decode_single
+from jaxvae.run import streams
 from jaxvae.run.chunks import chunk_bounds
 from jaxvae.run.streams import regroup
 
@@ -69,6 +70,21 @@ def test_regroup_gives_the_chunks_whatever_comes_in(size):
             chunks = list(regroup(split(video, lengths), chunk_bounds(total, size)))
             expected = [video[:, a:b] for a, b in chunk_bounds(total, size)]
             assert [c.tolist() for c in chunks] == [c.tolist() for c in expected]
+
+
+def test_regroup_cuts_what_it_was_given(monkeypatch):
+    """What is left of a long array is not copied chunk by chunk, each time by a new program."""
+    cut, slice_of = [], streams.lax.dynamic_slice_in_dim
+
+    def seen(x, *bounds):
+        cut.append(x)
+        return slice_of(x, *bounds)
+
+    monkeypatch.setattr(streams.lax, "dynamic_slice_in_dim", seen)
+    video = np.arange(40.0).reshape(1, 40, 1, 1, 1)
+    assert len(list(regroup([video], chunk_bounds(40, 1)))) == 40
+    assert len(cut) == 40
+    assert all(x is video for x in cut)
 
 
 @pytest.mark.parametrize(("total", "found"), [(9, "at least 10"), (16, "10"), (17, "10")])

@@ -4,8 +4,10 @@ import errno
 from fractions import Fraction
 from types import SimpleNamespace
 
+import av
 import numpy as np
 import pytest
+from PIL import Image, ImageOps
 
 from jaxvae.io import video
 from jaxvae.io.video import (
@@ -44,6 +46,25 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     assert back.shape == frames.shape
     assert np.abs(back.astype(int) - frames).mean() < 4
     assert [path.name for path in tmp_path.iterdir()] == [f"clip{suffix}"]
+
+
+def test_what_is_written_says_which_colours_it_has(tmp_path):
+    for suffix in (".mp4", ".webm"):
+        with av.open(str(write(tmp_path / f"clip{suffix}", drawn()))) as file:
+            frame = next(file.decode(video=0))
+        assert (frame.colorspace, frame.color_range) == (6, 1)
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_an_image_stands_as_the_camera_was_held(tmp_path, orientation):
+    image = Image.fromarray(drawn()[0])
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    image.save(tmp_path / "held.jpg", exif=exif, quality=98)
+    turned = ImageOps.exif_transpose(Image.open(tmp_path / "held.jpg"))
+    found = find_video(tmp_path / "held.jpg")
+    assert found.size == np.shape(turned)[:2]
+    assert np.abs(found.read()[0].astype(int) - np.asarray(turned)).mean() < 4
 
 
 def test_an_array_is_kept_to_the_bit(tmp_path):

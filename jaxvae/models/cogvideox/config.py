@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from jaxvae.models.config import VAEConfig, check_blocks, check_factors, expect
+from jaxvae.run.chunks import chunk_bounds
 
 DOWN_BLOCK = "CogVideoXDownBlock3D"
 UP_BLOCK = "CogVideoXUpBlock3D"
@@ -65,8 +66,9 @@ class CogVideoXVAEConfig(VAEConfig):
         return ratio * (latent_frames - odd) + odd
 
     def latent_frames(self, frames: int) -> int:
-        """Return the number of latent frames that so many frames are encoded to."""
-        return (frames - 1) // (1 << self.time_levels) + 1
+        """Return the number of latent frames that so many frames are encoded to, in eights."""
+        chunks = (end - start for start, end in chunk_bounds(frames, 8))
+        return sum(-(-chunk // (1 << self.time_levels)) for chunk in chunks)
 
     @property
     def time_levels(self) -> int:

@@ -17,8 +17,9 @@ from jaxvae.models.autoencoder import Autoencoder
 from jaxvae.models.kl.attention import Attention
 from jaxvae.models.kl.config import KLVAEConfig
 from jaxvae.models.kl.encoder_decoder import Decoder, Encoder
+from jaxvae.models.posterior import DiagonalGaussian
 from jaxvae.models.switches import Direction, Sides
-from jaxvae.run.chunks import Bounds
+from jaxvae.run.chunks import Bounds, chunk_bounds
 from jaxvae.run.steps import Coder, Output, Parts, Video
 from jaxvae.run.streams import regroup
 from jaxvae.run.tiling import Axis, plan_tiles
@@ -86,11 +87,13 @@ class AutoencoderKL(Autoencoder):
         Not in diffusers: each frame is an image by itself. Raises ValueError before the last frame
         if there are fewer or more than `total`.
         """
-        each = regroup(map(jnp.asarray, frames), [(i, i + 1) for i in range(total)])
+        each = regroup(map(jnp.asarray, frames), chunk_bounds(total, 1))
         return (self.encode(frame[:, 0]).parameters[:, None] for frame in each)
 
     def decode_stream(self, z: ArrayLike) -> Iterator[Float[Array, "b 1 h w c"]]:
         """Yield the video of latents (b, t, h, w, c) frame by frame; see `encode_stream`."""
+        if isinstance(z, DiagonalGaussian):
+            raise ValueError("decode_stream: expected an array, found a posterior; take its mode()")
         latents = jnp.asarray(z)
         return (self.decode(latents[:, i])[:, None] for i in range(latents.shape[1]))
 

@@ -96,7 +96,9 @@ class WanVAEConfig(VAEConfig):
 
     def video_frames(self, latent_frames: int) -> int:
         """Return the number of frames that so many latent frames are decoded to."""
-        return 1 + ((latent_frames - 1) << self.time_levels)
+        # quirk of the source: of more entries than blocks the decoder reads those at the end
+        levels = sum(self.temperal_downsample[::-1][: self.halvings])
+        return 1 + ((latent_frames - 1) << levels)
 
     def _check_values(self) -> None:
         blocks = len(self.dim_mult)

@@ -10,6 +10,7 @@ import sys
 import diffusers
 import imageio.v3 as imageio
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from jaxvae.io.video import from_pixels, to_pixels
 from jaxvae.models.loading import MODELS
 from tests.commands import jaxvae as command
 from tests.jaxvae.conftest import Objective
+from tests.jaxvae.kl.conftest import blocks
 
 WEIGHTS = "diffusion_pytorch_model.safetensors"
 
@@ -122,11 +124,23 @@ def test_names_that_attention_had_once(bridge, kl, folder, tmp_path):
         (lambda vae: vae.decode(np.zeros((1, 8, 8, 3), np.float32)), "batch, height, width, 4"),
         (lambda vae: vae.compile_ahead(latent=4), "a shape, 4 integers"),
         (lambda vae: vae.set_tiles((8, 16), (0.25, 0.25)), "tiles of 8x16: expected squares"),
+        (lambda vae: vae.enable_sharding(None, time="x"), "time is of videos"),
+        (lambda vae: vae.encode_stream([], 0), "expected at least 1 frame"),
+        (lambda vae: vae.decode_stream(vae.encode(np.zeros((1, 8, 8, 3), np.float32))), "mode()"),
     ],
 )
 def test_what_an_image_cannot_be(kl, call, message):
     with pytest.raises(ValueError, match=message):
         call(kl.ours)
+
+
+def test_exported_for_any_batch(make_kl):
+    """Also where Winograd and bands of attention ask how large an input is."""
+    ours = make_kl(**blocks(32, 32)).ours
+    shape = (*jax.export.symbolic_shape("b"), 16, 16, 4)
+    exported = jax.export.export(jax.jit(ours.decode))(jax.ShapeDtypeStruct(shape, "float32"))
+    z = np.random.default_rng(0).standard_normal((2, 16, 16, 4)).astype(np.float32)
+    assert np.allclose(exported.call(z), ours.decode(z), atol=1e-5)
 
 
 def test_the_divergence_of_images_is_one_number_each(bridge, kl):

@@ -5,10 +5,12 @@ import json
 from pathlib import Path
 
 import diffusers
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
 import jaxvae
 from jaxvae import AutoencoderKLWan, ConfigError, WanVAEConfig
@@ -114,7 +116,6 @@ def _kinds(modules):
         ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1"),
         ({"num_res_blocks": 1000}, "num_res_blocks: expected at most 16"),
         ({"base_dim": "8"}, "base_dim: expected a positive integer"),
-        ({"sample_size": 8}, "sample_size: not a field of AutoencoderKLWan"),
         ({"_class_name": "AutoencoderKLLTXVideo"}, "_class_name: expected 'AutoencoderKLWan'"),
     ],
 )
@@ -130,6 +131,27 @@ def test_tiles_need_a_ratio(bridge):
         vae.enable_tiling(8, 8, 4, 4)
         with pytest.raises(ValueError, match="expected a scale_factor_spatial in the config"):
             vae.latent_windows((1, 1, 16, 16, 2))
+
+
+def test_what_is_published_has_a_field_more():
+    with pytest.warns(UserWarning, match="clip_output: not a field of AutoencoderKLWan; ignored"):
+        found = WanVAEConfig.from_dict(BASE | {"clip_output": False})
+    assert found == WanVAEConfig.from_dict(BASE)
+
+
+def test_frames_are_counted_as_the_blocks_do():
+    """Of more entries than blocks the encoder reads the first ones, the decoder the last."""
+    fields = {"dim_mult": [1, 2], "temperal_downsample": [False, True, True]}
+    vae = AutoencoderKLWan(WanVAEConfig.from_dict(BASE | fields), rngs=nnx.Rngs(0))
+    _same_frames(vae, 9)
+
+
+def _same_frames(vae, frames):
+    shape = jax.ShapeDtypeStruct((1, frames, 16, 16, 3), "float32")
+    latent = jax.eval_shape(lambda x: vae.encode(x).mode(), shape)
+    assert latent.shape[1] == vae.config.latent_frames(frames)
+    video = jax.eval_shape(vae.decode, latent)
+    assert video.shape[1] == vae.config.video_frames(latent.shape[1])
 
 
 _PATCHES = {"patch_size": 2, "in_channels": 12, "out_channels": 12}

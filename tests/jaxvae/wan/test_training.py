@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 
+from jaxvae import AutoencoderKLWan, WanVAEConfig
 from jaxvae.layers.norms import RMSNorm
 from jaxvae.models.wan.causal_convolution import CausalConv3d
 from jaxvae.models.wan.resampling import Resample
-from tests.jaxvae.wan.conftest import make_pair
+from tests.jaxvae.wan.conftest import CONFIGS, make_pair
 
 SHAPE = (1, 9, 4, 6, 3)
 
@@ -77,6 +79,32 @@ def test_checkpointed_gradients(bridge, gradients):
     assert "remat" in str(jax.make_jaxpr(jax.grad(loss))(vae, x, weights))
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
         assert bridge.error(one, other) < 1e-4
+
+
+def test_dropout_draws_anew_for_each_chunk_and_call(bridge):
+    config = WanVAEConfig.from_dict({**CONFIGS["one level"], "dropout": 0.5})
+    vae = AutoencoderKLWan(config, rngs=nnx.Rngs(0))
+    vae.train()
+    x = np.tile(bridge.normal(1, 1, 4, 6, 3), (1, 9, 1, 1, 1))  # chunks that are alike
+
+    def drawn():
+        counts = nnx.state(vae.encoder, nnx.RngCount)
+        return {int(count) for count in jax.tree.leaves(counts)}
+
+    outputs = [np.array(vae.encode(x).parameters) for _ in range(2)]
+    assert not np.array_equal(*outputs)
+    assert drawn() == {6}  # three chunks a call
+    grads = nnx.jit(nnx.grad(lambda vae: jnp.sum(vae.encode(x).parameters ** 2)))
+    first, second = (jax.tree.leaves(grads(vae)) for _ in range(2))
+    assert not all(np.array_equal(one, other) for one, other in zip(first, second, strict=True))
+    assert drawn() == {12}
+    vae.enable_sharding(jax.sharding.Mesh(jax.devices()[:1], "x"), batch="x")
+    vae.encode(x)
+    vae.disable_sharding()
+    assert drawn() == {15}
+    vae.eval()
+    outputs = [vae.encode(x).parameters for _ in range(2)]
+    assert np.array_equal(*outputs)
 
 
 def test_the_gradient_of_zeros_is_finite():
