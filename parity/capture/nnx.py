@@ -155,7 +155,8 @@ def named_tensors(root: nnx.Module) -> list[Tensor]:
         if not isinstance(variable, nnx.Variable) or isinstance(variable, nnx.RngState):
             continue
         value = variable.get_value()
-        if isinstance(value, (jax.Array, np.ndarray)):
+        random = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        if isinstance(value, (jax.Array, np.ndarray)) and not random:
             path, _, name = full_name.rpartition(".")
             buffer = not isinstance(variable, nnx.Param)
             read = functools.partial(_host, value)

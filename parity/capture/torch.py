@@ -108,7 +108,8 @@ def kind_of(module: torch.nn.Module) -> layout_rules.Kind:
     sizes = {p.numel() for p in module.parameters(recurse=False) if p.ndim == 1} - {1}
     if len(theirs) > 1:
         names = ("in_channels", "out_channels", "in_features", "out_features")
-        sizes |= {vars(module)[name] for name in names if name in vars(module)}
+        own = (vars(module).get(name) for name in names)
+        sizes |= {size for size in own if isinstance(size, int)}
     return layout_rules.Kind(
         frozenset(cls.__name__ for cls in theirs), runs in theirs, frozenset(sizes)
     )

@@ -32,7 +32,8 @@ def are_traces(names: tuple[str, ...]) -> bool:
 def compare_two(names: tuple[str, ...], refused: Sequence[str], output: Output) -> NoReturn:
     """Compare the second trace with the first; `refused` are options given that say how to run."""
     if refused:
-        raise InputError(f"--{refused[0]}: nothing runs when two traces are compared; leave it out")
+        option = refused[0].replace("_", "-")
+        raise InputError(f"--{option}: nothing runs when two traces are compared; leave it out")
     before, after = map(Path, names)
     from parity.traces.compare import compare_traces
 

@@ -4,9 +4,10 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from parity.core.exceptions import InputError
+from parity.core.exceptions import InputError, shown
 from parity.core.globs import rooted
 from parity.core.tensors import Fused, Stacked
 
@@ -57,6 +58,11 @@ class Rung:
     limit: float
     free: bool = False
     """True if the limit applies to the free-running error of these modules too."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no file of its own can have: a report has a CSV for each rung."""
+        if Path(self.name).name != self.name or self.name in ("layers", "weights"):
+            raise InputError(f"rung {shown(self.name)}: expected a name for a file of its own")
 
 
 PairOptions = Mapping[str, Any]

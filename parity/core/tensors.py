@@ -13,9 +13,9 @@ from parity.core.codec import stored_as, string
 Array = Shaped[np.ndarray, "..."]
 
 
-Span = tuple[int, int | None] | tuple[int, int, int] | None
-"""From where to where along an axis, in every so many entries if there is a third number; or one
-entry and no axis (no end); `None`: all of it."""
+Span = tuple[int, int | None] | tuple[int, int, int] | tuple[int, int, int, int, int] | None
+"""From where to where along an axis, in every so many entries if there is a third number, and those
+between a fourth and a fifth if there are; or one entry and no axis (no end); `None`: all of it."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class TensorPart:
             elif len(span) == 2:
                 piece, axis = piece[(*before, slice(*span))], axis + 1
             else:
-                turns = np.arange(piece.shape[axis]).reshape(-1, span[2])[:, span[0] : span[1]]
+                between = span[3:] or (0, piece.shape[axis])
+                turns = np.arange(*between).reshape(-1, span[2])[:, span[0] : span[1]]
                 piece, axis = piece[(*before, turns.reshape(-1))], axis + 1
         found: Array = piece
         return found
@@ -61,7 +62,7 @@ class TensorPart:
     @property
     def in_turns(self) -> bool:
         """True if it is in several places along an axis."""
-        return any(span is not None and len(span) == 3 for span in self.spans)
+        return any(span is not None and len(span) > 2 for span in self.spans)
 
     def inside(self, other: "TensorPart") -> "TensorPart":
         """The piece `other` of this piece, as a piece of the whole."""
@@ -72,8 +73,7 @@ class TensorPart:
             if span is None or inner is None:
                 spans.append(inner if span is None else span)
             else:
-                start, end = span[0] + inner[0], inner[1] and span[0] + inner[1]
-                spans.append((start, end))
+                spans.append(_inner(span, inner))
         # axes are joined in the whole, or in an entry of its first axis
         shape = (-1, *other.shape) if other.shape and self.spans else other.shape
         return TensorPart((*spans, *left), shape or self.shape)
@@ -83,12 +83,25 @@ class TensorPart:
         return f"[{', '.join(map(_text, self.spans))}]{joined}"
 
 
+def _inner(span: Any, inner: Any) -> Span:
+    """A span of a span that has an end, as one of the whole."""
+    first = span[0]
+    if len(inner) > 2:  # in turns, in what is not
+        start, end, every, *between = inner
+        low, high = between or (0, span[1] - first)
+        return start, end, every, first + low, first + high
+    if inner[1] is None:
+        return first + inner[0], None
+    return first + inner[0], first + inner[1]
+
+
 def _text(span: Span) -> str:
     if span is None:
         return ":"
     start, end, *every = span
     own = f"{start}" if end is None else f"{start}:{end}"
-    return f"{own} of {every[0]}" if every else own
+    between = f" in {every[1]}:{every[2]}" if every[1:] else ""
+    return f"{own} of {every[0]}{between}" if every else own
 
 
 @dataclass(frozen=True)

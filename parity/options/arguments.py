@@ -25,7 +25,7 @@ def check_arguments(
     nnx_module: object,
     torch_args: object,
     nnx_args: object,
-    fused: Sequence[object],
+    fused: object,
 ) -> None:
     """Two models in this order, tuples of arguments, rules for weights."""
     kinds = f"{type(torch_module).__name__} and {type(nnx_module).__name__}"
@@ -43,6 +43,8 @@ def check_arguments(
     given = torch_args if isinstance(torch_args, (tuple, list)) else ()
     if any(isinstance(one, jax.Array) for one in given):
         raise InputError("torch_args: found an array of JAX; give NumPy's, as np.asarray(x)")
+    if not isinstance(fused, Sequence):
+        raise InputError(f"fused: expected a tuple of rules, found a bare {type(fused).__name__}")
     for rule in fused:
         if not isinstance(rule, (Fused, Stacked)):
             kind = type(rule).__name__

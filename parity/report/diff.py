@@ -148,6 +148,19 @@ class Diff:
         return _step(*self.verdicts) <= 0 and not self.failures(factor)
 
 
+def comparable(before: Contents, after: Contents) -> bool:
+    """True if two reports have a row in common, or one has none.
+
+    Raises:
+        InputError: a report has two rows of one name.
+    """
+    return _in_common(_by_key(before), _by_key(after))
+
+
+def _in_common(old: Mapping[Key, Row], new: Mapping[Key, Row]) -> bool:
+    return not old or not new or bool(old.keys() & new.keys())
+
+
 def diff(before: Contents, after: Contents) -> Diff:
     """Compare two reports by rung, case, path, call and leaf.
 
@@ -155,7 +168,7 @@ def diff(before: Contents, after: Contents) -> Diff:
         InputError: a report has two rows of one name, or the two have none in common.
     """
     old, new = _by_key(before), _by_key(after)
-    if old and new and not old.keys() & new.keys():
+    if not _in_common(old, new):
         raise InputError(
             f"the reports have no row in common: {_first(before, old)}; {_first(after, new)}. They "
             "are of different models or cases, or one has rungs; give two of one comparison"

@@ -16,7 +16,7 @@ from parity.core.exceptions import InputError
 from parity.core.files import write_all
 from parity.core.globs import check_used, rooted
 from parity.core.verdicts import Row, Verdict
-from parity.report.diff import Diff, diff
+from parity.report.diff import Diff, comparable, diff
 from parity.report.report import Report
 from parity.report.sections import number
 from parity.report.table import COLOURS, largest
@@ -83,11 +83,11 @@ def points(reports: dict[int, Report], only: str) -> list[Point]:
 def since_last_good(reports: dict[int, Report]) -> tuple[int, Diff] | None:
     """The number of the last PASS before the newest report, and what changed since.
 
-    A report of other inputs is passed over; `None` if no PASS is left.
+    A report of other inputs or cases is passed over; `None` if no PASS is left.
     """
     *before, newest = reports
     for kept in reversed(before):
-        if reports[kept].verdict == "PASS":
+        if reports[kept].verdict == "PASS" and comparable(reports[kept], reports[newest]):
             found = diff(reports[kept], reports[newest])
             if not found.other_inputs:
                 return kept, found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.modules.dropout import _DropoutNd
 
 from parity.capture import torch as capture_torch
 from parity.capture.arguments import port_arguments, returning
@@ -99,7 +100,11 @@ class RunningReference:
         found = [
             path_name(path)
             for path, one in self._called(case).named_modules()
-            if one.training and (getattr(one, "p", 0) or getattr(one, "track_running_stats", False))
+            if one.training
+            and (
+                (isinstance(one, _DropoutNd) and one.p > 0)
+                or getattr(one, "track_running_stats", False) is True
+            )
         ]
         text = f"the reference is in train mode: {', '.join(found[:5])}; call .eval()"
         return (text,) if found else ()

@@ -335,7 +335,7 @@ def _in_turns(
     found: list[TensorPart | None] = []
     for tensor, part in zip(tensors, known, strict=True):
         spans = part.spans if part else ()
-        places = [span for span in spans if span is not None and len(span) == 3]
+        places = [span for span in spans if span is not None and len(span) > 2]
         turn = spans[:1] if part and part.turn is not None else ()
         outer, length = leaf.shape[: len(turn)], prod(leaf.shape[len(turn) :])
         if not places or length % places[0][2]:

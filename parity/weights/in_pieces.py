@@ -50,6 +50,8 @@ def pieces_of(whole: Tensor, owners: Owners, depth: int = NESTED) -> Found:
 
     A run along an axis that is nobody's belongs to nothing here: it may be wrong.
     """
+    if not whole.size:
+        return []
     found: list[Found] = [
         _along(whole, axis, owners, depth) for axis, length in enumerate(whole.shape) if length > 1
     ]

@@ -25,6 +25,9 @@ ANCHORS = 8
 ALL, MOST = 1 - 1e-9, 0.5
 """More than such a part of the rows is right."""
 
+FEW = 4
+"""Values of a tensor up to which its rows tell nothing: masks have the same row by chance."""
+
 MIXED = np.uint64(0x9E3779B97F4A7C15)
 """An odd number that spreads the bits of a sum."""
 
@@ -76,7 +79,9 @@ class Lines:
         found: dict[int, list[tuple[Rows, int]]] = defaultdict(list)
         for tensor in (one for one in self._tensors if one.size <= most):
             for rows in rows_of(tensor, width):
-                for at, row in enumerate(rows.prints.tolist()):
+                prints, first, times = np.unique(rows.prints, return_index=True, return_counts=True)
+                once = times == 1  # a row that comes again does not say where it is
+                for row, at in zip(prints[once].tolist(), first[once].tolist(), strict=True):
                     found[row].append((rows, at))
         return dict(found)
 
@@ -110,6 +115,8 @@ def in_turns(whole: Tensor, lines: Lines, right: float = MOST) -> list[tuple[Ten
 
     More than this part of the rows has to be right: most of a piece says what it is.
     """
+    if _few_values(whole):
+        return []
     best: tuple[float, list[_Run]] = right, []
     for own in rows_of(whole):
         for period in _divisors(own.length):
@@ -164,6 +171,16 @@ def _steps(own: Rows, column: Prints, lines: Lines) -> Iterator[tuple[int, Rows,
             for gap in gaps:
                 if gap > 0 and gap % (later - turn) == 0:
                     yield turn, rows, at, gap // (later - turn)
+
+
+def _few_values(tensor: Tensor) -> bool:
+    """True if the entries have few values, of which a row may have another's by chance."""
+    left = tensor.read().reshape(-1)
+    for _ in range(min(FEW, left.size // 2)):
+        left = left[left != left[:1]]
+        if not left.size:
+            return True
+    return False
 
 
 def _agree(one: Prints, other: Prints) -> int:

@@ -27,7 +27,7 @@ def finding(ref: Tensor, port: Tensor, owners: Owners) -> tuple[str, str]:
             return "weights_layout", text
     if np.array_equal(ref_values.reshape(-1), port_values.reshape(-1)):
         return "weights_layout", "reshaped to fit, its axes not permuted"
-    if constant(port_values):
+    if port_values.size > 1 and constant(port_values):
         what = f"every entry is {port_values.flat[0].item():g}, as if never loaded"
         return ("norm_buffers" if ref.buffer else "weights_missing"), what
     for dtype in (np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)):
@@ -60,7 +60,7 @@ def _rounded(ref: Array, port: Array, dtype: np.dtype[Any]) -> bool:
 def _unlike(buffer: bool, ref: Array, port: Array) -> tuple[str, str]:
     """Values that are no known change of the reference's: how far off, in the likeliest order."""
     moved = next(ref.transpose(axes) for axes in _orders(ref, port))
-    found = compare_arrays(np.ascontiguousarray(moved), port.reshape(moved.shape))
+    found = compare_arrays(np.asarray(moved, order="C"), port.reshape(moved.shape))
     size, cosine = found.rel_l2, found.cosine
     cause = "norm_buffers" if buffer else "weights_value"
     if not ref.any():

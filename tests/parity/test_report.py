@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 import parity
+from parity.core.exceptions import InputError
 from parity.core.files import write_all, write_text
 from parity.core.measurements import Error, Metrics
 from parity.core.pair import Rung
@@ -18,6 +19,7 @@ from parity.core.verdicts import Coverage, Row
 from parity.report import Report
 from parity.report.as_json import as_json
 from parity.report.cells import COLUMNS
+from parity.report.history import since_last_good
 from parity.report.markdown import as_markdown
 from parity.report.table import by_kind, summarise
 from parity.report.terminal import show
@@ -111,6 +113,27 @@ def test_the_worst_row_counts(verdicts, expected):
 def test_incomplete_coverage_fails():
     missing = Coverage(2, ("a",), {}, ("b",), {}, 1, 1, 0, 0, 0, 0)
     assert report_of(some_row(), coverage=missing).verdict == "FAIL"
+
+
+@pytest.mark.parametrize("name", ["layers", "weights", "../evil", "a/b"])
+def test_a_rung_has_a_file_of_its_own(name, tmp_path):
+    with pytest.raises(InputError, match="expected a name for a file of its own"):
+        Rung(name, ("M",), 1e-6)
+    folder = tmp_path / "report"
+    report_of(some_row()).write(folder)
+    document = json.loads((folder / "report.json").read_text())
+    document["ladder"][0]["name"] = name
+    (folder / "report.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match="expected a name for a file of its own"):
+        Report.from_json(folder)
+
+
+def test_history_passes_over_other_cases():
+    row = some_row()
+    other = replace(row, case="another")
+    worse = report_of(replace(row, verdict="FAIL"))
+    assert since_last_good({1: report_of(row), 2: report_of(other), 3: worse})[0] == 1
+    assert since_last_good({2: report_of(other), 3: worse}) is None
 
 
 def test_rung_summary_leaves_large_means_out_of_the_mae_but_not_of_r():

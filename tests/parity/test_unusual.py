@@ -541,3 +541,47 @@ def test_a_module_inside_the_reference_that_refuses_attributes():
     held.a.bias[...] += 1
     (fault,) = compare(reference, port, (X,)).faults
     assert (fault.path, fault.cause) == ("inner.a", "weights_value")
+
+
+class Powers(torch.nn.Module):
+    """A mean of powers with a learned exponent, as retrieval models pool."""
+
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return x.clamp(min=1e-6) ** self.p
+
+
+@pytest.mark.parametrize("p", [3, torch.nn.Parameter(torch.full((1, 4), 3.0))])
+def test_an_attribute_p_is_no_dropout(p):
+    port = nnx_of(lambda self, x: jnp.maximum(x, 1e-6) ** self.p)
+    port.p = nnx.Param(jnp.full((1, 4), 3.0)) if isinstance(p, torch.nn.Parameter) else p
+    report = compare(Powers(p), port, (np.abs(X),))
+    assert report.verdict == "PASS", report.doubts
+
+
+def linear_pair():
+    layer = torch.nn.Linear(4, 4)
+    port = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    port.kernel[...] = jnp.asarray(layer.weight.detach().numpy().T)
+    port.bias[...] = jnp.asarray(layer.bias.detach().numpy())
+    return layer, port
+
+
+def test_a_key_is_no_tensor():
+    theirs, port = linear_pair()
+    port.key = nnx.Variable(jax.random.key(0))
+    assert compare(theirs, port, (X,)).verdict == "PASS"
+
+
+def test_channels_that_are_a_list():
+    class Levels(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x)
+
+    theirs, port = linear_pair()
+    theirs.__class__ = Levels
+    theirs.out_channels = [4, 4]
+    assert compare(theirs, port, (X,)).verdict == "PASS"

@@ -15,7 +15,7 @@ import parity
 from parity import Fused, InputError, Stacked
 from parity.capture import nnx as capture_nnx
 from parity.capture import torch as capture_torch
-from parity.core.tensors import Tensor
+from parity.core.tensors import Tensor, TensorPart
 from parity.report.as_json import as_json
 from parity.report.markdown import as_markdown
 from parity.weights.axis_order import fingerprint, regroups, same_values
@@ -141,6 +141,34 @@ def test_axes_that_are_merged_or_split():
     assert not regroups((6, 5), (5, 3, 2))
 
 
+def test_a_scalar_of_another_value_was_loaded():
+    found = line(np.asarray(2.0, "f"), np.asarray(3.0, "f"))
+    assert (found.cause, "as if never loaded" in found.finding) == ("weights_value", False)
+
+
+def test_an_empty_tensor_of_another_name():
+    found = make_weight_map([tensor("a.weight", KERNEL)], [tensor("a.lora", np.zeros((3, 0)))])
+    assert found[0].cause == "weights_missing"
+
+
+@pytest.mark.parametrize("kind", [bool, np.float32])
+@pytest.mark.parametrize(("one", "other"), [(0, 3), (1, 2), (4, 6)])
+def test_a_mask_of_another_threshold_is_in_no_other_order(kind, one, other):
+    ref, port = (np.arange(8) < threshold for threshold in (one, other))
+    assert line(ref.astype(kind), port.astype(kind), "mask", True).cause == "norm_buffers"
+
+
+def test_rows_that_come_again_take_no_time():
+    """Windows of Swin, most of which have the same mask, and the port's own number for -100."""
+    apart = np.zeros((64, 49, 49), bool)
+    apart[7::8, :28, 28:] = apart[7::8, 28:, :28] = True
+    found = line(*(np.where(apart, low, 0).astype("f") for low in (-100, -1e9)), "attn_mask", True)
+    assert found.cause == "norm_buffers"
+    numbers = np.random.default_rng(0).normal(size=7)[np.arange(49) % 7]  # more values
+    ref, port = (np.where(apart, low, numbers).astype("f") for low in (-100, -1e9))
+    assert line(ref, port, "attn_mask", True).cause == "norm_buffers"
+
+
 def test_scalars_and_square_kernels():
     assert same_values(np.float32(2).reshape(()), np.float32(2).reshape(())) == ()
     square = RNG.standard_normal((3, 3))
@@ -149,6 +177,18 @@ def test_scalars_and_square_kernels():
     assert line(square, square).cause == "weights_layout"
     table = make_weight_map([tensor("a.weight", square)], [tensor("a.embedding", square)])
     assert table[0].finding == ""  # only a kernel has a usual order
+
+
+def test_a_part_of_a_part_is_a_part_of_the_whole():
+    random = np.random.default_rng(0)
+    whole = np.arange(24 * 5).reshape(24, 5)
+    for _ in range(200):
+        start = int(random.integers(0, 3)) * 4
+        outer = TensorPart(((start, start + 12),))
+        low = int(random.integers(0, 3))
+        inner = [(low, low + 1, 4), (low, low + 2), (low, None), (low, low + 1, 3, 3, 9)]
+        one = TensorPart((inner[int(random.integers(4))], (1, 3)))
+        assert np.array_equal(outer.inside(one).of(whole), one.of(outer.of(whole)))
 
 
 def test_a_fingerprint_is_that_of_the_values_in_any_order():
@@ -361,6 +401,11 @@ FUSED = (
     Fused("to_*.weight", into="qkv.kernel"),
     Fused(("to_q.bias", "to_k.bias", "to_v.bias"), into="qkv.bias"),
 )
+
+
+def test_rules_come_in_a_tuple(pair, image):
+    with pytest.raises(InputError, match="fused: expected a tuple of rules, found a bare Fused"):
+        parity.compare(*pair, (image,), fused=FUSED[0])
 
 
 def test_fused_leaves():
