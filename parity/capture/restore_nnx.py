@@ -2,7 +2,7 @@
 
 Every run of the harness leaves its model as it was. So a comparison does not change the user's
 models, and each run starts from the state in which the recorded one started. Here is the port;
-`state_torch` has the reference.
+`restore_torch.py` has the reference.
 """
 
 from collections.abc import Iterator

@@ -18,7 +18,7 @@ from parity.cli.output import JSON
     metavar="FACTOR",
     callback=factor_of,
     help="Compare the newest with the last one before it that passed, as `parity diff` does, and "
-    "exit with 1 if it is worse; without one, unless it passes.",
+    "exit with 1 if it is worse. If none passed before, exit with 1 unless the newest passes.",
 )
 @JSON
 def history(

@@ -87,7 +87,9 @@ class Error:
         return not self.steady and self.mae > 0
 
     def failure(self, limit: float) -> Problem | None:
-        """The problem if this is no rounding: R beyond `limit`, or data moved and changed."""
+        """The problem if this is no rounding, `None` if it is: entries that differ in being finite,
+        another form, fewer bits, R beyond `limit`, or data that was only moved and has changed.
+        """
         if self.nonfinite:
             text = f"{self.nonfinite} entries differ in being finite"
             return Problem(ProblemKind.NONFINITE, text)

@@ -1,8 +1,8 @@
 """Problems: why two things differ or could not be compared. The kind decides, people read the text.
 
-No comparison looks at what a text says, so that rewording a message changes no verdict. A report
-read from a file has texts alone: `report/cells.py` takes a side from one, `report/read.py` what is
-idle.
+No comparison of models looks at what a text says, so that rewording a message changes no verdict.
+What is read from a report's file is found by its texts: `report/cells.py` takes a side from one,
+`report/read.py` what is idle.
 """
 
 from dataclasses import dataclass, replace

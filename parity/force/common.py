@@ -14,8 +14,8 @@ from parity.core.calls import Call, Leaf, LeafMatch, Match, above
 from parity.core.store import Store
 
 STEP = 2.0**-20
-"""By how much a result is changed, relatively: 16 roundings of float32 are more than what lies
-between numbers and a kink, by which another order of summation may take the other side."""
+"""By how much a result is changed, relatively: 16 roundings of float32. Another order of summation
+may put a value on the other side of a kink, as of ReLU at 0; this is farther than that."""
 
 Arrays = Mapping[str, Array]
 

@@ -107,8 +107,8 @@ def _odd(ref: Sequence[int], port: Sequence[int], values: Values) -> Iterator[tu
 class Walk:
     """Goes from wrong results back through values without counterpart, to the `frontier`.
 
-    These are the operations whose inputs are all right and whose outputs are not. The results `put`
-    are in the other program as that was given them, as at a tap, and not as it made them.
+    These are the operations whose inputs are all right and whose outputs are not. `put` are results
+    that the other program was handed, as at a tap: it did not compute them itself.
     """
 
     def __init__(

@@ -147,7 +147,7 @@ class Values:
         found: Iterator[Twin | None],
         back: Callable[[int], Iterator[Twin | None]],
     ) -> Twin | None:
-        """The best, but of those that are multiples one that is not another value as it is."""
+        """The best; of several multiples one that no other value equals without a factor."""
         if best is None or best.factor == 1.0:
             return best
         free = (x for x in found if x and not any(y and y.plain for y in back(x.number)))

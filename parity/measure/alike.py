@@ -28,6 +28,7 @@ NEARLY_ALL = 0.99
 the reference's less than `FEW`."""
 
 FEW = 0.5
+"""See `NEARLY_ALL`."""
 
 ROWS = 8
 """Rows, or columns, of which fewer may all have the same rounding by chance."""

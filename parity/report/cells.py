@@ -30,8 +30,8 @@ DETAILS = (
     *("incl_floor_rel_l2", "incl_R", "incl_bounded", "incl_problem"),
     *("excl_nonfinite", "excl_bounded", "excl_moved", "excl_problem"),
 )
-"""Columns that a report needs to be read back, beside `COLUMNS`. The three counts of entries that
-are not finite alike are null where that error was not measured."""
+"""Columns that a report needs to be read back, beside `COLUMNS`. Those named `nonfinite` count the
+entries that one side alone has finite, and are null where that error was not measured."""
 
 ERRORS: Mapping[str, Any] = {"metrics": Metrics, "inclusive": Error, "exclusive": Error}
 """The errors of a row by its fields."""

@@ -1,4 +1,4 @@
-"""Rows as a pandas table, and the summary of a ladder."""
+"""Rows as a pandas table and as CSV, summaries of a ladder and by class, the worst of several."""
 
 import math
 import re

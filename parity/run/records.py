@@ -64,8 +64,9 @@ class Compared:
 class Extras:
     """Results of the optional checks.
 
-    `rows` and `faults` are of gradients. `uncaptured` says by case what the port returned when it
-    was not recorded, `seen` what a person would see of what both sides returned.
+    `rows` and `faults` are of gradients and of the compiled run. `uncaptured` says by case what the
+    port returned when it was not recorded, `seen` what a person would see of what both sides
+    returned.
     """
 
     rows: tuple[Row, ...] = ()
