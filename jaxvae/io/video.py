@@ -149,7 +149,7 @@ def find_video(
 
 
 def _decoded(path: Path, floats: bool) -> Iterator[Any]:
-    if path.suffix == ".npy":
+    if _ending(path) == ".npy":
         yield from _array(path, floats)
         return
     with _opened(path) as container:
@@ -160,7 +160,7 @@ def _decoded(path: Path, floats: bool) -> Iterator[Any]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    av, kind = _av(path), CONTAINERS.get(path.suffix.lower())
+    av, kind = _av(path), CONTAINERS.get(_ending(path))
     if kind is None:
         known = ", ".join([*CONTAINERS, ".npy"])
         raise VideoError(f"{path}: cannot be read; expected a name that ends in {known}")
@@ -195,7 +195,7 @@ def _array(path: Path, floats: bool) -> Any:
 
 
 def _rate(path: Path) -> Fraction:
-    if path.suffix == ".npy":
+    if _ending(path) == ".npy":
         return RATE
     with _opened(path) as container:
         rate = container.streams.video[0].average_rate
@@ -205,13 +205,15 @@ def _rate(path: Path) -> Fraction:
 def check_output(path: Path) -> None:
     """Raise VideoError, before anything is computed, for what `Writer` could not write."""
     known = [*CODECS, *IMAGES, ".npy"]
-    if path.suffix not in known:
+    if _ending(path) not in known:
         raise VideoError(f"{path}: cannot be written; expected one of {', '.join(known)}")
     if not path.parent.is_dir():
         raise VideoError(f"{path}: no such folder; make {path.parent} first")
-    if path.suffix in CODECS:
+    if path.is_dir():
+        raise VideoError(f"{path}: is a folder; name a file")
+    if _ending(path) in CODECS:
         _av(path)
-    elif path.suffix in IMAGES:
+    elif _ending(path) in IMAGES:
         _imageio(path)
 
 
@@ -234,19 +236,19 @@ class Writer:
         return self
 
     def _open(self) -> None:
-        if self._path.suffix in IMAGES:
+        if _ending(self._path) in IMAGES:
             if self._frames > 1:
                 raise VideoError(
                     f"{self._path}: an image cannot hold {self._frames} frames; name a video, or"
                     " ask for one frame"
                 )
             return
-        if self._path.suffix == ".npy":
+        if _ending(self._path) == ".npy":
             shape = (self._frames, *self._size, 3)
             self._array = np.lib.format.open_memmap(self._partial, "w+", np.uint8, shape)
             _take(self._partial)
             return
-        codec = CODECS[self._path.suffix]
+        codec = CODECS[_ending(self._path)]
         self._container = _av(self._path).open(str(self._partial.absolute()), "w")
         self._stream = self._container.add_stream(codec, rate=self._rate)
         self._stream.height, self._stream.width = self._size
@@ -261,12 +263,12 @@ class Writer:
     def write(self, frames: Frames) -> None:
         """Add frames; raise VideoError if they cannot be written, as on a disk that is full."""
         with self._refusing():
-            if self._path.suffix in IMAGES:
+            if _ending(self._path) in IMAGES:
                 # into memory: a file that it cannot write it tries to close again later
-                how = {"extension": self._path.suffix, **IMAGES[self._path.suffix]}
+                how = {"extension": _ending(self._path), **IMAGES[_ending(self._path)]}
                 made = _imageio(self._path).imwrite("<bytes>", frames[0], **how)
                 self._partial.write_bytes(made)
-            elif self._path.suffix == ".npy":
+            elif _ending(self._path) == ".npy":
                 self._array[self._written : self._written + len(frames)] = frames
             else:
                 make = _av(self._path).VideoFrame.from_ndarray
@@ -278,7 +280,7 @@ class Writer:
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         failures: tuple[type[Exception], ...] = (OSError,)
-        if self._path.suffix in CODECS:
+        if _ending(self._path) in CODECS:
             failures = (OSError, _av(self._path).FFmpegError)
         try:
             yield
@@ -299,9 +301,9 @@ class Writer:
             discard(self._partial)
 
     def _close(self, whole: bool) -> None:
-        if self._path.suffix == ".npy":
+        if _ending(self._path) == ".npy":
             self._array.flush()
-        elif self._path.suffix in CODECS:
+        elif _ending(self._path) in CODECS:
             if whole:
                 self._container.mux(self._stream.encode(None))
             self._container.close()
@@ -319,6 +321,10 @@ def from_pixels(frames: Frames) -> Float[np.ndarray, "t h w 3"]:
     """Return float32 values in [-1, 1]."""
     values: Float[np.ndarray, "t h w 3"] = frames.astype(np.float32) / np.float32(127.5)
     return values - np.float32(1)
+
+
+def _ending(path: Path) -> str:
+    return path.suffix.lower()
 
 
 def _av(path: Path) -> Any:

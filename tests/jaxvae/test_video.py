@@ -14,6 +14,7 @@ from jaxvae.io.video import (
     Video,
     VideoError,
     Writer,
+    check_output,
     find_video,
     from_pixels,
     to_pixels,
@@ -36,7 +37,7 @@ def write(path, frames, rate=Fraction(25)):
     return path
 
 
-@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".webm"])
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov", ".webm", ".MP4"])
 def test_what_is_written_is_read_again(tmp_path, suffix):
     frames = drawn()
     path = write(tmp_path / f"clip{suffix}", frames)
@@ -71,6 +72,18 @@ def test_an_array_is_kept_to_the_bit(tmp_path):
     frames = drawn(height=23)
     found = find_video(write(tmp_path / "clip.npy", frames))
     assert np.array_equal(np.concatenate(list(found.parts(3))), frames)
+
+
+def test_endings_in_capitals(tmp_path):
+    frames = drawn(1)
+    for name in ("image.PNG", "array.NPY"):
+        check_output(tmp_path / name)
+        with Writer(tmp_path / name, 1, frames.shape[1:3], Fraction(1)) as file:
+            file.write(frames)
+        assert np.array_equal(find_video(tmp_path / name).read(), frames)
+    (tmp_path / "folder.png").mkdir()
+    with pytest.raises(VideoError, match=r"folder\.png: is a folder; name a file"):
+        check_output(tmp_path / "folder.png")
 
 
 def test_odd_sizes_are_coded_too(tmp_path):
