@@ -61,7 +61,8 @@ def test_the_formulae_are_those_of_the_compiled_programs():
     rows = json.loads(python(*words, devices=2, cwd=ROOT, PYTHONPATH=str(ROOT)))
     memory = {(row["direction"], row["split"], row["devices"]): row["memory"] for row in rows}
     for direction in ("encode", "decode"):
-        assert memory[direction, "width", 2] < 0.6 * memory[direction, "width", 1]
+        # nearer to half of it than to all: lines at the border are held twice
+        assert memory[direction, "width", 2] < 0.75 * memory[direction, "width", 1]
     for row in rows:
         if row["direction"] == "encode" and row["permuted"] and row["split"] == "width":
             # the padding of a downsampler moves lines between devices, and is one line longer
