@@ -141,17 +141,25 @@ def set_tiles(model: "Autoencoder", tile: tuple[int, int] | None) -> None:
 
     Tiles overlap by about the part that they do at first, but by whole latents: otherwise what
     comes out has another size than what went in. Raises UsageError for a tile that is too small, or
-    no multiple of what the model compresses it by, and for a model that cannot be tiled.
+    no multiple of what the model compresses it by, and for a config that says another ratio.
     """
     step = model.config.spatial_ratio
     sizes, parts = model.tile_plan()
     sizes = tile or tuple(size - size % step for size in sizes)
     if any(size % step or size < 2 * step for size in sizes):
-        raise click.UsageError(f"tiles of {_x(sizes)}: expected multiples of {step}, at least two")
+        own = "" if tile else ", which the config says; give --tile"
+        raise click.UsageError(
+            f"tiles of {_x(sizes)}{own}: expected multiples of {step}, at least two"
+        )
+    said = getattr(model.config, "scale_factor_spatial", step)
+    if said != step:
+        raise click.UsageError(
+            f"tiles: the config's scale_factor_spatial is {said}, and this model compresses by"
+            f" {step}: tiles would come out in another size, as in diffusers; correct the config"
+        )
     height, width = (_overlap(*each, step) for each in zip(sizes, parts, strict=True))
     try:
         model.set_tiles(sizes, (height, width))
-        model.plan_tiles("encode", sizes)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
 

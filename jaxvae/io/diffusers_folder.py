@@ -160,7 +160,9 @@ def open_weights(folder: Path) -> Tensors:
             " pickle can run code when it is read, so convert it with"
             " save_pretrained(safe_serialization=True)"
         )
-    raise WeightsError(f"{folder}: expected {WEIGHTS_NAME} or {INDEX_NAME}, found neither")
+    others = sorted({path.name for path in folder.glob("*.safetensors")} - {WEIGHTS_NAME})
+    hint = f"; rename one of {', '.join(map(shown, others))}" if others else ""
+    raise WeightsError(f"{folder}: expected {WEIGHTS_NAME} or {INDEX_NAME}, found neither{hint}")
 
 
 def _shards(index: Path) -> list[Path]:

@@ -4,7 +4,7 @@ An image is a video of one frame.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -44,6 +44,17 @@ MOST_IN_IMAGES = 1 << 25
 
 QUALITY = {"libx264": {"crf": "12"}, "libvpx-vp9": {"crf": "15", "b": "0"}}
 """Coding that is hardly visible: what is seen is the autoencoder's."""
+
+UPRIGHT: dict[int, Callable[[Any], Any]] = {
+    2: np.fliplr,
+    3: lambda pixels: np.rot90(pixels, 2),
+    4: np.flipud,
+    5: lambda pixels: pixels.swapaxes(0, 1),
+    6: lambda pixels: np.rot90(pixels, -1),
+    7: lambda pixels: np.rot90(pixels.swapaxes(0, 1), 2),
+    8: np.rot90,
+}
+"""What makes an image upright, by its orientation in EXIF."""
 
 BT601, LIMITED = 6, 1
 """Colours and their range, as H.273 numbers the first (SMPTE 170M) and FFmpeg the second."""
@@ -152,10 +163,26 @@ def _decoded(path: Path, floats: bool) -> Iterator[Any]:
     if _ending(path) == ".npy":
         yield from _array(path, floats)
         return
+    image = CONTAINERS.get(_ending(path), "").endswith("_pipe")
     with _opened(path) as container:
         for frame in container.decode(video=0):
             # as a camera was held, which turned the file and not the pixels
-            yield np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+            pixels = frame.to_ndarray(format="rgb24")
+            if image:  # FFmpeg's rotation leaves out that it is mirrored
+                yield UPRIGHT.get(_orientation(path), lambda x: x)(pixels)
+            else:
+                yield np.rot90(pixels, round(frame.rotation / 90))
+
+
+def _orientation(path: Path) -> int:
+    """The number in EXIF, 1 for an image that stands as it is or that says none."""
+    try:
+        with _package("PIL.Image", f"{path}: images need Pillow").open(path) as image:
+            return int(image.getexif().get(0x0112, 1))
+    except VideoError:
+        raise
+    except Exception:  # FFmpeg has read the pixels; what is broken is what is said of them
+        return 1
 
 
 @contextmanager

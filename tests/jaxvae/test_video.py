@@ -56,14 +56,15 @@ def test_what_is_written_says_which_colours_it_has(tmp_path):
         assert (frame.colorspace, frame.color_range) == (6, 1)
 
 
-@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_an_image_stands_as_the_camera_was_held(tmp_path, orientation):
+@pytest.mark.parametrize("name", ["held.jpg", "held.png"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_stands_as_the_camera_was_held(tmp_path, orientation, name):
     image = Image.fromarray(drawn()[0])
     exif = image.getexif()
     exif[0x0112] = orientation
-    image.save(tmp_path / "held.jpg", exif=exif, quality=98)
-    turned = ImageOps.exif_transpose(Image.open(tmp_path / "held.jpg"))
-    found = find_video(tmp_path / "held.jpg")
+    image.save(tmp_path / name, exif=exif, quality=98)
+    turned = ImageOps.exif_transpose(Image.open(tmp_path / name))
+    found = find_video(tmp_path / name)
     assert found.size == np.shape(turned)[:2]
     assert np.abs(found.read()[0].astype(int) - np.asarray(turned)).mean() < 4
 

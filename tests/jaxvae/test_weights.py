@@ -126,7 +126,10 @@ def test_pickles_are_refused(folder, suffix):
 
 def test_no_weights_at_all(folder):
     (folder / FILE).unlink()
-    with pytest.raises(WeightsError, match="found neither"):
+    with pytest.raises(WeightsError, match=r"found neither$"):
+        load(folder)
+    (folder / "diffusion_pytorch_model.fp16.safetensors").touch()
+    with pytest.raises(WeightsError, match=r"neither; rename one of .*\.fp16\.safetensors"):
         load(folder)
 
 

@@ -15,6 +15,7 @@ from jaxvae.layers.convolution import Build, Cache, Conv2d
 from jaxvae.layers.resize import nearest_resize
 from jaxvae.layers.rounding import narrow, widen
 from jaxvae.layers.scopes import Module
+from jaxvae.models.config import ConfigError
 from jaxvae.models.wan.causal_convolution import CausalConv3d, after_past, last_frames
 from jaxvae.run.steps import Video
 
@@ -31,7 +32,7 @@ class AvgDown3D(Module):
     def __init__(self, in_channels: int, out_channels: int, factor_t: int, factor_s: int = 1):
         factor = factor_t * factor_s**2
         if in_channels * factor % out_channels:
-            raise ValueError(
+            raise ConfigError(
                 f"AvgDown3D: {in_channels} channels times {factor} are not divisible by the"
                 f" {out_channels} channels that come out"
             )
@@ -69,7 +70,7 @@ class DupUp3D(Module):
     def __init__(self, in_channels: int, out_channels: int, factor_t: int, factor_s: int = 1):
         factor = factor_t * factor_s**2
         if out_channels * factor % in_channels:
-            raise ValueError(
+            raise ConfigError(
                 f"DupUp3D: {out_channels} channels times {factor} are not divisible by the"
                 f" {in_channels} channels that go in"
             )

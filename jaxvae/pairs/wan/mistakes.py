@@ -62,20 +62,9 @@ def _first_frame_for_rep(module: Any, right: Right, x: Array, feat_cache: Any = 
     return output, new_cache if feat_cache else {"time_conv": jnp.repeat(x[:, -1:], 2, axis=1)}
 
 
-def _halves_in_line(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
-    output, new_cache = right(x, feat_cache)
-    pairs = output if feat_cache is None else jnp.concatenate([output[:, ::2], output[:, 1::2]], 1)
-    return pairs, new_cache
-
-
 def _frame_before_dropped(module: Any, right: Right, x: Array, feat_cache: Any = None) -> Any:
     dropped = feat_cache and {"time_conv": jnp.zeros_like(feat_cache["time_conv"])}
     return right(x, dropped)
-
-
-def _first_of_block(module: Any, right: Right, x: Array, first_chunk: bool = False) -> Any:
-    output = right(x)
-    return output[:, : x.shape[1]] if first_chunk else output
 
 
 def _channels_tiled(module: Any, right: Right, x: Array, first_chunk: bool = False) -> Any:
@@ -180,7 +169,6 @@ MISTAKES: tuple[Mistake, ...] = (
         ("Resample",),
         ("time up: first chunk as others", "glue unknown", _first_as_others),
         ("time up: first frame in the place of Rep", "glue", _first_frame_for_rep),
-        ("time up: halves not interleaved", "reshape_order", _halves_in_line),
         where=lambda module: module.mode == "upsample3d",
     ),
     *made(
@@ -188,11 +176,6 @@ MISTAKES: tuple[Mistake, ...] = (
         ("time down: frame cache not updated", "glue", _not_updated),
         ("time down: frame before dropped", "cache", _frame_before_dropped),
         where=lambda module: module.mode == "downsample3d",
-    ),
-    *made(
-        ("DupUp3D",),
-        ("repeat: first chunk keeps the first frame", "glue", _first_of_block),
-        where=lambda module: module.factor_t > 1,
     ),
     *made(("DupUp3D",), ("repeat: channels tiled", "reshape_order unknown", _channels_tiled)),
     *made(("ResidualDownBlock",), ("down block: no shortcut of means", "glue", _no_average)),

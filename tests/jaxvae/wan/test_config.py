@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from click import UsageError
 from flax import nnx
 
 import jaxvae
 from jaxvae import AutoencoderKLWan, ConfigError, WanVAEConfig
+from jaxvae.cli.options import set_tiles
 from tests.jaxvae.wan.conftest import CONFIGS, their_decode, their_encode
 
 LIMIT = 2e-5  # relative to the largest value
@@ -122,6 +124,19 @@ def _kinds(modules):
 def test_a_wrong_configuration(change, message):
     with pytest.raises(ConfigError, match=message):
         WanVAEConfig.from_dict(BASE | change)
+
+
+def test_channels_that_do_not_divide_are_an_error_of_the_config():
+    fields = CONFIGS["2.2"] | {"dim_mult": [1, 1, 3]}
+    with pytest.raises(ConfigError, match=r"AvgDown3D: .* channels"):
+        AutoencoderKLWan.without_values(WanVAEConfig.from_dict(fields))
+
+
+@pytest.mark.parametrize("ratio", [None, 8])
+def test_tiles_of_the_command_line_come_back_in_their_size(ratio):
+    config = WanVAEConfig.from_dict(BASE | {"scale_factor_spatial": ratio})
+    with pytest.raises(UsageError, match="scale_factor_spatial is"):
+        set_tiles(AutoencoderKLWan.without_values(config), (16, 16))
 
 
 def test_tiles_need_a_ratio(bridge):
