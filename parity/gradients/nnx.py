@@ -54,7 +54,8 @@ def differentiate_port(
 ) -> PortRun:
     """Gradients of the port, from the `recorded` ones.
 
-    What the port compiles by itself runs operation by operation, as in `force.nnx`.
+    What the port compiles by itself runs operation by operation, as in `force.nnx`, also where it
+    does so under a transformation alone.
 
     Raises:
         NotMeasured: the port does not run so.
@@ -64,17 +65,21 @@ def differentiate_port(
         raise NotMeasured(f"{NO_GRADIENT}: its arguments were not kept")
     inner = {match.port.path for match in matches[:-1]}
     watched = {p: m for p, m in modules.items() if p in inner and not isinstance(m, Part)}
-    free, forced = (kind(modules, recording, recorded) for kind in (_Backward, _Forced))
-    objects = [value for _, value in free.given.statics]
-    eager = jax.disable_jit() if any(call.traced for call in recording.calls) else nullcontext()
 
-    def gradients(run: _Backward) -> dict[Key, Buffer]:
-        with kept_port(modules[root.port.path], *objects), observed(watched, run):
-            return run.gradients(method)
+    def gradients(kind: type[_Backward], eager: bool) -> tuple[_Backward, dict[Key, Buffer]]:
+        run = kind(modules, recording, recorded)
+        objects = [value for _, value in run.given.statics]
+        compiled = jax.disable_jit() if eager else nullcontext()
+        with kept_port(modules[root.port.path], *objects), observed(watched, run), compiled:
+            return run, run.gradients(method)
 
     try:
-        with eager:
-            local, as_it_runs = gradients(forced), gradients(free)
+        eager = any(call.traced for call in recording.calls)
+        forced, local = gradients(_Forced, eager)
+        if forced.hidden and not eager:  # by a program inside, which a recorded run does not make
+            eager = True
+            forced, local = gradients(_Forced, eager)
+        _, as_it_runs = gradients(_Backward, eager)
     except Exception as error:  # code without a gradient fails in ways of its own
         raise NotMeasured(f"{NO_GRADIENT}: {first_line(error)}") from error
     return PortRun(local, as_it_runs, frozenset(forced.hidden), forced.aliases)
