@@ -106,6 +106,7 @@ CONFIGS = [getattr(jaxvae, f"{name}").config_class for name in (
 numbers = values | st.sampled_from([10**400, -(10**400), 2**63, 1e308, 5e-324, 65536, [2] * 17])
 
 
+@pytest.mark.filterwarnings("ignore:.*not a field of")
 @pytest.mark.parametrize("kind", CONFIGS)
 @given(data=st.data())
 @TRIES
