@@ -169,14 +169,15 @@ def _overlap(size: int, part: float, step: int) -> float:
     tile = size // step
 
     def exact(count: int) -> bool:
-        shown = count / tile  # a tile's lines are cut down to whole ones, of pixels and of latents
-        lines = ((tile, count), (size, count * step))
+        overlap = count / tile
+        # both products are cut down to whole lines, of latents and of pixels
         return all(
-            int(of * (1 - shown)) == of - some and int(of * shown) == some for of, some in lines
+            int(lines * (1 - overlap)) == lines - shared and int(lines * overlap) == shared
+            for lines, shared in ((tile, count), (size, count * step))
         )
 
     counts = sorted(range(1, tile), key=lambda count: abs(count / tile - part))
-    return next(filter(exact, counts), counts[0]) / tile
+    return next(filter(exact, counts)) / tile  # there is one for every size up to 400 latents
 
 
 def clip_of(

@@ -103,11 +103,8 @@ def reconstruct(
 def _check_picture(source: Path, target: Path, picture: Path) -> None:
     if picture.suffix != ".png":
         raise click.UsageError(f"--compare {picture}: expected a name that ends in .png")
-    if not picture.parent.is_dir():
-        raise click.UsageError(f"--compare {picture}: no such folder; make {picture.parent} first")
+    check_output(picture)
     refuse_source(source, picture)
-    import imageio.v3  # noqa: F401 - it may be lacking: said before the work
-
     if picture.resolve() == target.resolve():
         raise click.UsageError(f"--compare {picture}: is TARGET too; expected another file")
 

@@ -4,6 +4,7 @@ An image is a video of one frame.
 """
 
 import os
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -168,21 +169,19 @@ def _decoded(path: Path, floats: bool) -> Iterator[Any]:
         for frame in container.decode(video=0):
             # as a camera was held, which turned the file and not the pixels
             pixels = frame.to_ndarray(format="rgb24")
-            if image:  # FFmpeg's rotation leaves out that it is mirrored
-                yield UPRIGHT.get(_orientation(path), lambda x: x)(pixels)
-            else:
-                yield np.rot90(pixels, round(frame.rotation / 90))
+            # FFmpeg's rotation of an image leaves out that it is mirrored
+            yield _upright(path)(pixels) if image else np.rot90(pixels, round(frame.rotation / 90))
 
 
-def _orientation(path: Path) -> int:
-    """The number in EXIF, 1 for an image that stands as it is or that says none."""
+def _upright(path: Path) -> Callable[[Any], Any]:
+    """What makes an image upright, by what it says of itself in EXIF."""
+    pillow = _package("PIL.Image", f"{path}: images need Pillow")
     try:
-        with _package("PIL.Image", f"{path}: images need Pillow").open(path) as image:
-            return int(image.getexif().get(0x0112, 1))
-    except VideoError:
-        raise
-    except Exception:  # FFmpeg has read the pixels; what is broken is what is said of them
-        return 1
+        with pillow.open(path) as image:
+            orientation = image.getexif().get(0x0112)
+    except (OSError, SyntaxError, ValueError, struct.error):
+        orientation = None  # FFmpeg has read the pixels; what is said of them is broken
+    return UPRIGHT.get(orientation, np.asarray)
 
 
 @contextmanager

@@ -285,7 +285,7 @@ def test_tiles_overlap_by_whole_latents(pair, bridge, tile):
 @pytest.mark.parametrize("part", [1 / 6, 1 / 5, 1 / 4, 0.4])
 def test_overlaps_are_whole_after_they_are_rounded(part):
     """As the source cuts them: 392 pixels that overlap by 10 of 49 latents are cut to 312, 9."""
-    for latents in range(2, 130):
+    for latents in range(2, 400):
         overlap = options._overlap(8 * latents, part, 8)
         shared = round(latents * overlap)
         assert 0 < shared < latents

@@ -69,6 +69,14 @@ def test_an_image_stands_as_the_camera_was_held(tmp_path, orientation, name):
     assert np.abs(found.read()[0].astype(int) - np.asarray(turned)).mean() < 4
 
 
+def test_an_image_whose_exif_is_broken_is_read_as_it_is(tmp_path):
+    path, image = tmp_path / "broken.jpg", Image.fromarray(drawn()[0])
+    image.save(path, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff", quality=98)
+    with pytest.warns(UserWarning, match="EXIF|TIFF|[Cc]orrupt"):  # Pillow says so
+        read = find_video(path).read()[0]
+    assert np.abs(read.astype(int) - np.asarray(image)).mean() < 4
+
+
 def test_an_array_is_kept_to_the_bit(tmp_path):
     frames = drawn(height=23)
     found = find_video(write(tmp_path / "clip.npy", frames))

@@ -842,24 +842,23 @@ def test_a_case_named_grad_is_none_of_gradients():
 
 def test_a_program_that_is_made_under_a_transformation_alone_hides_no_call():
     """As a resnet of `jaxvae` is: a recorded run calls its modules, a gradient compiles them."""
-    reference = torch_of(
-        lambda self, x: self.head(self.block(x)),
-        block=torch_of(lambda self, x: self.act(self.fc(x)), fc=torch.nn.Linear(6, 6),
-                       act=torch_of(lambda _, x: torch.tanh(x))),
-        head=torch.nn.Linear(6, 6),
-    )  # fmt: skip
 
     def block(self, x):
         return self.act(self.fc(x))
+
+    def whole(self, x):
+        return self.head(self.block(x))
 
     def compiled(self, x):
         run = nnx.jit(block, graph=False) if isinstance(x, jax.core.Tracer) else block
         return run(self, x)
 
+    tanh = torch_of(lambda _, x: torch.tanh(x))
+    its_block = torch_of(block, fc=torch.nn.Linear(6, 6), act=tanh)
+    reference = torch_of(whole, block=its_block, head=torch.nn.Linear(6, 6))
     act = nnx_of(lambda _, x: times(0.5, jnp.tanh(x)))
     inner = nnx_of(compiled, fc=nnx.Linear(6, 6, rngs=nnx.Rngs(0)), act=act)
-    port = nnx_of(lambda self, x: self.head(self.block(x)), block=inner,
-                  head=nnx.Linear(6, 6, rngs=nnx.Rngs(0)))  # fmt: skip
+    port = nnx_of(whole, block=inner, head=nnx.Linear(6, 6, rngs=nnx.Rngs(0)))
     copy_weights(reference, port)
     report = compare(reference, port, (X,))
     assert [fault.path for fault in report.faults] == ["block.act"]
