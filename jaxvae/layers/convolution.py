@@ -222,9 +222,15 @@ class Conv3d(Module):
 
     def __call__(self, input: Float[Array, "b t h w din"]) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve and add the bias."""
+        return self.apply(input, self.kernel[...])
+
+    def apply(
+        self, input: Float[Array, "b t h w din"], kernel: Float[Array, "kt kh kw din dout"]
+    ) -> Float[Array, "b t2 h2 w2 dout"]:
+        """Convolve with this kernel, its own or some taps of it, and add the bias."""
         return convolve(
             input,
-            self.kernel[...],
+            kernel,
             self.bias[...],
             stride=self.stride,
             padding=self.padding,

@@ -64,13 +64,18 @@ def selftest(
         bench = _Bench(pair, options, number)
         progress.stage("mistakes", len(mistakes) + TRIPLES)
         healthy += bench.healthy
+        tried: list[Mistake] = []
         for mistake in mistakes:
-            singles += bench.try_one(mistake)
+            trials = bench.try_one(mistake)
+            singles += trials
+            tried += [mistake] if trials else []
             progress.advance()
-        for _ in range(TRIPLES if len(mistakes) >= 3 else 0):
-            triples += bench.try_three(mistakes)
+        for _ in range(TRIPLES):
+            triples += bench.try_three(tried) if len(tried) >= 3 else []
             progress.advance()
-    return SelfTest(tuple(singles), tuple(triples), tuple(healthy))
+    shown = {name for trial in singles for name in trial.mistakes}
+    untried = tuple(one.name for one in mistakes if one.name not in shown)
+    return SelfTest(tuple(singles), tuple(triples), tuple(healthy), untried)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ def show(result: SelfTest, console: Console) -> None:
             parts = (share(getattr(trial, answer) for trial in trials) for answer in answers)
             table.add_row(name, str(len(trials)), *map(_percent, parts))
     console.print(table)
+    for name in result.untried:
+        story = f"not tried: {name}: no module that was drawn has a place where it shows"
+        console.print(line(story, "yellow"), soft_wrap=True)
     alarms, runs = len(result.alarms), len(result.healthy)
     console.print(f"the port without a mistake: {alarms} alarms in {runs} runs")
     show_verdict(result, console)
@@ -58,9 +61,10 @@ def _percent(part: float) -> str:
 
 
 def to_json(result: SelfTest) -> str:
-    """Return the verdict and every trial, in the columns of `selftest.csv`, as JSON."""
-    trials = {name: list(map(_record, group)) for name, group in vars(result).items()}
-    return dumps({"verdict": result.verdict, **trials}, indent=1)
+    """Return the verdict, what was not tried, and every trial as in `selftest.csv`, as JSON."""
+    groups = {"singles": result.singles, "triples": result.triples, "healthy": result.healthy}
+    trials = {name: list(map(_record, group)) for name, group in groups.items()}
+    return dumps({"verdict": result.verdict, "untried": result.untried, **trials}, indent=1)
 
 
 def _story(trial: Trial) -> str:

@@ -45,11 +45,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class SelfTest:
-    """All trials: of one mistake each, of three at once, of none."""
+    """All trials: of one mistake each, of three at once, of none.
+
+    `untried` names the mistakes of which there is no trial: no module that was drawn has a place
+    for them, or they change no output there.
+    """
 
     singles: tuple[Trial, ...]
     triples: tuple[Trial, ...]
     healthy: tuple[Trial, ...]
+    untried: tuple[str, ...] = ()
 
     @property
     def alarms(self) -> list[Trial]:

@@ -61,6 +61,8 @@ def pair(port=Port, mistakes=()):
 
 PAIR = pair()
 
+IDLE = pair(mistakes=(behaviour("idle", ["glue"], no_difference),))
+
 
 def test_the_command_prints_trials_as_json_or_the_verdict_alone(tmp_path):
     words = ["selftest", f"{__name__}:PAIR", "--only", "kernel, all zeros", "--out", str(tmp_path)]
@@ -98,9 +100,9 @@ def test_mistakes_of_any_port_are_found_and_undone(tmp_path):
 
 
 def test_a_mistake_without_effect_is_not_counted_and_an_unknown_name_is_an_error():
-    idle = behaviour("idle", ["glue"], no_difference)
-    result = selftest(pair(mistakes=(idle,)), only="idle")
+    result = selftest(IDLE, only="idle")
     assert result.singles == ()
+    assert result.untried == ("idle",)
     assert not result
     with pytest.raises(InputError, match="no mistake is named 'nothing'; there are"):
         selftest(pair(), only="nothing")
@@ -131,6 +133,15 @@ def test_what_counts_as_found():
     assert not SelfTest((right,), (trial({}),), ())
     assert not SelfTest((other,), (), ())
     assert not SelfTest((right,), (), (Trial((), 0, "c", {}, {}, "FAIL"),))
+
+
+def test_a_mistake_that_was_not_tried_is_named(tmp_path):
+    words = ["selftest", f"{__name__}:IDLE", "--only", "[ik]*[es]", "--out", str(tmp_path)]
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert "not tried: idle: no module" in done.output
+    done = CliRunner().invoke(cli, [*words, "--json"])
+    assert json.loads(done.stdout)["untried"] == ["idle"]
 
 
 def test_an_inlined_module_is_answered_for_by_the_one_around_it():

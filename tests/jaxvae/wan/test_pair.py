@@ -7,7 +7,6 @@ import torch
 from jaxvae.pairs.port import R_LIMIT
 from jaxvae.pairs.wan.explicit_caches import make_explicit
 from jaxvae.pairs.wan.ladder import CONFIGS, RUNGS
-from jaxvae.pairs.wan.mistakes import MISTAKES
 from jaxvae.pairs.wan.pair import PAIR
 from parity.core.exceptions import InputError
 from parity.pipeline import run_pair
@@ -87,7 +86,7 @@ def test_explicit_caches_change_no_value(config):
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_known_mistakes_are_found_where_and_for_what_they_are(seed):
-    check_selftest(PAIR, MISTAKES, seed)
+    check_selftest(PAIR, seed)
 
 
 @pytest.mark.slow
