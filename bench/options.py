@@ -7,7 +7,7 @@ import click
 ROUNDS = click.option(
     "--rounds",
     type=click.IntRange(1),
-    default=3,
+    default=5,
     show_default=True,
     help="Runs of each side in a row, after one that is not counted.",
 )

@@ -134,7 +134,7 @@ def exchanged(name: str, fits: Callable[[str, Array], bool]) -> Mistake:
 
 
 def _kernel(key: str, values: Array) -> bool:
-    return values.ndim > 1
+    return values.ndim > 1 and not _vector(key, values)
 
 
 def _spatial(key: str, values: Array) -> bool:
@@ -145,12 +145,17 @@ def _square(key: str, values: Array) -> bool:
     return values.ndim > 1 and values.shape[-1] == values.shape[-2] > 1
 
 
-def _vector(key: str, values: Array, names: Sequence[str] = ()) -> bool:
-    return values.ndim == 1 and values.size > 1 and (not names or key in names)
+def _vector(key: str, values: Array) -> bool:
+    """Return true of what has a number by channel, and may have axes of size one beside it."""
+    return values.size == max(values.shape, default=0) > 1
 
 
-_bias = functools.partial(_vector, names=["bias"])
-_scale = functools.partial(_vector, names=["scale"])
+def _bias(key: str, values: Array) -> bool:
+    return key == "bias" and _vector(key, values)
+
+
+def _scale(key: str, values: Array) -> bool:
+    return key != "bias" and _vector(key, values)
 
 
 def _pairs(values: Array) -> list[tuple[int, int]]:
@@ -209,7 +214,7 @@ TENSORS = (
     tensor("kernel, rounded to bfloat16", "weights_precision", _round(jnp.bfloat16), _kernel),
     tensor("kernel, rounded to float16", "weights_precision", _round(jnp.float16), _kernel),
     tensor("bias, never loaded", "weights_missing", lambda v, draw: np.zeros_like(v), _bias),
-    tensor("bias, in opposite order", "weights_layout", lambda v, draw: v[::-1], _bias),
+    tensor("bias, in opposite order", "weights_layout", lambda v, draw: v[..., ::-1], _bias),
     tensor("norm scale, never loaded", "weights_missing", lambda v, draw: np.ones_like(v), _scale),
     exchanged("kernels of two layers swapped", _kernel),
     exchanged("vectors of the same size swapped", _vector),

@@ -2,6 +2,7 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -133,6 +134,22 @@ def test_what_counts_as_found():
     assert not SelfTest((right,), (trial({}),), ())
     assert not SelfTest((other,), (), ())
     assert not SelfTest((right,), (), (Trial((), 0, "c", {}, {}, "FAIL"),))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "of"),
+    [
+        ("gamma", (1, 1, 1, 4), "norm scale, never loaded"),
+        ("scale", (4,), "norm scale, never loaded"),
+        ("bias", (1, 4), "bias, never loaded"),
+        ("kernel", (1, 1, 4, 4), "kernel, never loaded"),
+    ],
+)
+def test_a_number_by_channel_is_no_kernel_whatever_its_axes(name, shape, of):
+    module = nnx.Module()
+    setattr(module, name, nnx.Param(jnp.zeros(shape)))
+    lost = [one for one in GENERAL if one.name.endswith("never loaded")]
+    assert [one.name for one in lost if one.sites({"it": module})] == [of]
 
 
 def test_a_mistake_that_was_not_tried_is_named(tmp_path):
