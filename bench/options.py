@@ -9,7 +9,7 @@ ROUNDS = click.option(
     type=click.IntRange(1),
     default=5,
     show_default=True,
-    help="Runs of each side in a row, after one that is not counted.",
+    help="Runs of each side, in turn, after one that is not counted.",
 )
 OUT = click.option(
     "--out",

@@ -222,12 +222,12 @@ class Conv3d(Module):
 
     def __call__(self, input: Float[Array, "b t h w din"]) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve and add the bias."""
-        return self.apply(input, self.kernel[...])
+        return self.convolve_with(self.kernel[...], input)
 
-    def apply(
-        self, input: Float[Array, "b t h w din"], kernel: Float[Array, "kt kh kw din dout"]
+    def convolve_with(
+        self, kernel: Float[Array, "kt kh kw din dout"], input: Float[Array, "b t h w din"]
     ) -> Float[Array, "b t2 h2 w2 dout"]:
-        """Convolve with this kernel, its own or some taps of it, and add the bias."""
+        """Convolve with this kernel, the layer's own or some taps of it, and add the bias."""
         return convolve(
             input,
             kernel,

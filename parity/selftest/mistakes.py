@@ -146,8 +146,11 @@ def _square(key: str, values: Array) -> bool:
 
 
 def _vector(key: str, values: Array) -> bool:
-    """Return true of what has a number by channel, and may have axes of size one beside it."""
-    return values.size == max(values.shape, default=0) > 1
+    """Return true of what has a number by channel, and may have axes of size one beside it.
+
+    A kernel of one channel has that form, too.
+    """
+    return key != "kernel" and values.size == max(values.shape, default=0) > 1
 
 
 def _bias(key: str, values: Array) -> bool:
@@ -214,8 +217,8 @@ TENSORS = (
     tensor("kernel, rounded to bfloat16", "weights_precision", _round(jnp.bfloat16), _kernel),
     tensor("kernel, rounded to float16", "weights_precision", _round(jnp.float16), _kernel),
     tensor("bias, never loaded", "weights_missing", lambda v, draw: np.zeros_like(v), _bias),
-    tensor("bias, in opposite order", "weights_layout", lambda v, draw: v[..., ::-1], _bias),
-    tensor("norm scale, never loaded", "weights_missing", lambda v, draw: np.ones_like(v), _scale),
+    tensor("bias, in opposite order", "weights_layout", lambda v, draw: np.flip(v), _bias),
+    tensor("scale, never loaded", "weights_missing", lambda v, draw: np.ones_like(v), _scale),
     exchanged("kernels of two layers swapped", _kernel),
     exchanged("vectors of the same size swapped", _vector),
 )

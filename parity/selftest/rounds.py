@@ -74,8 +74,8 @@ def selftest(
             triples += bench.try_three(tried) if len(tried) >= 3 else []
             progress.advance()
     shown = {name for trial in singles for name in trial.mistakes}
-    untried = tuple(one.name for one in mistakes if one.name not in shown)
-    return SelfTest(tuple(singles), tuple(triples), tuple(healthy), untried)
+    unshown = tuple(one.name for one in mistakes if one.name not in shown)
+    return SelfTest(tuple(singles), tuple(triples), tuple(healthy), unshown)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Bench:
         for _ in range(10 * DRAWS):
             ran = self._draw.choice(self._ran)
             drawn = []
-            for mistake in self._draw.sample(list(mistakes), 3):
+            for mistake in self._draw.sample(mistakes, 3):
                 sites = _sites(mistake, ran)
                 drawn += [(mistake, self._draw.choice(sites))] if sites else []
             trial = self._try(drawn, ran) if len({path for _, path in drawn}) == 3 else None

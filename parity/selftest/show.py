@@ -38,9 +38,6 @@ def show(result: SelfTest, console: Console) -> None:
             parts = (share(getattr(trial, answer) for trial in trials) for answer in answers)
             table.add_row(name, str(len(trials)), *map(_percent, parts))
     console.print(table)
-    for name in result.untried:
-        story = f"not tried: {name}: no module that was drawn has a place where it shows"
-        console.print(line(story, "yellow"), soft_wrap=True)
     alarms, runs = len(result.alarms), len(result.healthy)
     console.print(f"the port without a mistake: {alarms} alarms in {runs} runs")
     show_verdict(result, console)
@@ -51,6 +48,9 @@ def show_verdict(result: SelfTest, console: Console) -> None:
     for trial in (*result.singles, *result.triples):
         if not (trial.place and trial.cause) or trial.lines is False:
             console.print(line(_story(trial), "yellow"), soft_wrap=True)
+    for name in result.unshown:
+        story = f"{name}: not shown: no module has a place for it, or it changes no output there"
+        console.print(line(story, "yellow"), soft_wrap=True)
     for trial in result.alarms:
         console.print(line(f"alarm: {_story(trial)}", "red"), soft_wrap=True)
     console.print(line(f"selftest: {result.verdict}", COLOURS[result.verdict]))
@@ -61,10 +61,10 @@ def _percent(part: float) -> str:
 
 
 def to_json(result: SelfTest) -> str:
-    """Return the verdict, what was not tried, and every trial as in `selftest.csv`, as JSON."""
+    """Return the verdict, what no trial shows, and every trial as in `selftest.csv`, as JSON."""
     groups = {"singles": result.singles, "triples": result.triples, "healthy": result.healthy}
     trials = {name: list(map(_record, group)) for name, group in groups.items()}
-    return dumps({"verdict": result.verdict, "untried": result.untried, **trials}, indent=1)
+    return dumps({"verdict": result.verdict, "unshown": result.unshown, **trials}, indent=1)
 
 
 def _story(trial: Trial) -> str:

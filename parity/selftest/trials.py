@@ -47,14 +47,14 @@ class Trial:
 class SelfTest:
     """All trials: of one mistake each, of three at once, of none.
 
-    `untried` names the mistakes of which there is no trial: no module that was drawn has a place
-    for them, or they change no output there.
+    `unshown` names the mistakes of which there is no trial: no module has a place for them, or they
+    change no output in those that were drawn.
     """
 
     singles: tuple[Trial, ...]
     triples: tuple[Trial, ...]
     healthy: tuple[Trial, ...]
-    untried: tuple[str, ...] = ()
+    unshown: tuple[str, ...] = ()
 
     @property
     def alarms(self) -> list[Trial]:

@@ -1,3 +1,5 @@
+from functools import partial
+
 import diffusers.models.autoencoders.autoencoder_kl_cogvideox as source
 import jax
 import numpy as np
@@ -7,6 +9,7 @@ from flax import nnx
 
 from jaxvae.layers import convolution
 from jaxvae.models.cogvideox import causal_convolution
+from jaxvae.models.wan import causal_convolution as wan
 
 EXACT = 2e-6  # relative to the largest value: a few roundings of float32
 
@@ -55,10 +58,14 @@ def test_large_images_lie_one_after_the_other_on_a_tpu(bridge, monkeypatch):
         assert ("LayoutConstraint" in program) == (platform == "tpu")
 
 
-def test_a_cache_is_taken_before_the_convolution(bridge):
+@pytest.mark.parametrize("frames", [1, 4])
+@pytest.mark.parametrize(
+    "causal", [causal_convolution.CausalConv3d, partial(wan.CausalConv3d, padding=1)]
+)
+def test_a_cache_is_taken_before_the_convolution(bridge, causal, frames):
     """Or a TPU keeps the input of every convolution until the end."""
-    conv = causal_convolution.CausalConv3d(3, 5, 3, **bridge.build())
-    traced = jax.jit(conv.__call__).trace(bridge.normal(1, 4, 8, 7, 3))
+    conv = causal(3, 5, 3, **bridge.build())
+    traced = jax.jit(conv.__call__).trace(bridge.normal(1, frames, 8, 7, 3))
     program = traced.lower(lowering_platforms=("tpu",)).as_text()
     assert "optimization_barrier" in program
 

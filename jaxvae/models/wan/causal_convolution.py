@@ -42,10 +42,15 @@ class CausalConv3d(Conv3d):
 
     def __call__(self, x: Video, cache_x: Past = None) -> Float[Array, "b t2 h2 w2 dout"]:
         """Convolve; `cache_x` are the frames before `x`, as `last_frames` gives them."""
-        if self.time_pad and cache_x is None and x.shape[1] == 1:
-            # an image, and every first chunk: the other taps meet nothing but the zeros in front
-            return self.apply(x, self.kernel[...][self.time_pad :])
-        return super().__call__(after_past(x, cache_x, self.time_pad) if self.time_pad else x)
+        kernel = self.kernel[...]
+        if not self.time_pad:
+            return self.convolve_with(kernel, x)
+        alone = cache_x is None and x.shape[1] == 1 and kernel.shape[0] == self.time_pad + 1
+        x = after_past(x, cache_x, self.time_pad)
+        if alone:
+            # an image, or a first chunk: the other taps meet nothing but the zeros in front
+            x, kernel = x[:, self.time_pad :], kernel[self.time_pad :]
+        return self.convolve_with(kernel, x)
 
 
 @partial(jax.jit, static_argnums=2)
