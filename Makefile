@@ -44,7 +44,7 @@ docs: setup
 
 # The measured tables of the documents, or those with a word of ARGS in their command. Minutes, about, on
 # 2 cores with nothing beside it: claims 2, measure_r 10, reliability 10, ladder 4, measure_cost 10,
-# measure_compiling 5, measure_convolutions 5, bench.cpu 35.
+# measure_compiling 5, measure_convolutions 5, bench.cpu 30.
 docs-figures: setup
 	$(BIN)/python -m tools.tables $(ARGS)
 
