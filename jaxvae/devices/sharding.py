@@ -105,8 +105,8 @@ class Layout:
     def check(self, batch: int, levels: Mapping[str, tuple[int, int]], windows: Windows) -> None:
         """Refuse what does not split evenly: the batch, or height and width of any level.
 
-        Raises ValueError, also for slices of a batch that is split, and for tiles of images that
-        are split.
+        Raises ValueError, also for slices of a batch that is split, for tiles of images that are
+        split, and for two rows or columns over two devices of a mesh that has more.
         """
         if self.batch is not None and len(windows.samples) > 1:
             raise ValueError(
@@ -136,6 +136,15 @@ class Layout:
                 f"sharding: {axis} is split over {devices} devices"
                 f" ({self._names()[axis]!r}), which does not divide the {size} of {level}; give"
                 " another size, or fewer devices"
+            )
+        others = self.mesh.size // (self.devices("height") * self.devices("width"))
+        if axis != "batch" and size == devices == 2 and others > 1:
+            # Two devices with a row each: XLA of jax 0.10.2 adds up what all of the mesh convolve,
+            # not what these two do.
+            raise ValueError(
+                f"sharding: {axis} is split over 2 devices ({self._names()[axis]!r}), each with 1"
+                f" of the 2 of {level}, in a mesh of {self.mesh.size}: XLA convolves that wrongly;"
+                " give a larger size, or split something else"
             )
 
 

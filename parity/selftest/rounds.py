@@ -54,8 +54,8 @@ def selftest(
     options = pair.resolved({**pair.selftest, **(options or {})})
     mistakes = [one for one in (*GENERAL, *pair.mistakes) if fnmatchcase(one.name, only)]
     if not mistakes:
-        names = "\n  ".join(one.name for one in (*GENERAL, *pair.mistakes))
-        raise InputError(f"no mistake is named {only!r}; there are\n  {names}")
+        names = "; ".join(one.name for one in (*GENERAL, *pair.mistakes))
+        raise InputError(f"no mistake is named {only!r}; there are {names}")
     singles: list[Trial] = []
     triples: list[Trial] = []
     healthy: list[Trial] = []

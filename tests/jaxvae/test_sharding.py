@@ -171,6 +171,8 @@ def test_a_mesh_of_explicit_axes(objective, bridge):
         ({"width": "x"}, (1, 5, 8, 8, 3), "width .* the 4 of down_blocks.0's output, the latent"),
         ({"height": "x"}, (1, 5, 24, 8, 3), "height .* the 12 of down_blocks.0's output"),
         ({"batch": "y"}, (3, 5, 8, 8, 3), "batch .* 2 devices .* the 3 of the input"),
+        ({"width": "y"}, (1, 5, 8, 4, 3), "width .* 1 of the 2 of .*, the latent, in a mesh of 16"),
+        ({"height": "y", "time": "x"}, (1, 5, 4, 8, 3), "height .* each with 1 of the 2 of"),
     ],
 )
 def test_what_does_not_split_evenly(objective, bridge, axes, video, message):
@@ -179,6 +181,13 @@ def test_what_does_not_split_evenly(objective, bridge, axes, video, message):
     struct = jax.ShapeDtypeStruct(video, np.float32)
     with pytest.raises(ValueError, match=f"sharding: {message}"):
         jax.eval_shape(lambda x: vae.encode(x).parameters, struct)
+
+
+def test_single_rows_where_the_mesh_has_no_more_devices(objective, bridge):
+    vae = bridge.clone(objective.ours)
+    vae.sharding = Layout(AbstractMesh((2,), ("y",), axis_types=(AxisType.Auto,)), width="y")
+    struct = jax.ShapeDtypeStruct((1, 5, 8, 4, 3), np.float32)
+    assert jax.eval_shape(lambda x: vae.encode(x).parameters, struct).shape[3] == 2
 
 
 def test_a_latent_that_does_not_split_evenly(objective, bridge):

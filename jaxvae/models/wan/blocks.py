@@ -107,7 +107,7 @@ class AttentionBlock(Module):
         """Return what the positions attend to, projected, beside the input."""
         frames = x.reshape(-1, *x.shape[2:])
         qkv = self.to_qkv(self.norm(frames))
-        parts = jnp.split(qkv.reshape(len(qkv), -1, 1, qkv.shape[-1]), 3, axis=-1)
+        parts = jnp.split(qkv.reshape(qkv.shape[0], -1, 1, qkv.shape[-1]), 3, axis=-1)
         output = self.proj(attend(*parts, self.precision).reshape(frames.shape))
         total: Array = add(output.reshape(x.shape), x)
         return total

@@ -3,6 +3,7 @@
 import copy
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -134,6 +135,14 @@ def test_inside_a_callers_jit(bridge, wan):
 
 
 @slow
+def test_exported_for_any_batch(bridge, wan21):
+    z = bridge.normal(2, 2, 4, 4, 2)
+    shape = (*jax.export.symbolic_shape("b"), *z.shape[1:])
+    decode = jax.jit(wan21.ours.decode)
+    exported = jax.export.export(decode)(jax.ShapeDtypeStruct(shape, z.dtype))
+    assert bridge.error(exported.call(z), np.asarray(decode(z))) < 1e-6
+
+
 def test_layer_by_layer(bridge, wan):
     x = bridge.normal(1, 5, 16, 16, 3)
     assert bridge.error(wan.ours(x, compiled=False), wan.ours(x)) < 2e-6
