@@ -183,6 +183,37 @@ def test_what_does_not_split_evenly(objective, bridge, axes, video, message):
         jax.eval_shape(lambda x: vae.encode(x).parameters, struct)
 
 
+CONVOLVED = """
+import json, os
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+import jax, numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+random, wrong = np.random.default_rng(0), []
+for sizes in ((1, 2), (2, 2), (4, 2), (2, 3), (2, 4), (1, 8)):
+    devices = jax.devices()[: sizes[0] * sizes[1]]
+    mesh = jax.make_mesh(sizes, ("x", "y"), axis_types=(AxisType.Auto,) * 2, devices=devices)
+    for rows in (1, 2, 3):
+        x = random.standard_normal((sizes[0], rows * sizes[1], 4, 4)).astype("f4")
+        kernel = random.standard_normal((3, 3, 4, 4)).astype("f4")
+        one = jax.jit(lambda x: jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+        for batch in (None, "x"):
+            placed = jax.device_put(x, NamedSharding(mesh, PartitionSpec(batch, "y")))
+            if not np.allclose(one(placed), one(x), atol=1e-4):
+                wrong.append([*sizes, rows])
+print(json.dumps(wrong))
+"""
+
+
+def test_what_is_refused_is_what_xla_convolves_wrongly():
+    """When this finds nothing wrong any more, `Layout.check` may take such rows."""
+    done = subprocess.run(
+        [sys.executable, "-c", CONVOLVED], capture_output=True, text=True, check=True
+    )
+    wrong = json.loads(done.stdout)
+    assert {tuple(layout) for layout in wrong} == {(2, 2, 1), (4, 2, 1)}
+
+
 def test_single_rows_where_the_mesh_has_no_more_devices(objective, bridge):
     vae = bridge.clone(objective.ours)
     vae.sharding = Layout(AbstractMesh((2,), ("y",), axis_types=(AxisType.Auto,)), width="y")
