@@ -101,9 +101,9 @@ class Upsample(Module):
 
     def __call__(self, x: Float[Array, "n h w c"]) -> Float[Array, "n h2 w2 c"]:
         """Return the larger frames."""
-        frames, height, width, _ = x.shape
+        _, height, width, _ = x.shape
         single = x.astype(jnp.float32).astype(x.dtype)
-        larger: Array = nearest_resize(single[None], (frames, 2 * height, 2 * width))[0]
+        larger: Array = nearest_resize(single[:, None], (1, 2 * height, 2 * width))[:, 0]
         return larger
 
 

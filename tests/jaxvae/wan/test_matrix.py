@@ -134,15 +134,16 @@ def test_inside_a_callers_jit(bridge, wan):
         assert bridge.error(found, ours(x)) < LIMIT
 
 
-@slow
 def test_exported_for_any_batch(bridge, wan21):
-    z = bridge.normal(2, 2, 4, 4, 2)
-    shape = (*jax.export.symbolic_shape("b"), *z.shape[1:])
-    decode = jax.jit(wan21.ours.decode)
-    exported = jax.export.export(decode)(jax.ShapeDtypeStruct(shape, z.dtype))
-    assert bridge.error(exported.call(z), np.asarray(decode(z))) < 1e-6
+    decode, encode = wan21.ours.decode, lambda x: wan21.ours.encode(x).parameters
+    for call, given in ((decode, (2, 2, 4, 4, 2)), (encode, (2, 5, 16, 16, 3))):
+        x = bridge.normal(*given)
+        shape = (*jax.export.symbolic_shape("b"), *x.shape[1:])
+        exported = jax.export.export(jax.jit(call))(jax.ShapeDtypeStruct(shape, x.dtype))
+        assert bridge.error(exported.call(x), np.asarray(call(x))) < 1e-6
 
 
+@slow
 def test_layer_by_layer(bridge, wan):
     x = bridge.normal(1, 5, 16, 16, 3)
     assert bridge.error(wan.ours(x, compiled=False), wan.ours(x)) < 2e-6
